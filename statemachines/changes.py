@@ -1,4 +1,4 @@
-"""Which entities have changed since someone last looked, for a read model. Handler thread only."""
+"""Which entities have changed since a follower last looked, for read models. Handler thread only."""
 
 from __future__ import annotations
 
@@ -14,32 +14,84 @@ class Changed(NamedTuple):
 
     operands: set[Any]
     """Entities that made a transition, or were changed without one. Some may have ended, or be forgotten."""
+    routine: set[Any]
+    """Entities that handled the routine event without a change of state. Some may be among `operands`, too."""
     forgotten: set[tuple[str, str]]
     """(machine, entity) of those that are no longer kept."""
     is_complete: bool
     """False: there were too many to keep, so anything may have changed."""
 
 
-class Changes:
-    """Entities that have changed, added by a TransitionRecorder, which reads and writes the fields itself."""
+class Collector:
+    """Entities that have changed, added by a TransitionRecorder, which reads and writes the sets itself.
 
-    __slots__ = ("_is_complete", "forgotten", "operands", "routine")
+    They are collected once, however many follow, and handed out when one of these looks.
+    """
 
-    def __init__(self, routine: Enum | None) -> None:
-        self.routine = routine  # never changes
+    __slots__ = ("_followers", "_is_complete", "forgotten", "operands", "routine", "routine_type")
+
+    def __init__(self, routine_type: Enum | None) -> None:
+        self.routine_type = routine_type  # never changes
         self.operands: set[Any] = set()
+        self.routine: set[Any] = set()
         self.forgotten: set[tuple[str, str]] = set()
         self._is_complete = True
+        self._followers: list[Changes] = []
 
     def keep_within_bounds(self) -> None:
         """Forget what has changed if it is too much."""
-        if len(self.operands) + len(self.forgotten) > MOST:
-            self.operands.clear()
-            self.forgotten.clear()
-            self._is_complete = False
+        if len(self.operands) + len(self.routine) + len(self.forgotten) > MOST:
+            self._begin_anew(is_complete=False)
+
+    def hand_out(self) -> None:
+        """Give each follower what has changed since the last call."""
+        changed = Changed(self.operands, self.routine, self.forgotten, self._is_complete)
+        self._begin_anew(is_complete=True)
+        for follower in self._followers:
+            follower.add(changed)
+
+    def follow(self) -> Changes:
+        self.hand_out()
+        follower = Changes(self)
+        self._followers.append(follower)
+        return follower
+
+    def unfollow(self, follower: Changes) -> bool:
+        """Returns whether nobody follows any more. Without effect on the others if it does not follow."""
+        if follower in self._followers:
+            self._followers.remove(follower)
+        return not self._followers
+
+    def _begin_anew(self, is_complete: bool) -> None:
+        self.operands, self.routine, self.forgotten, self._is_complete = set(), set(), set(), is_complete
+
+
+class Changes:
+    """What has changed for one follower."""
+
+    __slots__ = ("_changed", "_collector")
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._changed = _nothing()
 
     def take(self) -> Changed:
         """What has changed since the last call."""
-        changed = Changed(self.operands, self.forgotten, self._is_complete)
-        self.operands, self.forgotten, self._is_complete = set(), set(), True
+        self._collector.hand_out()
+        changed, self._changed = self._changed, _nothing()
         return changed
+
+    def add(self, changed: Changed) -> None:
+        """Called by the collector. The sets given may be another follower's, too."""
+        mine = self._changed
+        mine.operands.update(changed.operands)
+        mine.routine.update(changed.routine)
+        mine.forgotten.update(changed.forgotten)
+        is_complete = mine.is_complete and changed.is_complete
+        if len(mine.operands) + len(mine.routine) + len(mine.forgotten) > MOST:
+            mine, is_complete = _nothing(), False
+        self._changed = mine._replace(is_complete=is_complete)
+
+
+def _nothing() -> Changed:
+    return Changed(set(), set(), set(), True)

@@ -20,7 +20,7 @@ from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entit
 from dispatcher.metrics.transition_ring import ring
 from dispatcher.util.foreign import plain_text, reraise_interrupt, type_name, type_of
 from dispatcher.util.histogram import snapshot
-from statemachines.changes import Changes
+from statemachines.changes import Changes, Collector
 from statemachines.entity_log import GONE, EntityLog
 from statemachines.factory import InvalidStateTransitionError
 
@@ -84,7 +84,7 @@ class TransitionRecorder:
         self._journal = journal
         self._clock_ns = clock_ns
         self.machines: dict[str, MachineStats] = {}  # handler thread writes, any reads
-        self._changes: Changes | None = None  # handler thread
+        self._changes: Collector | None = None  # handler thread
         self._published: EntityLog | None = None
         if lists_entities:
             names = {machine: frozenset(state.name for state in states) for machine, states in (ends or {}).items()}
@@ -117,8 +117,11 @@ class TransitionRecorder:
         machine = operand.machine
         self.machines[machine].transitions[before._name_, after._name_] += 1
         changes = self._changes
-        if changes is not None and (before is not after or event.type is not changes.routine):
-            changes.operands.add(operand)
+        if changes is not None:
+            if before is not after or event.type is not changes.routine_type:
+                changes.operands.add(operand)
+            else:
+                changes.routine.add(operand)
         if self._journal is not None:
             self._journal.transition(machine, operand.entity, before, event.type, after, valid=True)
         published = self._published
@@ -152,16 +155,21 @@ class TransitionRecorder:
     # -- changes: the handler thread -------------------------------------------------------------------------------
 
     def follow(self, routine: Enum | None = None) -> Changes:
-        """Collect what changes from now on, instead of the follower before; each transition then costs 50 ns more.
+        """Collect what changes from now on; each transition then costs 50 ns more, however many follow.
 
-        `routine`: an event type whose self-transitions do not count, such as a heartbeat's.
+        `routine`: an event type whose self-transitions are told apart, such as a heartbeat's.
+
+        Raises ValueError: others follow with another one.
         """
-        self._changes = Changes(routine)
-        return self._changes
+        if self._changes is None:
+            self._changes = Collector(routine)
+        elif self._changes.routine_type is not routine:
+            raise ValueError(f"changes are followed with {self._changes.routine_type} as routine already: {routine}")
+        return self._changes.follow()
 
     def unfollow(self, changes: Changes) -> None:
-        """Collect no more; without effect if another follower has taken over."""
-        if self._changes is changes:
+        """Collect no more for this follower; without effect if it does not follow."""
+        if self._changes is not None and self._changes.unfollow(changes):
             self._changes = None
 
     def changed(self, operand: Any) -> None:

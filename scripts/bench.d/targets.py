@@ -61,6 +61,14 @@ RM_TARGETS = (
     Target("cost of a container, 20,000 : 200 nodes, FIFO", "rm.FIFO.growth", None, 1.5, at_most=True),
     Target("    the same, capacity", "rm.capacity, 3 queues.growth", None, 1.5, at_most=True),
     Target("200 nodes join, 10,000 living applications", "rm.joining", None, 0.3, at_most=True, unit=" s"),
+    Target("life cycles with the model, FIFO, 200 nodes : none", "rm.model.kept.fifo.200", None, 0.95),
+    Target("    the same, 2,000 nodes", "rm.model.kept.fifo.2000", None, 0.95),
+    Target("    the same, capacity", "rm.model.kept.capacity.2000", None, 0.95),
+    Target("events/s of 10,000 nodes with the model : none", "rm.model.load-kept", None, 0.95),
+    Target("    age of the model's state, p50", "rm.model.age-p50", None, 350, at_most=True, unit=" ms"),
+    Target(
+        "    longest mail for the model, processor time", "rm.model.longest-mail", None, 10, at_most=True, unit=" ms"
+    ),
     Target("decisions, FIFO, 20,000 nodes : Hydra's fleet", "rm.decisions.fifo.20000", "rm.decisions.hydra", None),
     Target(
         "RSS growth from 10 % to 100 % of the containers", "rm.endurance.growth", None, 0.05, at_most=True, unit="%"

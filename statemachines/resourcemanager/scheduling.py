@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from statemachines.resourcemanager.events.records import ContainerRequest
@@ -67,7 +67,9 @@ class Scheduler(Protocol):
 
     def waiting_asks(self, attempt_id: str, looks: NodeLooks | None = None) -> list[WaitingAsk]: ...
 
-    def queues(self) -> Sequence[QueueInfo]: ...
+    def queues(self) -> list[QueueInfo]: ...
+
+    def queue_paths(self) -> list[str]: ...
 
     def queue_info(self, path: str) -> QueueInfo | None: ...
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Figures, Settings
+from rm.model import model
 
 WORKER = Path(__file__).with_name("resource_manager_worker.py")
 NODES = (200, 2_000, 20_000)
@@ -138,6 +139,7 @@ PARTS = {
     "decisions": decisions,
     "memory": memory,
     "joining": joining,
+    "model": model,
     "endurance": endurance,
 }
 

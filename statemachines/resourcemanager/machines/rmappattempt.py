@@ -72,6 +72,11 @@ class ResourceUsage:
         if resource.gpus:
             self._gpu_milli_ms += resource.gpus * resource.gpu_milli * ms
 
+    def add_all(self, other: ResourceUsage) -> None:
+        self._memory_mb_ms += other._memory_mb_ms
+        self._vcores_milli_ms += other._vcores_milli_ms
+        self._gpu_milli_ms += other._gpu_milli_ms
+
     @property
     def memory_mb_seconds(self) -> float:
         return self._memory_mb_ms / 1000
@@ -102,6 +107,14 @@ class PreemptedContainers:
         self.memory_mb += resource.memory_mb
         self.vcores_milli += resource.vcores_milli
         self.usage.add(resource, ms)
+
+    def add_all(self, other: PreemptedContainers) -> None:
+        if other.count:
+            self.count += other.count
+            self.masters += other.masters
+            self.memory_mb += other.memory_mb
+            self.vcores_milli += other.vcores_milli
+            self.usage.add_all(other.usage)
 
 
 @dataclass(slots=True)

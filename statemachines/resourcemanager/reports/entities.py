@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmapp import RMApp
-from statemachines.resourcemanager.machines.rmappattempt import ResourceUsage, RMAppAttempt
+from statemachines.resourcemanager.machines.rmappattempt import PreemptedContainers, ResourceUsage, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.reports.live_sums import LiveSums
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import NOTHING, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
 from statemachines.resourcemanager.submission import LaunchContext
@@ -310,17 +310,19 @@ def _http_address(node: RMNode) -> str:
 
 def _usage(app: RMApp, live: LiveSums, now_ms: int) -> ResourceUsageReport:
     """Of all its attempts, live containers included."""
-    running = ResourceUsage()
-    live.add_usage(running, now_ms)
-    used = [running, *(attempt.usage for attempt in app.attempts)]
-    preempted = [attempt.preempted for attempt in app.attempts]
+    used = ResourceUsage()
+    live.add_usage(used, now_ms)
+    preempted = PreemptedContainers()
+    for attempt in app.attempts:
+        used.add_all(attempt.usage)
+        preempted.add_all(attempt.preempted)
     return ResourceUsageReport(
-        sum(usage.memory_mb_seconds for usage in used),
-        sum(usage.vcore_seconds for usage in used),
-        sum(usage.gpu_seconds for usage in used),
-        sum(each.count for each in preempted),
-        sum(each.masters for each in preempted),
-        Resource(sum(each.memory_mb for each in preempted), sum(each.vcores_milli for each in preempted)),
-        sum(each.usage.memory_mb_seconds for each in preempted),
-        sum(each.usage.vcore_seconds for each in preempted),
+        used.memory_mb_seconds,
+        used.vcore_seconds,
+        used.gpu_seconds,
+        preempted.count,
+        preempted.masters,
+        Resource(preempted.memory_mb, preempted.vcores_milli) if preempted.count else NOTHING,
+        preempted.usage.memory_mb_seconds,
+        preempted.usage.vcore_seconds,
     )

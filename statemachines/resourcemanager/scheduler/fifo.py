@@ -225,8 +225,8 @@ class FifoPolicy(SchedulingPolicy):
             return None
         return f"queue {queue!r} does not exist: the FIFO scheduler has only {QUEUE}"
 
-    def queues(self) -> Sequence[QueueInfo]:
-        return [self._info(ROOT), self._info(QUEUE)]
+    def queue_paths(self) -> list[str]:
+        return [ROOT, QUEUE]
 
     def queue_info(self, path: str) -> QueueInfo | None:
         return self._info(path) if path in (ROOT, QUEUE) else None

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
@@ -272,10 +272,16 @@ class ResourceScheduler:
             allocators = sorted(attempt.pending.values(), key=lambda each: (each.priority, each.first.arrival))
             return [self._waiting_ask(attempt, allocator, looks) for allocator in allocators]
 
-    def queues(self) -> Sequence[QueueInfo]:
+    def queues(self) -> list[QueueInfo]:
         """All queues, parents before children; the root first."""
         with self._lock:
-            return self._policy.queues()
+            infos = [self._policy.queue_info(path) for path in self._policy.queue_paths()]
+            return [info for info in infos if info is not None]
+
+    def queue_paths(self) -> list[str]:
+        """Of all queues, parents before children; the root first."""
+        with self._lock:
+            return self._policy.queue_paths()
 
     def queue_info(self, path: str) -> QueueInfo | None:
         """The queue with exactly this path, or None; costs as much as it has users, not as the cluster is large."""

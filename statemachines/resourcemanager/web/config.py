@@ -51,7 +51,11 @@ class RMWebConfig(WebConfig):
     submissions: bool = Field(True, description="accept applications by REST; false: 403")
     read_only: bool = Field(False, description="answer 403 to all changes, and show no buttons for them")
     refresh_ms: int = Field(
-        250, ge=1, le=60_000, description="ms between two publications of what the REST API and the pages show"
+        250,
+        ge=1,
+        le=60_000,
+        description="ms between two publications of what the REST API and the pages show; up to 5 s "
+        "while the handlers have no time to spare",
     )
     write_timeout_s: float = Field(
         10.0, gt=0, description="longest wait for a change to be made, in seconds; then 503, and the client repeats it"

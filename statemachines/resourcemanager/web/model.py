@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.service import ServiceState
@@ -29,7 +29,8 @@ from statemachines.resourcemanager.reports import (
 from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.web.hangs import Hang, longest_hang
-from statemachines.resourcemanager.web.publisher import ModelPublisher, Publication
+from statemachines.resourcemanager.web.published import Publication
+from statemachines.resourcemanager.web.publisher import ModelPublisher
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.resource_manager import ResourceManager
@@ -40,10 +41,13 @@ T = TypeVar("T")
 
 _NOTHING: Final = Resource(0, 0)
 _PUBLISHED_S: Final = 10.0
-SHARE: Final = 0.03
-"""Of the handler thread's time, for publications. If they take more, they come less often than every `refresh_ms`..."""
+BUSY_SHARE: Final = 0.03
+"""Of the handler thread's time, for publications while it has no time to spare. If they take more, they come less often
+than every `refresh_ms`..."""
 LONGEST_PAUSE_S: Final = 5.0
 """... but not less often than this."""
+SPARE_SHARE: Final = 0.5
+"""Of the time that all handler threads together leave idle, for publications."""
 _RETRY_S: Final = 1.0
 
 
@@ -87,7 +91,7 @@ class ReadModel:
         self._publisher = ModelPublisher(manager)
         self._refresh_s = refresh_ms / 1000
         self._cluster_timestamp = 0
-        self._heartbeats_ms: Mapping[str, int] = {}  # by active node
+        self._heartbeats_ms: dict[str, int] = {}  # by node; the one mapping that is changed in place
         self._at_ns = time.monotonic_ns()  # of the state that the model has
         self._begun = 0  # publications asked for
         self._done = 0  # the last of them that is in the model
@@ -193,6 +197,7 @@ class ReadModel:
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
+        spare = SpareTime(self._manager.dispatchers)
         while True:
             next_s = loop.time() + self._refresh_s
             self._ask.clear()
@@ -207,7 +212,7 @@ class ReadModel:
                 tell(log, logging.ERROR, "a publication for the web address has failed", error=error)
                 next_s = loop.time() + _RETRY_S
             else:
-                next_s = max(next_s, loop.time() + min(LONGEST_PAUSE_S, publication.cost_ns / 1e9 / SHARE))
+                next_s = max(next_s, loop.time() + pause_s(publication.cost.cpu_ns, spare.share()))
                 self.apply(publication)
                 self._done = begun
                 self._wake()
@@ -239,7 +244,10 @@ class ReadModel:
 
     def apply(self, publication: Publication) -> None:
         """Make the publication the present state."""
-        self._at_ns, self._heartbeats_ms = publication.at_ns, publication.heartbeats_ms
+        self._at_ns = publication.at_ns
+        if publication.is_whole:
+            self._heartbeats_ms = {}
+        self._heartbeats_ms.update(publication.heartbeats_ms)
         if not publication.is_news:
             return
         if publication.is_whole:
@@ -248,6 +256,9 @@ class ReadModel:
         self.attempts = _merged(self.attempts, publication.attempts)
         self.containers = _merged(self.containers, publication.containers)
         self.nodes = _merged(self.nodes, publication.nodes)
+        for id, node in publication.nodes.items():
+            if node is None:
+                self._heartbeats_ms.pop(id, None)
         self.queues = tuple(publication.queues)
         self.metrics = publication.metrics
         self._cluster_timestamp = publication.cluster_timestamp
@@ -262,6 +273,40 @@ class ReadModel:
         if new and last is not None and _order(new[0]) < _order(last):  # the clock was set back
             apps = {each.application_id: each for each in sorted(apps.values(), key=_order)}
         self.apps = apps
+
+
+class Dispatching(Protocol):
+    """What SpareTime needs of a dispatcher."""
+
+    def idle_s(self) -> float:
+        """Seconds that its handler thread has been idle."""
+
+
+class SpareTime:
+    """How much of the interpreter's time the handler threads leave: they share it, whatever the number of cores."""
+
+    def __init__(self, dispatchers: Sequence[Dispatching], clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._dispatchers = dispatchers
+        self._clock_s = clock_s
+        self._at_s, self._idle_s = clock_s(), self._total_idle_s()
+
+    def share(self) -> float:
+        """Of the time since the last call, 0 to 1."""
+        before_s, idle_before_s = self._at_s, self._idle_s
+        self._at_s, self._idle_s = self._clock_s(), self._total_idle_s()
+        took_s = self._at_s - before_s
+        if took_s <= 0:
+            return 0.0
+        busy = len(self._dispatchers) - (self._idle_s - idle_before_s) / took_s
+        return min(1.0, max(0.0, 1.0 - busy))
+
+    def _total_idle_s(self) -> float:
+        return sum(dispatcher.idle_s() for dispatcher in self._dispatchers)
+
+
+def pause_s(cost_ns: int, spare_share: float) -> float:
+    """Seconds until the next publication, after one of that cost, so that they take no more than their share."""
+    return min(LONGEST_PAUSE_S, cost_ns / 1e9 / max(BUSY_SHARE, SPARE_SHARE * spare_share))
 
 
 def _merged(before: dict[str, T], changes: Mapping[str, T | None]) -> dict[str, T]:

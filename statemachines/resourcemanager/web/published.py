@@ -1,22 +1,72 @@
-"""What has been published, as far as the next publication needs it: live containers by attempt, and sums.
+"""A publication; and what has been published, as far as the next one needs it: live containers by attempt, and sums.
 
 Containers come and go by the thousand, so they are reported one by one here, and published as copies of whole attempts:
-the reader does no work for each of them. Handler thread only.
+the reader does no work for each of them. `Published` is the handler thread's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
-from statemachines.resourcemanager.reports import ContainerReport, NodeReport, container_report
+from statemachines.resourcemanager.reports import (
+    ApplicationAttemptReport,
+    ApplicationReport,
+    ClusterMetrics,
+    ContainerReport,
+    NodeReport,
+    container_report,
+)
 from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.reports.live_sums import LiveSums
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 _RUNNING: Final = RMContainerState.RUNNING.name
 _NEW: Final = RMContainerState.NEW
 _RESERVED: Final = RMContainerState.RESERVED
+
+
+class Cost(NamedTuple):
+    """What publications have taken of the handler thread."""
+
+    mails: int = 0
+    cpu_ns: int = 0
+    """The handler thread's CPU time."""
+    longest_ns: int = 0
+    """CPU time of the longest mail."""
+
+    def and_one(self, cpu_ns: int) -> Cost:
+        """With one more mail."""
+        return Cost(self.mails + 1, self.cpu_ns + cpu_ns, max(self.longest_ns, cpu_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What has changed since the publication before; None for what is gone. Immutable: any thread may read it."""
+
+    is_whole: bool
+    """It replaces all that was published before."""
+    at_ns: int
+    """When it was begun, by `time.monotonic_ns`: all that was done before is in it."""
+    is_news: bool
+    """False: nothing has changed."""
+    apps: Mapping[str, ApplicationReport | None]
+    attempts: Mapping[str, tuple[ApplicationAttemptReport, ...] | None]
+    """By application."""
+    containers: Mapping[str, dict[str, ContainerReport] | None]
+    """By attempt: all its live ones."""
+    nodes: Mapping[str, NodeReport | None]
+    queues: Sequence[QueueInfo]
+    """All of them."""
+    metrics: ClusterMetrics
+    heartbeats_ms: Mapping[str, int]
+    """When nodes were heard of last, Unix ms, for those heard of since. A heartbeat alone is no news."""
+    cluster_timestamp: int
+    """Unix ms; in the ids of applications."""
+    cost: Cost
+    """Of its mails."""
 
 
 class AttemptContainers:
@@ -53,19 +103,20 @@ class Published:
         before = attempt.reports.get(id) if attempt is not None else None
         if before is None and not is_live:
             return  # it came and went between two publications
+        state = container.state_machine.current_state if is_live else None
+        is_shown = state is not None and state is not _NEW and state is not _RESERVED
+        report = container_report(container) if is_shown else None  # what raises does so before the first change
         if attempt is not None and before is not None:
             attempt.sums.remove(before.resource, before.created_ms, before.state == _RUNNING)
-        state = container.state_machine.current_state if is_live else None
-        if state is None or state is _NEW or state is _RESERVED:
-            if attempt is not None and before is not None:
-                del attempt.reports[id]
-                if not attempt.reports:
-                    del self._by_attempt[attempt_id]
-            return
-        if attempt is None:
-            attempt = self._by_attempt[attempt_id] = AttemptContainers()
-        attempt.reports[id] = report = container_report(container)
-        attempt.sums.add(report.resource, report.created_ms, report.state == _RUNNING)
+        if report is not None:
+            if attempt is None:
+                attempt = self._by_attempt[attempt_id] = AttemptContainers()
+            attempt.reports[id] = report
+            attempt.sums.add(report.resource, report.created_ms, report.state == _RUNNING)
+        elif attempt is not None and before is not None:
+            del attempt.reports[id]
+            if not attempt.reports:
+                del self._by_attempt[attempt_id]
 
     def take_from(self, attempts: Iterable[str], container_id: str) -> list[str]:
         """Take a container from attempts that no longer have it; returns those that had it."""
@@ -83,15 +134,15 @@ class Published:
     def forget_attempt(self, attempt_id: str) -> None:
         self._by_attempt.pop(attempt_id, None)
 
-    def attempts(self) -> list[str]:
-        """Those that have containers."""
-        return list(self._by_attempt)
-
     def take_node(self, id: str, report: NodeReport | None) -> None:
         """Take a new report of a node; None: it is gone."""
-        before = self._nodes.pop(id, None)
+        before = self._nodes.get(id)
+        if report is None:
+            self._nodes.pop(id, None)
+        else:
+            self._nodes[id] = report
+            if before is not None and (before.state, before.capacity) == (report.state, report.capacity):
+                return
+            self.nodes.add(report.state, report.capacity)
         if before is not None:
             self.nodes.add(before.state, before.capacity, -1)
-        if report is not None:
-            self._nodes[id] = report
-            self.nodes.add(report.state, report.capacity)

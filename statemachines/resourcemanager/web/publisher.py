@@ -8,15 +8,17 @@ and nothing costs, before the first call and after `close`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
+from dispatcher.util.foreign import tell
 from statemachines.changes import Changed, Changes
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
@@ -36,10 +38,12 @@ from statemachines.resourcemanager.reports import (
 from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.web.published import Published
+from statemachines.resourcemanager.web.published import Cost, Publication, Published
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.resource_manager import ResourceManager
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -49,37 +53,12 @@ _LOOK_EVERY: Final = 16
 """Reports between two looks at the clock."""
 _NO_CONTAINERS: Final = LiveSums()
 _SORT_EVERY: Final = 64
+_LOOKS_EVERY: Final = 1024
 _SHARES_EVERY: Final = 20
 """When capacities keep changing, all applications are reported again for 1/20 of the time at most."""
 _MOST_SETTLING: Final = 8
+_TELL_EVERY_NS: Final = 10_000_000_000
 _NOT_ADDED: Final = frozenset({RMAppAttemptState.NEW, RMAppAttemptState.SUBMITTED})
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """What has changed since the publication before; None for what is gone. Immutable: any thread may read it."""
-
-    is_whole: bool
-    """It replaces all that was published before."""
-    at_ns: int
-    """When it was begun, by `time.monotonic_ns`: all that was done before is in it."""
-    is_news: bool
-    """False: nothing has changed."""
-    apps: Mapping[str, ApplicationReport | None]
-    attempts: Mapping[str, tuple[ApplicationAttemptReport, ...] | None]
-    """By application."""
-    containers: Mapping[str, dict[str, ContainerReport] | None]
-    """By attempt: all its live ones."""
-    nodes: Mapping[str, NodeReport | None]
-    queues: Sequence[QueueInfo]
-    """All of them."""
-    metrics: ClusterMetrics
-    heartbeats_ms: Mapping[str, int]
-    """By active node, when it was heard of last, Unix ms. A heartbeat alone is no news."""
-    cluster_timestamp: int
-    """Unix ms; in the ids of applications."""
-    cost_ns: int
-    """The handler thread's CPU time that it took."""
 
 
 @dataclass(slots=True)
@@ -101,13 +80,13 @@ class _Summary:
 
     queues: Sequence[QueueInfo]
     metrics: ClusterMetrics
-    heartbeats: Mapping[str, int]
     handled: int
     """Events that all dispatchers had handled by then."""
 
 
+_FREE: Final = Cost()
 _NONE = Resource(0, 0)
-_NOTHING: Final = _Summary((), ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NONE, _NONE, _NONE, _NONE, {}), {}, -1)
+_NOTHING: Final = _Summary((), ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NONE, _NONE, _NONE, _NONE, {}), -1)
 
 
 class _Settling(NamedTuple):
@@ -135,13 +114,14 @@ class ModelPublisher:
         # Handler thread:
         self._changes: Changes | None = None
         self._work: Iterator[Publication | None] | None = None  # the publication that is being made
-        self._cost_ns = 0  # of its mails until now
+        self._cost = _FREE  # of its mails until now
         self._taken_over: set[str] = set()  # attempts whose inherited containers were published as theirs
         self._published = Published()
         self._settling: deque[_Settling] = deque()
         self._last = _NOTHING
         self._shares_of: object = None  # the capacities that the shares in the applications' reports are of
         self._shares_at_ns = 0  # not before this do they follow other capacities
+        self._tell_at_ns = 0  # not before this is a failed report logged again
 
     def publish_some(self) -> Future[Publication | None]:
         """Work on the publication for one mail; the future gets it once it is complete, and None before: call again.
@@ -165,7 +145,7 @@ class ModelPublisher:
     def _work_on(self) -> Publication | None:
         begun_ns = time.thread_time_ns()
         if self._work is None:
-            self._work, self._cost_ns = self._publication(), 0
+            self._work, self._cost = self._publication(), _FREE
         until_ns = time.perf_counter_ns() + self._mail_ns
         try:
             for publication in self._work:
@@ -174,11 +154,11 @@ class ModelPublisher:
         except BaseException:
             self._end()  # the next one is whole
             raise
-        self._cost_ns += time.thread_time_ns() - begun_ns
+        self._cost = self._cost.and_one(time.thread_time_ns() - begun_ns)
         if publication is None:
             return None
         self._work = None
-        return replace(publication, cost_ns=self._cost_ns)
+        return replace(publication, cost=self._cost)
 
     def _publication(self) -> Iterator[Publication | None]:
         """Yields None now and then, and at last the publication."""
@@ -190,40 +170,57 @@ class ModelPublisher:
         if changed is None or not changed.is_complete:
             is_whole = True
             yield from self._everything(dirty)
+            heard: Iterable[RMNode] = list(self._context.nodes.values())
         else:
             yield from self._sort(changed, dirty)
+            heard = changed.routine
         yield None
-        is_new_share = self._mark_shares(dirty, at_ns, is_whole)
-        yield None
+        is_new_share = yield from self._mark_shares(dirty, at_ns, is_whole)
         apps: dict[str, ApplicationReport | None] = {}
-        yield from _fill(apps, dirty.apps, self._app)
+        yield from self._fill(apps, dirty.apps, self._app)
         if is_new_share:
             now_ns = time.monotonic_ns()
             self._shares_at_ns = now_ns + _SHARES_EVERY * (now_ns - at_ns)
         attempts: dict[str, tuple[ApplicationAttemptReport, ...] | None] = {}
-        yield from _fill(attempts, dirty.attempts, self._attempts)
+        yield from self._fill(attempts, dirty.attempts, self._attempts)
         containers: dict[str, dict[str, ContainerReport] | None] = {}
-        yield from _fill(containers, dirty.containers, self._published.containers_of)
+        yield from self._fill(containers, dirty.containers, self._published.containers_of)
         nodes: dict[str, NodeReport | None] = {}
-        yield from _fill(nodes, dirty.nodes, self._node)
+        yield from self._fill(nodes, dirty.nodes, self._node)
+        heartbeats: dict[str, int] = {}
+        for number, node in enumerate(heard):
+            heartbeats[node.entity] = node.last_heartbeat_ms
+            if number % _SORT_EVERY == 0:
+                yield None
         before = self._last
         last = self._last = yield from self._summary(bool(dirty))
         is_news = is_whole or bool(dirty) or (last.queues, last.metrics) != (before.queues, before.metrics)
         entities = apps, attempts, containers, nodes
         timestamp = self._context.cluster_timestamp
-        yield Publication(is_whole, at_ns, is_news, *entities, last.queues, last.metrics, last.heartbeats, timestamp, 0)
+        yield Publication(is_whole, at_ns, is_news, *entities, last.queues, last.metrics, heartbeats, timestamp, _FREE)
 
     def _summary(self, is_dirty: bool) -> Generator[None, None, _Summary]:
         """What is published as a whole; as before if no dispatcher has done anything since."""
-        context, last = self._context, self._last
+        last = self._last
         handled = sum(dispatcher.handled for dispatcher in self._dispatchers)
         if handled == last.handled and not is_dirty:
             return last
-        heartbeats = {id: node.last_heartbeat_ms for id, node in context.nodes.items()}
-        yield
-        queues = context.scheduler.queues()
-        yield
-        return _Summary(queues, cluster_metrics(context, self._published.nodes), heartbeats, handled)
+        try:
+            queues = yield from self._queues()
+            return _Summary(queues, cluster_metrics(self._context, self._published.nodes), handled)
+        except Exception as error:
+            self._tell_of("the queues", error)
+            return last
+
+    def _queues(self) -> Generator[None, None, tuple[QueueInfo, ...]]:
+        """All queues, one at a time: a report on one costs as much as it and those below it have users."""
+        found = []
+        for path in self._context.scheduler.queue_paths():
+            info = self._context.scheduler.queue_info(path)
+            if info is not None:
+                found.append(info)
+            yield
+        return tuple(found)
 
     # -- what has changed ----------------------------------------------------------------------------------------------
 
@@ -233,25 +230,17 @@ class ModelPublisher:
         while self._settling and self._settling[0].accepted <= handled:
             dirty.apps.update(dict.fromkeys(self._settling.popleft().apps))
         unsettled: set[str] = set()
-        live = self._context.containers
         for number, operand in enumerate(changed.operands):
             if number % _SORT_EVERY == 0:
                 yield
-            id = operand.entity
-            if type(operand) is RMContainer:
-                self._take_container(dirty, operand, id in live)
-                dirty.apps[operand.application] = None
-                dirty.nodes[operand.node] = None
-            elif isinstance(operand, RMAppAttempt):
-                self._mark_attempt(dirty, operand)
-            elif isinstance(operand, RMApp):
-                dirty.apps[id] = None
-                if not operand.attempts:
-                    dirty.attempts[id] = None
-                unsettled.add(id)
-            elif isinstance(operand, RMNode):
-                dirty.nodes[id] = None
-        for machine, id in changed.forgotten:
+            try:
+                self._mark(dirty, operand, unsettled)
+            except Exception as error:
+                self._tell_of(operand.entity, error)
+        lost_nodes = set()
+        for number, (machine, id) in enumerate(changed.forgotten):
+            if number % _SORT_EVERY == 0:
+                yield
             if machine == RMApp.machine:
                 dirty.apps[id] = dirty.attempts[id] = None
                 unsettled.discard(id)
@@ -260,9 +249,27 @@ class ModelPublisher:
                 self._published.forget_attempt(id)
                 dirty.containers[id] = None
             elif machine == RMNode.machine:
-                self._mark_node(dirty, id)
+                dirty.nodes[id] = None
+                lost_nodes.add(id)
+        if lost_nodes:
+            yield from self._mark_masters_on(lost_nodes, dirty)
         if unsettled and accepted > handled:
             self._settle_later(accepted, unsettled)
+
+    def _mark(self, dirty: _Dirty, operand: Any, unsettled: set[str]) -> None:
+        if type(operand) is RMContainer:
+            self._take_container(dirty, operand, operand.entity in self._context.containers)
+            dirty.apps[operand.application] = None
+            dirty.nodes[operand.node] = None
+        elif isinstance(operand, RMAppAttempt):
+            self._mark_attempt(dirty, operand)
+        elif isinstance(operand, RMApp):
+            dirty.apps[operand.entity] = None
+            if not operand.attempts:
+                dirty.attempts[operand.entity] = None
+            unsettled.add(operand.entity)
+        elif isinstance(operand, RMNode):
+            dirty.nodes[operand.entity] = None
 
     def _scheduler_counts(self) -> tuple[int, int]:
         """Events that the scheduler has been sent, and that it has dealt with. It may have no thread of its own."""
@@ -296,24 +303,34 @@ class ModelPublisher:
                 dirty.containers[attempt_id] = None
         self._published.take_container(container, is_live)
 
-    def _mark_node(self, dirty: _Dirty, node_id: str) -> None:
-        """A node was forgotten: the attempts whose masters ran there no longer have its address."""
-        dirty.nodes[node_id] = None
-        for attempt in self._context.attempts.values():
-            if attempt.master_node == node_id:
+    def _mark_masters_on(self, lost_nodes: set[str], dirty: _Dirty) -> Iterator[None]:
+        """Nodes were forgotten: the attempts whose masters ran there no longer have their addresses."""
+        for number, attempt in enumerate(list(self._context.attempts.values())):
+            if attempt.master_node in lost_nodes:
                 dirty.attempts[attempt.app.entity] = None
+            if number % _LOOKS_EVERY == 0:
+                yield
 
-    def _mark_shares(self, dirty: _Dirty, now_ns: int, is_whole: bool) -> bool:
+    def _mark_shares(self, dirty: _Dirty, now_ns: int, is_whole: bool) -> Generator[None, None, bool]:
         """If capacities have changed, so have the shares of all applications; returns whether these are marked."""
-        root = self._context.scheduler.queue_info("root")
+        try:
+            root = self._context.scheduler.queue_info("root")
+        except Exception as error:
+            self._tell_of("the root queue", error)
+            return False
         assert root is not None  # every scheduler has it
+        yield
         capacities = [(each.partition, each.guaranteed) for each in root.partitions]
         if not is_whole and (capacities == self._shares_of or now_ns < self._shares_at_ns):
             return False
         self._shares_of = capacities
         if is_whole:
             return True
-        dirty.apps.update((id, None) for id, app in self._context.apps.items() if app.state not in FINAL_STATES)
+        for number, (id, app) in enumerate(list(self._context.apps.items())):
+            if app.state not in FINAL_STATES:
+                dirty.apps[id] = None
+            if number % _LOOKS_EVERY == 0:
+                yield
         return True
 
     def _everything(self, dirty: _Dirty) -> Iterator[None]:
@@ -328,7 +345,10 @@ class ModelPublisher:
         for number, container in enumerate(list(context.containers.values())):
             if number % _LOOK_EVERY == 0:
                 yield
-            self._take_container(dirty, container, container.entity in context.containers)
+            try:
+                self._take_container(dirty, container, container.entity in context.containers)
+            except Exception as error:
+                self._tell_of(container.entity, error)
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -351,11 +371,26 @@ class ModelPublisher:
         self._published.take_node(id, report)
         return report
 
+    def _fill(self, made: dict[str, T | None], ids: Iterable[str], report: Callable[[str], T | None]) -> Iterator[None]:
+        """Report on each id, and yield now and then. An id whose report fails keeps its last one until it changes."""
+        for number, id in enumerate(ids, 1):
+            try:
+                made[id] = report(id)
+            except Exception as error:
+                self._tell_of(id, error)
+            if number % _LOOK_EVERY == 0:
+                yield
+        yield
 
-def _fill(made: dict[str, T | None], ids: Iterable[str], report: Callable[[str], T | None]) -> Iterator[None]:
-    """Report on each id, and yield now and then."""
-    for number, id in enumerate(ids, 1):
-        made[id] = report(id)
-        if number % _LOOK_EVERY == 0:
-            yield
-    yield
+    def _tell_of(self, what: str, error: Exception) -> None:
+        """Log a failed report: not each of them, since one that fails may fail with each publication."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._tell_at_ns:
+            self._tell_at_ns = now_ns + _TELL_EVERY_NS
+            tell(
+                log,
+                logging.ERROR,
+                "the web address shows the last report of %s: a new one has failed",
+                what,
+                error=error,
+            )

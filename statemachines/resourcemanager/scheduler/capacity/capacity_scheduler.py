@@ -8,7 +8,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from statemachines.resourcemanager.config import SchedulerConfig
@@ -236,8 +236,8 @@ class CapacityPolicy(ContainerAllocator):
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
-    def queues(self) -> Sequence[QueueInfo]:
-        return [queue_info(queue) for queue in self.tree.queues()]
+    def queue_paths(self) -> list[str]:
+        return [queue.path for queue in self.tree.queues()]
 
     def queue_info(self, path: str) -> QueueInfo | None:
         queue = self.tree.find(path)

@@ -7,14 +7,21 @@ type under its own name.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from statemachines.resourcemanager.resource import GPU_MILLI, MaximumAllocation, Resource, named
+from statemachines.resourcemanager.resource import GPU_MILLI, NOTHING, MaximumAllocation, Resource, named
 
 Amounts = tuple[tuple[str, int], ...]
 """(type, amount) pairs; amounts > 0."""
+_COMMON = frozenset({"memory_mb", "vcores_milli"})
+_BUILT_IN = _COMMON | {"gpu_milli"}
+
+
+@lru_cache(maxsize=4096)
+def _common(memory_mb: int, vcores_milli: int) -> Resource:
+    """Equal resources are one object: reports by the ten thousand have few different ones."""
+    return Resource(memory_mb, vcores_milli)
 
 
 @lru_cache(maxsize=4096)
@@ -38,9 +45,13 @@ def resource_of(amounts: Mapping[str, int]) -> Resource:
     >>> resource_of({"memory_mb": 5, "gpu_milli": 1500})
     Resource(memory_mb=5, vcores_milli=0, gpus=1, gpu_milli=1500, others=())
     """
-    others = dict(amounts)
-    memory_mb, vcores_milli = others.pop("memory_mb", 0), others.pop("vcores_milli", 0)
-    gpu_milli = others.pop("gpu_milli", 0)
+    if not amounts:
+        return NOTHING
+    memory_mb, vcores_milli = amounts.get("memory_mb", 0), amounts.get("vcores_milli", 0)
+    if amounts.keys() <= _COMMON:
+        return _common(memory_mb, vcores_milli)
+    gpu_milli = amounts.get("gpu_milli", 0)
+    others = {type_: amount for type_, amount in amounts.items() if type_ not in _BUILT_IN}
     return Resource(memory_mb, vcores_milli, 1 if gpu_milli else 0, gpu_milli or GPU_MILLI, named(others))
 
 
@@ -51,8 +62,8 @@ def total_of(resources: Iterable[Resource]) -> Resource:
     Resource(memory_mb=7, vcores_milli=10, gpus=0, gpu_milli=1000, others=())
     """
     amounts: dict[str, int] = {}
-    for resource, count in Counter(resources).items():
-        add(amounts, amounts_of(resource), count)
+    for resource in resources:
+        add(amounts, amounts_of(resource))
     return resource_of(amounts)
 
 

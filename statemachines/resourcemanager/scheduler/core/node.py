@@ -190,9 +190,11 @@ class SchedulerNode:
         used = {
             "memory_mb": capacity.memory_mb - self.free_memory_mb,
             "vcores_milli": capacity.vcores_milli - self.free_vcores_milli,
-            "gpu_milli": GPU_MILLI * capacity.gpus - sum(self.free_gpu_milli),
         }
-        used |= {name: capacity.other(name) - free for name, free in self.free_others.items()}
+        if self.free_gpu_milli:
+            used["gpu_milli"] = GPU_MILLI * capacity.gpus - sum(self.free_gpu_milli)
+        if self.free_others:
+            used |= {name: capacity.other(name) - free for name, free in self.free_others.items()}
         if reserved is None:
             return NodeUse(resource_of(used), len(self.containers))
         return NodeUse(resource_of(used), len(self.containers), reserved.request.resource, reserved.entity)

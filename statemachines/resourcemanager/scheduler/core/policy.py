@@ -168,8 +168,8 @@ class SchedulingPolicy(ABC):
     # -- queues -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def queues(self) -> Sequence[QueueInfo]:
-        """This and the next four are ResourceScheduler's."""
+    def queue_paths(self) -> list[str]:
+        """These are ResourceScheduler's, but for `usage_shares`."""
 
     @abstractmethod
     def queue_info(self, path: str) -> QueueInfo | None: ...

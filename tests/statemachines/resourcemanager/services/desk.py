@@ -68,6 +68,9 @@ class DeskScheduler(FakeScheduler):
     def queues(self) -> list[QueueInfo]:
         return self.known_queues
 
+    def queue_paths(self) -> list[str]:
+        return [info.path for info in self.known_queues]
+
     def queue_info(self, path: str) -> QueueInfo | None:
         return next((info for info in self.known_queues if info.path == path), None)
 

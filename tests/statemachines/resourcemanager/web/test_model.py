@@ -18,9 +18,11 @@ from statemachines.resourcemanager import (
     ResourceManagerConfig,
     reports,
 )
+from statemachines.resourcemanager.web import publisher as module
 from statemachines.resourcemanager.web.hangs import longest_hang
-from statemachines.resourcemanager.web.model import ReadModel
-from statemachines.resourcemanager.web.publisher import ModelPublisher, Publication
+from statemachines.resourcemanager.web.model import LONGEST_PAUSE_S, ReadModel, SpareTime, pause_s
+from statemachines.resourcemanager.web.published import Publication
+from statemachines.resourcemanager.web.publisher import ModelPublisher
 
 from ..daemon.yarn_cluster import Yarn, ask, first_attempt
 from .reference import built_afresh, shown
@@ -158,6 +160,39 @@ def test_the_references_that_a_reader_has_taken_are_never_changed() -> None:
         asyncio.run(look(yarn))
 
 
+class Idling:
+    """A dispatcher whose handler thread has been idle as long as the test says."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def idle_s(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("first_idle_s", "second_idle_s", "spare"),
+    [(1.0, 1.0, 1.0), (0.6, 0.9, 0.5), (0.4, 0.6, 0.0), (0.0, 0.0, 0.0)],
+)
+def test_the_spare_time_is_what_all_handler_threads_together_leave(
+    first_idle_s: float, second_idle_s: float, spare: float
+) -> None:
+    first, second, now_s = Idling(), Idling(), [100.0]
+    time = SpareTime([first, second], lambda: now_s[0])
+    for _ in range(2):
+        first.seconds += first_idle_s
+        second.seconds += second_idle_s
+        now_s[0] += 1.0
+        assert time.share() == pytest.approx(spare)
+    assert time.share() == 0.0, "no time has passed"
+
+
+def test_publications_take_spare_time_and_little_of_a_busy_handler_thread() -> None:
+    assert pause_s(20_000_000, 1.0) == pytest.approx(0.04)
+    assert pause_s(20_000_000, 0.0) == pytest.approx(0.02 / 0.03)
+    assert pause_s(10**12, 0.0) == LONGEST_PAUSE_S
+
+
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
@@ -195,14 +230,58 @@ def test_a_publication_is_made_in_mails_and_others_come_between() -> None:
         assert set(following.apps) == {between}, "what happened meanwhile is in the next one"
 
 
-def test_when_a_publication_fails_the_next_one_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_fails_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each publication failed as long as one report did, so the model stayed as it was for ever."""
+    report = reports.application_report
+
+    with Yarn("node1") as yarn:
+        bad, good = yarn.submit(), yarn.submit()
+        publisher = ModelPublisher(yarn.manager)
+        publish(publisher)
+        monkeypatch.setattr(
+            reports,
+            "application_report",
+            lambda context, app, *more: 1 / 0 if app.entity == bad else report(context, app, *more),
+        )
+        for app_id in (bad, good):
+            yarn.kill(app_id)
+
+        publication, _ = publish(publisher)
+        whole, _ = publish(ModelPublisher(yarn.manager))
+
+        assert not publication.is_whole
+        assert set(publication.apps) == set(whole.apps) == {good}, "the reader keeps the last report of the other"
+        assert set(publication.attempts) >= {bad, good}
+        assert f"the last report of {bad}" in caplog.text
+
+
+def test_queues_whose_report_fails_stay_as_they_were(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Yarn("node1") as yarn:
+        publisher = ModelPublisher(yarn.manager)
+        before, _ = publish(publisher)
+        with monkeypatch.context() as patched:
+            patched.setattr(yarn.manager.context.scheduler, "queue_info", lambda _: 1 / 0)
+            app_id = yarn.submit()
+            publication, _ = publish(publisher)
+        after, _ = publish(publisher)
+
+        assert set(publication.apps) == {app_id}
+        assert publication.queues == before.queues
+        assert after.queues[0].applications == 1
+        assert "the last report of the root queue" in caplog.text
+
+
+def test_a_publication_that_fails_is_followed_by_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with Yarn("node1") as yarn:
         app_id = yarn.submit()
         publisher = ModelPublisher(yarn.manager)
         publish(publisher)
-        yarn.kill(app_id)
         with monkeypatch.context() as patched:
-            patched.setattr(reports, "application_report", lambda *_: 1 / 0)
+            patched.setattr(module, "_Dirty", lambda: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 publish(publisher)
 
@@ -210,6 +289,24 @@ def test_when_a_publication_fails_the_next_one_is_whole(monkeypatch: pytest.Monk
 
         assert publication.is_whole
         assert publication.apps[app_id] is not None
+
+
+def test_two_models_of_one_resource_manager_both_follow_it() -> None:
+    """The second one's publisher took the changes away from the first one's, which then stood still."""
+
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as one, following(yarn.manager) as other:
+            app_id = await asyncio.to_thread(yarn.submit)
+            for model in (one, other):
+                await model.published(TIMEOUT_S)
+                assert model.apps[app_id].state == "ACCEPTED"
+            await other.close()
+            await asyncio.to_thread(yarn.kill, app_id)
+            await one.published(TIMEOUT_S)
+            assert one.apps[app_id].state == "KILLED"
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn))
 
 
 def test_after_the_close_nothing_is_collected() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.web.model import ReadModel
-from statemachines.resourcemanager.web.publisher import ModelPublisher, Publication
+from statemachines.resourcemanager.web.published import Publication
+from statemachines.resourcemanager.web.publisher import ModelPublisher
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec
 
 from ..daemon.happenings import Submit, ToApplication, ToNode
