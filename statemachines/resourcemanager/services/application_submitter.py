@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 
 from dispatcher.errors import DispatcherError, RejectedExecutionError
@@ -21,6 +20,7 @@ from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import GPU_MILLI
 from statemachines.resourcemanager.services.allocations import check_allocation
+from statemachines.resourcemanager.services.handler_calls import fail_unless_cancelled
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 _MOST_TAGS = 10  # this and the next two are YARN's
@@ -77,18 +77,19 @@ class ApplicationSubmitter:
     def submit_later(self, submission: ApplicationSubmission, caller: Caller | None) -> Future[str]:
         """As ClientRMService.submit_application_later says. Any thread."""
         answer: Future[str] = Future()
-        with self._lock:
-            is_closed = self._is_closed
-            if not is_closed:
-                self._waiting.add(answer)
         try:
-            if is_closed:
-                raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
-            self._context.execute(partial(self._begin_and_answer, _checked(submission, caller), caller, answer))
-        except DispatcherError as error:
+            begin = partial(self._begin_and_answer, _checked(submission, caller), caller, answer)
             with self._lock:
-                self._waiting.discard(answer)
-            _complete(answer, error)
+                if self._is_closed:
+                    raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
+                self._waiting.add(answer)
+        except DispatcherError as error:
+            answer.set_exception(error)
+            return answer
+        try:
+            self._context.execute(begin)
+        except RejectedExecutionError as error:
+            self._answer(answer, error)
         return answer
 
     def new_id(self) -> str:
@@ -120,10 +121,11 @@ class ApplicationSubmitter:
 
     def _begin_and_answer(self, submission: ApplicationSubmission, caller: Caller | None, answer: Future[str]) -> None:
         """Begin, and complete `answer` in any case: its client waits."""
+        with self._lock:
+            # Under the lock, as `close` may be completing it. From now on it can no longer be cancelled.
+            if answer in self._waiting and not answer.set_running_or_notify_cancel():
+                self._waiting.remove(answer)
         if answer.cancelled():
-            with self._lock:
-                self._waiting.discard(answer)
-            answer.set_running_or_notify_cancel()  # otherwise `concurrent.futures.wait` never sees its end
             return
         try:
             app = self._begin(submission, caller)
@@ -172,11 +174,11 @@ def _rejection(app: RMApp) -> ApplicationRejectedError:
 
 
 def _complete(answer: Future[str], result: str | Exception) -> None:
-    with suppress(InvalidStateError):  # its client has cancelled it, or a stop has answered it
-        if isinstance(result, str):
-            answer.set_result(result)
-        else:
-            answer.set_exception(result)
+    """For the thread that has removed the answer from those that wait."""
+    if isinstance(result, str):
+        answer.set_result(result)  # it runs
+    else:
+        fail_unless_cancelled(answer, result)
 
 
 def _checked(submission: ApplicationSubmission, caller: Caller | None) -> ApplicationSubmission:
