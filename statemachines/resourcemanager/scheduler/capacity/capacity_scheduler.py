@@ -115,7 +115,8 @@ class CapacityPolicy(ContainerAllocator):
         total: dict[str, int] = {}
         for partition in attempt.asked_partitions():
             asks = [r.resource for _, r in attempt.pending if r.partition == partition]
-            add(total, headroom(app.leaf, app.user, partition, amounts_of(asks[0]) if asks else ()))
+            required = amounts_of(asks[0]) if asks else ()
+            add(total, headroom(app.leaf, app.user, partition, required, self._nodes.draining_room(partition)))
         return total
 
     def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
