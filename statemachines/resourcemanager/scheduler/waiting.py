@@ -17,6 +17,7 @@ GPUS = "gpus"
 class WaitCause(Enum):
     """What would have to change; the value says it in general."""
 
+    NODE = "it waits for a node; the report does not say why"
     NO_ROOM = "no node has room"
     NEVER_FITS = "no node could ever take it"
     NO_NODES = "there are no nodes"
