@@ -128,7 +128,7 @@ class ResourceScheduler:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None or not attempt.preempted:
                 return []
-            preempted, attempt.preempted = attempt.preempted, []
+            preempted, attempt.preempted = attempt.preempted, {}
             return [attempt.live[container_id] for container_id in preempted if container_id in attempt.live]
 
     def request_resize(self, container_id: str, resource: Resource) -> bool:
