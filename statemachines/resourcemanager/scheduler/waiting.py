@@ -32,7 +32,7 @@ class WaitCause(Enum):
     AM_LIMIT = "masters already use their share of the queue"
     USER_AM_LIMIT = "the user's masters already use their share of the queue"
     QUEUE_CLOSED = "the queue does not accept it"
-    STORING = "its submission is being stored"
+    STORING = "its submission or its attempt is being stored"
     SCHEDULING = "the scheduler has not taken it yet"
     MASTER_STARTING = "its master has not registered yet"
     ENDED = "it has ended"
