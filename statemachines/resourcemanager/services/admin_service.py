@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import NodeNotFoundError
+from statemachines.resourcemanager.errors import InvalidRequestError, NodeNotFoundError
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
 from statemachines.resourcemanager.machines.rmnode import RMNode
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import MOST, Resource
 from statemachines.resourcemanager.services.handler_calls import HandlerThreadService, later, on_handler_thread
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
@@ -80,7 +80,14 @@ class AdminService(HandlerThreadService):
     def update_node_resource(
         self, node_id: str, capacity: Resource, *, caller: Caller | None = None, timeout: float | None = None
     ) -> Callable[[], None]:
-        """Change a node's capacity. Its containers run on, even if they exceed it. Raises NodeNotFoundError."""
+        """Change a node's capacity. Its containers run on, even if they exceed it.
+
+        Raises:
+            NodeNotFoundError: no such node is active.
+            InvalidRequestError: no node can have this capacity.
+        """
+        if not capacity.is_possible():
+            raise InvalidRequestError(f"node {node_id} cannot have {capacity}: amounts must be 0 to {MOST}")
 
         def update() -> None:
             self._acls.check_administrator(caller, "updateNodeResource")

@@ -18,7 +18,7 @@ from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventTyp
 from statemachines.resourcemanager.ids import application_id, is_application_id
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState
-from statemachines.resourcemanager.resource import GPU_MILLI
+from statemachines.resourcemanager.resource import GPU_MILLI, MOST, shown
 from statemachines.resourcemanager.services.allocations import check_allocation
 from statemachines.resourcemanager.services.handler_calls import fail_unless_cancelled
 from statemachines.resourcemanager.submission import ApplicationSubmission
@@ -26,6 +26,8 @@ from statemachines.resourcemanager.submission import ApplicationSubmission
 _MOST_TAGS = 10  # this and the next two are YARN's
 _LONGEST_TAG = 100
 _LONGEST_TYPE = 20
+_LONGEST_LIFETIME_S = 10**11  # 3,000 years: its end has a date
+_PRIORITIES = range(-(2**31), 2**31)  # YARN's
 _NOT_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 
 
@@ -188,17 +190,35 @@ def _checked(submission: ApplicationSubmission, caller: Caller | None) -> Applic
         raise InvalidRequestError(f"{id!r} is not the id of an application: use one from get_new_application, or None")
     if not submission.am_resource.is_possible():
         raise InvalidRequestError(
-            f"am_resource is {submission.am_resource}: amounts must be at least 0, and the share of a GPU 1 to "
+            f"am_resource is {submission.am_resource}: amounts must be 0 to {MOST}, and the share of a GPU 1 to "
             f"{GPU_MILLI} thousandths"
         )
     if submission.lifetime_s is not None and submission.lifetime_s < 1:
         raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: it must be at least 1, or None for no limit")
+    check_lifetime(submission.lifetime_s)
+    check_priority(submission.priority)
     return submission._replace(
         user=submission.user if caller is None else caller.user,
         tags=_checked_tags(submission.tags),
         application_type=submission.application_type[:_LONGEST_TYPE] or "YARN",
         launch=None if submission.launch is None else submission.launch.copied(),
     )
+
+
+def check_lifetime(lifetime_s: int | None) -> None:
+    """Raises InvalidRequestError."""
+    if lifetime_s is not None and lifetime_s > _LONGEST_LIFETIME_S:
+        raise InvalidRequestError(
+            f"lifetime_s is {shown(lifetime_s)}: it must be at most {_LONGEST_LIFETIME_S}, or None for no limit"
+        )
+
+
+def check_priority(priority: int) -> None:
+    """Raises InvalidRequestError."""
+    if priority not in _PRIORITIES:
+        raise InvalidRequestError(
+            f"the priority must be {_PRIORITIES[0]} to {_PRIORITIES[-1]}, and {shown(priority)} is not"
+        )
 
 
 def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.errors import NodeNotFoundError
+from statemachines.resourcemanager.errors import InvalidRequestError, NodeNotFoundError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
@@ -84,6 +84,17 @@ def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) 
         NODE,
         Resource(1, 2),
     )
+
+
+@pytest.mark.parametrize("capacity", [Resource(-1, 1), Resource(1, 2**63), Resource(1, 1, others=(("fpga", -1),))])
+def test_impossible_capacity_is_refused(workshop: Workshop, admin: AdminService, capacity: Resource) -> None:
+    """A negative one made the cluster smaller than nothing; shares of a huge one cannot be computed."""
+    workshop.node("RUNNING")
+
+    with pytest.raises(InvalidRequestError, match="cannot have"):
+        admin.update_node_resource(NODE, capacity)
+
+    assert workshop.posted.events == []
 
 
 def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -> None:
