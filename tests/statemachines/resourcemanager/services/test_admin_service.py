@@ -102,13 +102,20 @@ def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -
 
     admin.replace_labels_on_node(NODE, "gpu")
 
-    (update,) = workshop.posted.events
-    assert (workshop.posted.news(), update.entity, update.partition) == (
-        ["Scheduler NODE_LABELS_UPDATE"],
-        NODE,
-        "gpu",
-    )
+    update, write = workshop.posted.events
+    assert workshop.posted.news() == ["Scheduler NODE_LABELS_UPDATE", "RMStateStore STORE_NODE_LABEL"]
+    assert (update.entity, update.partition, write.entity, write.state) == (NODE, "gpu", NODE, "gpu")
     assert (node.spec.partition, node.spec.capacity) == ("gpu", SPEC.capacity)
+
+
+@pytest.mark.parametrize("label", ["a" * 256, "two\nlines", "\ud800"])
+def test_label_that_no_store_or_page_can_have_is_refused(workshop: Workshop, admin: AdminService, label: str) -> None:
+    workshop.node("RUNNING")
+
+    with pytest.raises(InvalidRequestError, match="cannot be a label"):
+        admin.replace_labels_on_node(NODE, label)
+
+    assert (workshop.context.node_labels, workshop.posted.events) == ({}, [])
 
 
 @pytest.mark.parametrize("partition", ["", "gpu"])
