@@ -331,8 +331,12 @@ class ResourceScheduler:
             return held_up
         opportunity = self._opportunity() if self._on_heartbeat else None
         if looks is None or allocator is None:
-            return why_unplaced(self._nodes, requirements, allocator, opportunity)
-        return looks.why_unplaced(self._nodes, requirements, allocator, opportunity)
+            reason = why_unplaced(self._nodes, requirements, allocator, opportunity)
+        else:
+            reason = looks.why_unplaced(self._nodes, requirements, allocator, opportunity)
+        if reason.cause is WaitCause.HEARTBEAT:
+            return self._policy.why_held_up(attempt, requirements, has_node=True) or reason
+        return reason
 
     def _waiting_ask(
         self, attempt: SchedulerApplicationAttempt, allocator: AppPlacementAllocator, looks: NodeLooks

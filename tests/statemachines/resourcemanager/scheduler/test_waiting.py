@@ -329,6 +329,26 @@ def test_fewer_active_users_let_masters_start() -> None:
     cluster.check()
 
 
+def test_whole_partition_is_used_though_a_node_has_room() -> None:
+    """The node was said to give it a container with its next heartbeat, which it never did."""
+    cluster = QueueCluster({"name": "a", "user_limit_factor": 100})
+    first = cluster.add_node("n1")
+    holder, waiting = cluster.attempt_in("a"), cluster.attempt_in("a", "bob")
+    cluster.get(holder, *[ONE] * 10)
+    cluster.add_node("n2")
+    cluster.change_capacity(first, 1, 1)
+    cluster.get(holder, *[cluster.request(ONE, host="n2")])
+
+    cluster.ask(waiting, ONE)
+
+    reason = only(cluster, waiting).reason
+    assert (reason.cause, reason.queue, reason.sentence) == (
+        WaitCause.QUEUE_LIMIT,
+        "root",
+        "queue root has used 11 MB of its 11 MB; the request needs 1 MB",
+    )
+
+
 def test_queue_may_not_use_the_partition() -> None:
     cluster = halves()
     cluster.add_node("g1", 102_400, 100_000, partition="gpu")
