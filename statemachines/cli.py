@@ -13,7 +13,7 @@ import typer
 
 from dispatcher import AsyncDispatcher, CompositeService, JournalWriter, Service, load_config
 from dispatcher.cli.console import echo, echo_text
-from dispatcher.config import configure_logging
+from dispatcher.config import configure_logging, parse_config
 from dispatcher.errors import ConfigError
 from dispatcher.health import parts_of
 from dispatcher.journal import write_run_config
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_WEB_EXTRA = "it needs the extra: pip install 'central-dispatcher[web]'"
+
 GraphFormat = Enum("GraphFormat", {name: name for name in FORMATS})  # type: ignore[misc]
 
 
@@ -43,9 +45,15 @@ def run(
     logging_config: Annotated[
         Path | None, typer.Option("--logging", help="logging configuration, such as config/logging.yaml")
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="TCP port of the web address, instead of the configured one; 0: a free one"),
+    ] = None,
 ) -> None:
     """Run the resource manager in real time until SIGTERM or SIGINT, then drain it."""
     settings = load_config(config, ResourceManagerConfig)
+    if port is not None:
+        settings = _with_port(settings, port)
     configure_logging(logging_config)
     workload = _workload(settings)
     configured, settings = settings, for_workload(settings, workload)
@@ -70,6 +78,10 @@ def run(
                 echo(f"metrics: {manager.metrics_server.url}")
             if door is not None and settings.web.enabled:
                 echo(f"web: {door.host.url or door.socket_path}")
+                if door.host.url is not None:
+                    echo(f"pages: {door.host.url}/cluster")
+            elif settings.web.enabled and settings.web.port is not None:
+                echo(f"no web address: {_WEB_EXTRA}", err=True)
             if journal is not None:
                 echo(f"journal: {journal.path}")
             supervision.started()
@@ -90,12 +102,18 @@ def run(
     raise typer.Exit(signals.exit_code)
 
 
+def _with_port(settings: ResourceManagerConfig, port: int) -> ResourceManagerConfig:
+    data = settings.model_dump(exclude_unset=True)
+    data["web"] = {**data.get("web", {}), "port": port}
+    return parse_config(data, ResourceManagerConfig, source="--port")
+
+
 def _daemon(settings: ResourceManagerConfig, manager: ResourceManager) -> tuple[Service, RMDoor | OpsDoor | None]:
     """The resource manager behind its door, if one is configured and its extra is installed; and that door."""
     if not (settings.web.enabled or settings.ops.enabled):
         return manager, None
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        log.info("%s: no web address: it needs the extra: pip install 'central-dispatcher[web]'", settings.name)
+        log.info("%s: no web address: %s", settings.name, _WEB_EXTRA)
         return manager, None
     from dispatcher.ops import OpsDoor
     from statemachines.resourcemanager.web import RMDoor

@@ -40,6 +40,7 @@ LONG_FILES = (
     "tests/statemachines/test_cli.py",
     "tests/statemachines/test_time_travel.py",
     "tests/test_command_mistakes.py",
+    "tests/test_run_script.py",
     "tests/test_wheel.py",
 )
 """They run a process for each test, a server, a whole trace, or thousands of damaged files."""

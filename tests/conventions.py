@@ -154,6 +154,7 @@ RM_WEB_IMPORTS = (
     "statemachines.resourcemanager.scheduler.queue_info",
     "statemachines.resourcemanager.services.admin_service",
     "statemachines.resourcemanager.services.client_rm_service",
+    "statemachines.drawing",
     "statemachines.graph",
     "statemachines.registry",
 )

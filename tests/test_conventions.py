@@ -64,11 +64,11 @@ LAYERS: Layers = (
         "the node manager": ("statemachines.nodemanager",),
         "releases of Hadoop": ("statemachines.releases",),
     },
-    {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {
         "the simulation": ("statemachines.simulation",),
         "all machines by name": ("statemachines.registry", "statemachines.conformance", "statemachines.time_travel"),
     },
+    {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {"the commands of the state machines": ("statemachines.cli", "statemachines.journal_cli")},
     {"elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors")},
     {"calls": ("pipeline.streaming.calls", "pipeline.streaming.options")},

@@ -18,7 +18,7 @@ PACKAGES = ("dispatcher", "statemachines", "pipeline")
 CONFIG = ROOT / "config"
 EXAMPLES = sorted(path.stem for path in CONFIG.glob("*.yaml"))
 ALL_EXAMPLES = sorted([*EXAMPLES, "grafana/dispatcher.json", "systemd/dispatcher.service"])
-DATA = (".html", ".js", ".properties")
+DATA = (".html", ".js", ".css", ".properties")
 SETUPTOOLS = 77  # as [build-system] in pyproject.toml
 TIMEOUT_S = 240.0
 
@@ -82,7 +82,9 @@ def test_the_wheel_holds_the_packages_and_the_examples_and_nothing_else(wheel: P
     assert sorted(name.stem for name in names if name.parent == Path("dispatcher/examples")) == EXAMPLES
     assert {Path(package, "py.typed") for package in PACKAGES} <= set(names)
     sources = {path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    data = {path.relative_to(ROOT) for kind in DATA for path in (ROOT / "pipeline").rglob(f"*{kind}")}
+    data = {
+        path.relative_to(ROOT) for package in PACKAGES for kind in DATA for path in (ROOT / package).rglob(f"*{kind}")
+    }
     assert {path.suffix for path in data} == set(DATA)
     assert {name for name in names if name.suffix == ".py"} == sources
     assert {name for name in names if name.suffix in DATA} == data

@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
-from dispatcher.metrics.entities import EntitySource, entity_sources
 from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops import entities, journals, stacks
@@ -225,14 +224,8 @@ async def _machine_entities(ops: Ops, request: Request) -> Response:
 async def _entity(ops: Ops, request: Request) -> Response:
     entity, machine = request.path_params["id"], request.query_params.get("machine")
     limit, before = limit_of(request), number(request, "after", None, 0, _MOST_SEQ)
-    paths = dict.fromkeys(view.journal_path for view in dispatchers() if view.journal_path is not None)
-    readers = [*map(entities.from_journal, paths), entities.from_ring(ring, _initial_state)]
+    readers = entities.history_readers(dispatchers())
     return answer(await ops.workers.run(lambda: entities.entity_answer(entity, machine, limit, before, readers)))
-
-
-def _initial_state(machine: str) -> str | None:
-    sources: list[EntitySource] = entity_sources()
-    return next((found for source in sources if (found := source.initial_state(machine)) is not None), None)
 
 
 async def _journal_tail(ops: Ops, request: Request) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +14,10 @@ from dispatcher.metrics.entities import (
     all_machines,
     entity_sources,
 )
-from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing
+from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing, ring
 from dispatcher.ops.answers import Refusal, listed, milliseconds
 from dispatcher.util.units import NS_PER_S
+from dispatcher.view import DispatcherView
 
 _NS_PER_MS = 1_000_000
 
@@ -67,13 +68,13 @@ def from_journal(path: Path) -> HistoryReader:
     return read
 
 
-def from_ring(ring: TransitionRing, initial_state: Callable[[str], str | None]) -> HistoryReader:
+def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) -> HistoryReader:
     """The history of entities from the transitions that the process keeps."""
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
-        found = ring.history(entity, machine, limit=limit, before=before)
+        found = kept.history(entity, machine, limit=limit, before=before)
         items = [_ring_item(row) for row in found.transitions]
         is_complete = not found.has_more and (
             found.is_whole or bool(items and items[-1]["from_state"] == initial_state(items[-1]["machine"]))
@@ -81,6 +82,16 @@ def from_ring(ring: TransitionRing, initial_state: Callable[[str], str | None]) 
         return items, str(items[-1]["seq"]) if found.has_more else None, is_complete
 
     return read
+
+
+def history_readers(views: Iterable[DispatcherView]) -> list[HistoryReader]:
+    """Readers of the dispatchers' journals, and of the transitions that the process keeps."""
+    paths = dict.fromkeys(view.journal_path for view in views if view.journal_path is not None)
+    return [*map(from_journal, paths), from_ring(ring, _initial_state)]
+
+
+def _initial_state(machine: str) -> str | None:
+    return next((found for source in entity_sources() if (found := source.initial_state(machine)) is not None), None)
 
 
 def entity_answer(

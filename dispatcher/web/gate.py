@@ -15,7 +15,7 @@ from dispatcher.web import login
 from dispatcher.web.answers import ErrorBody, Refusal, Send, plain_error, send_answer, with_security_headers
 from dispatcher.web.config import WebConfig
 from dispatcher.web.login import Identities, LoginPage
-from dispatcher.web.origins import foreign_site, header, header_values, is_json, is_own_host
+from dispatcher.web.origins import foreign_site, header, header_values, is_form, is_json, is_own_host, is_own_page
 from dispatcher.web.protocol import Peer
 from dispatcher.web.security import Principal, WriteNote, audit
 from dispatcher.web.waiting import Pace
@@ -80,7 +80,8 @@ class _Sender:
 class Gate:
     """An ASGI app around the app.
 
-    `is_stopping` tells whether the daemon has begun to stop. `extras` go into the scope of each request.
+    `is_stopping` tells whether the daemon has begun to stop. `extras` go into the scope of each request. `takes_form`
+    tells for which paths a body may be an HTML form's instead of JSON; only our own pages can send one.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Gate:
         is_stopping: Callable[[], bool],
         extras: Mapping[str, Any],
         error_body: ErrorBody = plain_error,
+        takes_form: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -98,6 +100,7 @@ class Gate:
         self._is_stopping = is_stopping
         self._extras = extras
         self._error_body = error_body
+        self._takes_form = takes_form
         self._login = LoginPage(identities, settings.session_s) if identities.has_login else None
         self._allowed = frozenset(each.lower() for each in settings.allowed_hosts)
         self._writes = 0
@@ -219,8 +222,7 @@ class Gate:
         is_handed_over = False
         try:
             body = await self._body(scope, receive)
-            if body and not is_json(scope["headers"]):
-                raise Refusal(415, "the body must be application/json")
+            self._check_type(scope, body)
             if self._is_stopping():  # it may have begun while the body came
                 raise Refusal(503, "the daemon is stopping", _RETRY_LATER)
             is_handed_over = True
@@ -228,6 +230,16 @@ class Gate:
         finally:
             if not is_handed_over:
                 self._writes -= 1
+
+    def _check_type(self, scope: Scope, body: bytes) -> None:
+        headers = scope["headers"]
+        if not body or is_json(headers):
+            return
+        if not (is_form(headers) and self._takes_form(scope["path"])):
+            raise Refusal(415, "the body must be application/json")
+        # Another site's page can send a form as well, and a very old browser would not say that it did.
+        if not is_own_page(headers, scope["scheme"]):
+            raise Refusal(403, "neither Origin nor Sec-Fetch-Site says that a page of this door sent the form")
 
     async def _run(self, scope: Scope, receive: Receive, sender: _Sender, is_write: bool) -> None:
         """Run the app until it has answered, its deadline passes, or the host stops.

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +38,9 @@ class WebHost(Service):
 
     Every request's scope has `principal`, and the host itself as `web_host`. In a forked child there is no door.
 
+    `takes_form` tells, on the loop's thread, for which paths a body may be an HTML form's. Only a page of this door can
+    send one, which the browser has to say; everywhere else a body has to be JSON.
+
     Raises (from `start`):
         ConfigError: it cannot, or must not, listen on its address; tokens or certificates are unsound.
         DispatcherError: the extra `web` is missing, or the app failed to start.
@@ -49,6 +53,7 @@ class WebHost(Service):
         name: str = "web",
         *,
         error_body: ErrorBody = plain_error,
+        takes_form: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`error_body`: makes the body of an error that the host itself answers, on the loop's thread."""
         super().__init__(name)
@@ -57,6 +62,7 @@ class WebHost(Service):
         """Set when the host stops. On its loop's thread only."""
         self._app = app
         self._error_body = error_body
+        self._takes_form = takes_form
         self._pid = os.getpid()
         self._sockets: Listeners | None = None  # written by start, and in a forked child
         self._server: ServerThread | None = None  # written by start, and in a forked child
@@ -96,7 +102,7 @@ class WebHost(Service):
         self._pid = os.getpid()
         tls = tls_for(settings.tls) if settings.tls is not None else None
         identities, extras = Identities(settings, time.monotonic), {"web_host": self}
-        gate = Gate(self._app, settings, identities, self.is_ending, extras, self._error_body)
+        gate = Gate(self._app, settings, identities, self.is_ending, extras, self._error_body, self._takes_form)
         self._sockets = Listeners(settings, self.name)
         self._warn_of_plain_tokens()
         self._server = ServerThread(self.name, gate, settings, self._sockets, tls, self.stopping, self.note_failure)

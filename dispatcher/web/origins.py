@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -70,6 +71,26 @@ def is_json(headers: Headers) -> bool:
     return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
+def is_form(headers: Headers) -> bool:
+    """Whether the body is declared as an HTML form's. A page of another site can send this."""
+    content_type = header(headers, b"content-type") or ""
+    return content_type.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
+
+
+def is_own_page(headers: Headers, scheme: str) -> bool:
+    """Whether the browser says that one of our own pages sent the request. Programs say nothing: False.
+
+    Call it for a request whose Host header was found to be our own.
+    """
+    if foreign_site(headers, scheme) is not None:
+        return False
+    sites, host = header_values(headers, b"sec-fetch-site"), header(headers, b"host")
+    return sites == ["same-origin"] or any(
+        _is_own_origin(origin, scheme, host) for origin in header_values(headers, b"origin")
+    )
+
+
+@lru_cache(maxsize=64)  # the same few texts come with each request
 def as_address(text: str) -> Address | None:
     """An IP literal without brackets, maybe with a zone; an IPv4 address inside IPv6 counts as IPv4."""
     try:

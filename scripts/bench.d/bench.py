@@ -1,6 +1,6 @@
 """The measurements behind every speed claim: each beside its peers in one run, as medians.
 
-scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART|journal|journal.PART|ops|ops.PART]...
+scripts/bench [core|core.PART|replay|rm|rm.PART|async|async.PART|journal|journal.PART|ops|ops.PART|web|web.PART]...
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from async_io.parts import PARTS as ASYNC_PARTS
@@ -32,7 +32,18 @@ from ops.parts import ops
 from rm.replay import replay
 from rm.resource_manager import PARTS as RM_PARTS
 from rm.resource_manager import resource_manager
-from targets import ASYNC_TARGETS, CORE_TARGETS, JOURNAL_TARGETS, OPS_TARGETS, RM_TARGETS, print_targets
+from targets import (
+    ASYNC_TARGETS,
+    CORE_TARGETS,
+    JOURNAL_TARGETS,
+    OPS_TARGETS,
+    RM_TARGETS,
+    WEB_TARGETS,
+    Target,
+    print_targets,
+)
+from web.parts import PARTS as WEB_PARTS
+from web.parts import web
 
 _STAT = Path("/proc/stat")
 
@@ -109,6 +120,7 @@ def main() -> None:
     journal_parts = [f"journal.{part}" for part in JOURNAL_PARTS]
     choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts, "async", *async_parts]
     choices += ["journal", *journal_parts, "ops", *(f"ops.{part}" for part in OPS_PARTS)]
+    choices += ["web", *(f"web.{part}" for part in WEB_PARTS)]
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure, each beside its peers in one run.")
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
@@ -161,13 +173,26 @@ def main() -> None:
     if journal_chosen:
         everything = len(journal_chosen) == len(JOURNAL_PARTS)
         print_targets(journal(journal_chosen, settings), JOURNAL_TARGETS, everything=everything)
-    ops_chosen = [part for part in OPS_PARTS if "ops" in chosen or f"ops.{part}" in chosen]
-    if ops_chosen:
-        started_s, others_s = time.perf_counter(), _others_busy_s()
-        figures = ops(ops_chosen, settings)
-        print()
-        _print_others(started_s, others_s)
-        print_targets(figures, OPS_TARGETS, everything=len(ops_chosen) == len(OPS_PARTS))
+    for name, parts_of, run, targets in (
+        ("ops", OPS_PARTS, ops, OPS_TARGETS),
+        ("web", WEB_PARTS, web, WEB_TARGETS),
+    ):
+        _doors([part for part in parts_of if name in chosen or f"{name}.{part}" in chosen], settings, run, targets)
+
+
+def _doors(
+    chosen: list[str],
+    settings: Settings,
+    run: Callable[[list[str], Settings], Figures],
+    targets: Sequence[Target],
+) -> None:
+    if not chosen:
+        return
+    started_s, others_s = time.perf_counter(), _others_busy_s()
+    figures = run(chosen, settings)
+    print()
+    _print_others(started_s, others_s)
+    print_targets(figures, targets, everything=False)
 
 
 if __name__ == "__main__":

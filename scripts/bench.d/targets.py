@@ -138,6 +138,38 @@ OPS_TARGETS = (
     Target("packages of extras that the core imports", "ops-start.extras", None, 0, at_most=True, unit=""),
 )
 
+WEB_TARGETS = (
+    Target("GET /metrics, 8 connections, idle", "web-idle.metrics", None, 2000, unit="/s"),
+    Target("    : a bare Starlette route", "web-idle.share", None, 0.6),
+    Target("the same under load, 200/s, p50", "web-load.metrics-p50", None, 10, at_most=True, unit=" ms"),
+    Target("    p99", "web-load.metrics-p99", None, 60, at_most=True, unit=" ms"),
+    Target("    events/s : undisturbed", "web-load.metrics-kept", None, 0.95),
+    Target("GET /apps of 10,000 under load, p50", "web-load.apps-p50", None, 1500, at_most=True, unit=" ms"),
+    Target("    p99", "web-load.apps-p99", None, None, at_most=True, unit=" ms"),
+    Target("    mails to the handler meanwhile, p99", "web-mails.apps-p99", None, 25, at_most=True, unit=" ms"),
+    Target("    mails when nobody asks, p99", "web-mails.quiet-p99", None, None, at_most=True, unit=" ms"),
+    Target("    events/s : undisturbed", "web-load.apps-kept", None, 0.8),
+    Target("GET /apps?states=RUNNING&limit=100, p99", "web-load.running-p99", None, 80, at_most=True, unit=" ms"),
+    Target("GET /apps/{app} under load, p99", "web-load.app-p99", None, 60, at_most=True, unit=" ms"),
+    Target("age of the state under load, 200/s, p99", "web-age.metrics-p99", None, 350, at_most=True, unit=" ms"),
+    Target("any GET while the handler is blocked, p99", "web-blocked.any-p99", None, 50, at_most=True, unit=" ms"),
+    Target("applications acknowledged, SQLite", "web-submit.rate", None, 300, unit="/s"),
+    Target("    p99 of the two requests", "web-submit.app-p99", None, 150, at_most=True, unit=" ms"),
+    Target("kill: PUT to KILLED visible, p50", "web-kill.kill-p50", None, 300, at_most=True, unit=" ms"),
+    Target("/cluster/apps, 10,000 applications: first byte", "web-page.byte", None, 60, at_most=True, unit=" ms"),
+    Target("    first contentful paint", "web-page.paint", None, 250, at_most=True, unit=" ms"),
+    Target("    HTML, packed", "web-page.html", None, 60, at_most=True, unit=" KB"),
+    Target("    own JavaScript", "web-page.js", None, 20, at_most=True, unit=" KB"),
+    Target("    style sheets", "web-page.css", None, 20, at_most=True, unit=" KB"),
+    Target("    requests to other places", "web-page.outside", None, 0, at_most=True, unit=""),
+    Target("five live tabs under load: growth of a tab", "web-live.tab", None, 20, at_most=True, unit=" MiB"),
+    Target("    of the resource manager", "web-live.rm", None, 10, at_most=True, unit=" MiB"),
+    Target("    the web thread's share of a core", "web-live.share", None, 0.15, at_most=True, unit="%"),
+    Target("RSS after a day in miniature", "web-endurance.growth", None, 5, at_most=True, unit=" MiB"),
+    Target("    threads left", "web-endurance.threads", None, 0, at_most=True, unit=""),
+    Target("    sockets left", "web-endurance.sockets", None, 0, at_most=True, unit=""),
+)
+
 
 def print_targets(figures: Figures, targets: Sequence[Target], *, everything: bool) -> None:
     """Print the targets measured in this run; with `everything`, also those that could not be measured."""

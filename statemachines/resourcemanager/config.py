@@ -60,6 +60,18 @@ class SimulationConfig(ConfigModel):
         ge=0,
         description="ms between two heartbeats of a node or master in virtual time; 0: they report changes at once",
     )
+    speed: float = Field(
+        1.0,
+        gt=0,
+        le=1000,
+        description="how many times as fast as recorded the daemon runs its workload: times of submission and "
+        "durations are divided by it. In virtual time it has no effect",
+    )
+    repeat: bool = Field(
+        False,
+        description="the daemon begins its workload again each time all of its applications have ended. In virtual "
+        "time it has no effect",
+    )
     workload_defaults: WorkloadDefaults = Field(
         default_factory=WorkloadDefaults, description="sizes that a workload file omits"
     )

@@ -38,7 +38,7 @@ from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
 from statemachines.simulation.agenda import Agenda, ScheduledCall
-from statemachines.simulation.nodes import PHASES, SimulatedNode, SimulatedTask
+from statemachines.simulation.nodes import PHASES, REGULAR_PHASES, SimulatedNode, SimulatedTask
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 
 EXIT_FAILURE = 1
@@ -59,6 +59,7 @@ class SimulatedCluster(NodeManagers):
         self._interval_ms = (
             config.nm_heartbeat_interval_ms if self.is_regular else config.simulation.heartbeat_interval_ms
         )
+        self._phases = REGULAR_PHASES if self.is_regular else PHASES
         self.agenda = Agenda(context.now_ms)
         self.specs: dict[str, ApplicationSpec] = {}  # by id of the live application
         self.start_ms = 0  # when the workload's time began
@@ -92,7 +93,7 @@ class SimulatedCluster(NodeManagers):
         node_id = self._tracker.register_node(spec)
         if node_id in self._nodes:
             return
-        node = self._nodes[node_id] = SimulatedNode(node_id, spec, self._interval_ms)
+        node = self._nodes[node_id] = SimulatedNode(node_id, spec, self._interval_ms, self._phases)
         if self.is_regular:
             self._report_at(node, self.next_heartbeat_ms(node.phase))
 
@@ -159,7 +160,8 @@ class SimulatedCluster(NodeManagers):
 
     def phase_of(self, time_ms: int) -> int:
         """The phase of a daemon that starts at that time."""
-        return time_ms * PHASES // self._interval_ms * self._interval_ms // PHASES if self._interval_ms else 0
+        phases, interval_ms = self._phases, self._interval_ms
+        return time_ms * phases // interval_ms * interval_ms // phases if interval_ms else 0
 
     def _report(self, call: ScheduledCall) -> None:
         node: SimulatedNode = call.about

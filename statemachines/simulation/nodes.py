@@ -12,7 +12,9 @@ from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.simulation.agenda import ScheduledCall
 
 PHASES = 10
-"""The number of different times in an interval at which heartbeats are sent."""
+"""The number of different times in an interval at which heartbeats are sent in virtual time."""
+REGULAR_PHASES = 50
+"""The same in real time: the heartbeats of one phase keep the handler thread for a few ms, even of 10,000 nodes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +34,7 @@ class SimulatedNode:
 
     __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec")
 
-    def __init__(self, node_id: str, spec: NodeSpec, interval_ms: int) -> None:
+    def __init__(self, node_id: str, spec: NodeSpec, interval_ms: int, phases: int) -> None:
         self.id = node_id
         self.spec = spec
         self.running: dict[str, SimulatedTask] = {}
@@ -42,4 +44,4 @@ class SimulatedNode:
         self.report: ScheduledCall | None = None  # the next heartbeat in the agenda
         self.report_ms = 0  # when that is
         # A few phases: not all nodes report at once, and the reports of one phase are handled in one batch.
-        self.phase = zlib.crc32(node_id.encode()) % PHASES * interval_ms // PHASES
+        self.phase = zlib.crc32(node_id.encode()) % phases * interval_ms // phases

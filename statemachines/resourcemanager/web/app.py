@@ -57,9 +57,13 @@ def resource_manager_app(
         ConfigError: the file with the secret of users' cookies is unsound.
     """
     settings, config = manager.settings, config or manager.settings.web
-    rm = RMWeb(ReadModel(manager, config.refresh_ms), manager.clients, manager.admin, config, manager.name)
+    model = ReadModel(manager, config.refresh_ms)
+    rm = RMWeb(model, manager.clients, manager.admin, config, manager.name)
     ops = ops or settings.ops
-    routes: list[BaseRoute] = [*rest.routes(rm), *pages.routes(rm)]
+    routes: list[BaseRoute] = [
+        *rest.routes(rm),
+        *pages.routes(rm, settings.model_dump(mode="json"), has_ops=ops.enabled),
+    ]
     routes.append(Route("/metrics", endpoint(_metrics(manager.registry, rm.workers)), methods=["GET"]))
     parts: Ops | None = None
     if ops.enabled:
@@ -69,9 +73,11 @@ def resource_manager_app(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         rm.model.follow()
+        rm.past.follow()
         try:
             yield
         finally:
+            await rm.past.close()
             await rm.model.close()
 
     app = Starlette(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import logging
+import math
 import os
 import pwd
 import time
@@ -20,6 +22,7 @@ KEPT_S: Final = 300.0
 """As Hadoop's hadoop.security.groups.cache.secs."""
 _MOST_KEPT: Final = 10_000
 _LONGEST_S: Final = 2.0
+_THREADS: Final = 4
 _NONE: Final[frozenset[str]] = frozenset()
 
 
@@ -40,29 +43,39 @@ def groups_of_machine(user: str) -> frozenset[str]:
 
 
 class Groups:
-    """Groups by user, looked up on a thread and kept for five minutes. One loop's thread."""
+    """Groups by user, looked up on threads and kept for five minutes. One loop's thread."""
 
     def __init__(
         self,
-        workers: Workers,
         look_up: Callable[[str], frozenset[str]] = groups_of_machine,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._workers = workers
+        """`look_up` may block. `now_s` is monotonic."""
+        self._workers = Workers(_THREADS)  # of its own: to be refused a thread is to be refused access
+        self._turns = asyncio.Semaphore(_THREADS)
         self._look_up = look_up
         self._now_s = now_s
         self._kept: dict[str, tuple[float, frozenset[str]]] = {}  # by user: until when, and the groups; by age
+        self._looking: dict[str, asyncio.Task[frozenset[str]]] = {}  # by user: all that ask meanwhile share it
 
     async def of(self, user: str) -> frozenset[str]:
         """The user's groups. If they cannot be found out in time: those known before, or none."""
-        until_s, groups = self._kept.get(user, (0.0, _NONE))
+        until_s, groups = self._kept.get(user, (-math.inf, _NONE))
         if self._now_s() < until_s:
             return groups
+        looking = self._looking.get(user)
+        if looking is None:
+            looking = self._looking[user] = asyncio.ensure_future(self._found(user, groups))
+            looking.add_done_callback(lambda _: self._looking.pop(user, None))
+        return await asyncio.shield(looking)  # a client that leaves must not take them from the others
+
+    async def _found(self, user: str, before: frozenset[str]) -> frozenset[str]:
         try:
-            groups = await self._workers.run(lambda: self._look_up(user), _LONGEST_S)
-        except Refusal as refusal:
-            tell(log, logging.WARNING, "the groups of user %s are not known: %s", one_line(user), refusal.reason)
-            return groups
+            async with asyncio.timeout(_LONGEST_S), self._turns:
+                groups = await self._workers.run(lambda: self._look_up(user), _LONGEST_S)
+        except (Refusal, TimeoutError):
+            tell(log, logging.WARNING, "the groups of user %s could not be found out in time", one_line(user))
+            return before
         self._kept.pop(user, None)
         while len(self._kept) >= _MOST_KEPT:
             del self._kept[next(iter(self._kept))]

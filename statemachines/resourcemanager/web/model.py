@@ -26,7 +26,7 @@ from statemachines.resourcemanager.reports import (
     ContainerReport,
     NodeReport,
 )
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.web.hangs import Hang, longest_hang
 from statemachines.resourcemanager.web.publisher import ModelPublisher, Publication
@@ -126,6 +126,13 @@ class ReadModel:
         A handler that hangs, or has failed, leaves the last one readable.
         """
         return self.number > 0 and self._manager.in_state(ServiceState.STARTED)
+
+    @property
+    def maximum_allocation(self) -> MaximumAllocation:
+        """The largest container by the configuration of the scheduler. Queues may have less."""
+        config = self._manager.settings.scheduler
+        cores = config.maximum_allocation_vcores
+        return MaximumAllocation(config.maximum_allocation_mb, None if cores is None else cores * 1000)
 
     @property
     def cluster_timestamp(self) -> int:

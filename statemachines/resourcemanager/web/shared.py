@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dispatcher.ops.answers import Workers
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel
+from statemachines.resourcemanager.web.past import Past
 from statemachines.resourcemanager.web.users import Users
 from statemachines.resourcemanager.web.waits import Waits
 
@@ -33,7 +34,10 @@ class RMWeb:
     users: Users = field(init=False)
     waits: Waits = field(init=False)
     """Why applications wait, for all endpoints and pages together."""
+    past: Past = field(init=False)
+    """The last minutes of the cluster's key figures."""
 
     def __post_init__(self) -> None:
-        self.users = Users(self.config, self.workers)
+        self.users = Users(self.config)
         self.waits = Waits(self.clients.get_waiting_later)
+        self.past = Past(self.model)

@@ -20,7 +20,6 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dispatcher.ops.answers import Workers
 from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
 from dispatcher.web.security import Principal, describe_write
@@ -53,7 +52,6 @@ class Users:
     def __init__(
         self,
         config: RMWebConfig,
-        workers: Workers,
         *,
         groups: Groups | None = None,
         now_s: Callable[[], float] = time.time,
@@ -63,7 +61,7 @@ class Users:
         self._is_simple = config.auth_in_use == "simple"
         self._is_anonymous = config.tokens_file is None and (config.tls is None or config.tls.client_ca is None)
         self._signer = Signer(secret_of(config.cookie_secret_file)) if self._is_simple else None
-        self._groups = groups or Groups(workers)
+        self.groups = groups or Groups()
         self._now_s = now_s
         self._complains_at_s = -math.inf  # not before this is another wrong cookie logged
         self._wrong = 0  # cookies since then
@@ -142,7 +140,7 @@ class Users:
         return user == principal.name or (self._is_local_name(principal) and user == self._config.static_user)
 
     async def _caller(self, user: str, is_admin: bool) -> Caller:
-        return Caller(user, await self._groups.of(user), is_admin)
+        return Caller(user, await self.groups.of(user), is_admin)
 
     # -- what the client says -----------------------------------------------------------------------------------------
 

@@ -11,14 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final
 
+from dispatcher.errors import DispatcherError
 from statemachines.resourcemanager.reports import WaitingReport
 
 EVERY_S: Final = 0.1
 DEADLINE_S: Final = 1.0
 MOST: Final = 100
 """Applications in one question."""
+
+FRESH_S: Final = 1.0
+KEPT: Final = 5000
+"""Applications whose last report is kept, for `known`."""
 
 _Asked = asyncio.Future[WaitingReport | None]
 
@@ -29,6 +35,7 @@ class Waits:
     def __init__(self, ask: Callable[[Collection[str]], Future[list[WaitingReport]]]) -> None:
         self._ask = ask
         self._wanted: dict[str, _Asked] = {}  # by application: those for the next questions, oldest first
+        self.kept: dict[str, tuple[float, WaitingReport]] = {}  # by application, with the loop's time; oldest first
         self._next_s = 0.0  # not before this, by the loop's clock, is the next question
         self._asking: asyncio.Task[None] | None = None
 
@@ -49,6 +56,20 @@ class Waits:
         if late:
             raise TimeoutError(f"the handler thread has not answered within {DEADLINE_S:g} s")
         return {app_id: report for app_id, future in asked.items() if (report := future.result()) is not None}
+
+    async def known(self, app_ids: Iterable[str]) -> Mapping[str, WaitingReport]:
+        """As `reports`, but answers of the last second serve, and older ones where the handler thread tells nothing."""
+        now_s, wanted = asyncio.get_running_loop().time(), tuple(app_ids)
+        stale = [each for each in wanted if each not in self.kept or now_s - self.kept[each][0] >= FRESH_S]
+        with suppress(TimeoutError, DispatcherError):
+            found = await self.reports(stale)
+            for each in stale:
+                self.kept.pop(each, None)
+                if each in found:
+                    self.kept[each] = now_s, found[each]
+            for each in list(self.kept)[: max(0, len(self.kept) - KEPT)]:
+                del self.kept[each]
+        return {each: self.kept[each][1] for each in wanted if each in self.kept}
 
     async def _work(self) -> None:
         """Questions until nobody wants to know any more."""

@@ -19,6 +19,9 @@ from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.specs import ApplicationSpec
 
+_LOOK_MS = 1000
+"""Between two looks whether all applications have ended."""
+
 
 @dataclass(slots=True)
 class RecordedWaits:
@@ -57,7 +60,8 @@ class WorkloadRunner:
     """The clients of a simulated cluster: registers nodes at once, submits applications at their times.
 
     Each application is taken from the iterable after the previous one was submitted, so a workload need not fit into
-    memory. Handler thread only.
+    memory. In real time they run at the configured speed, and again after their end if so configured. Handler thread
+    only.
     """
 
     def __init__(
@@ -67,7 +71,12 @@ class WorkloadRunner:
         self._context = manager.context
         self._clients = manager.clients
         self._nodes = nodes
-        self._applications = iter(applications)
+        self._applications = applications
+        self._left = iter(applications)
+        settings = self._context.config.simulation
+        self._speed = 1.0 if manager.in_virtual_time else settings.speed
+        self._repeats = settings.repeat and not manager.in_virtual_time
+        self._submitted = 0  # in this pass over the applications
         self._cluster: SimulatedCluster  # set by `start`
         self.waits = RecordedWaits()
 
@@ -80,9 +89,25 @@ class WorkloadRunner:
         self._schedule_next()
 
     def _schedule_next(self) -> None:
-        spec = next(self._applications, None)
+        spec = next(self._left, None)
         if spec is not None:
+            if self._speed != 1:
+                spec = spec.faster(self._speed)
             self._cluster.agenda.at(self._cluster.start_ms + spec.submit_ms, self._submit, ScheduledCall(spec))
+        elif self._repeats and self._submitted:
+            self._repeat_later()
+
+    def _repeat_later(self) -> None:
+        self._cluster.agenda.at(self._context.now_ms() + _LOOK_MS, self._repeat, ScheduledCall(None))
+
+    def _repeat(self, _: ScheduledCall) -> None:
+        """Begin anew if all applications have ended."""
+        if self._cluster.specs:
+            self._repeat_later()
+            return
+        self._left, self._submitted = iter(self._applications), 0
+        self._cluster.start_ms = self._context.now_ms()
+        self._schedule_next()
 
     def _submit(self, call: ScheduledCall) -> None:
         spec: ApplicationSpec = call.about
@@ -95,6 +120,7 @@ class WorkloadRunner:
             self.waits.refused[str(error)] += 1
             self._schedule_next()
             return
+        self._submitted += 1
         self._cluster.specs[app_id] = spec
         if spec.kill_ms is not None:
             self._cluster.agenda.at(self._cluster.start_ms + spec.kill_ms, self._kill, ScheduledCall(app_id))

@@ -124,9 +124,11 @@ def make_host(folder: Path, app: App) -> Iterator[MakeHost]:
     """Makes started hosts of the app, by keys of WebConfig; they have a TCP port unless `port=None`."""
     hosts: list[WebHost] = []
 
-    def make(served: Any = None, name: str = "web", **keys: Any) -> WebHost:
+    def make(
+        served: Any = None, name: str = "web", takes_form: Callable[[str], bool] = lambda _: False, **keys: Any
+    ) -> WebHost:
         keys = {"port": 0, "socket_path": folder / f"{name}.sock", **keys}
-        host = WebHost(served if served is not None else app.app, WebConfig(**keys), name)
+        host = WebHost(served if served is not None else app.app, WebConfig(**keys), name, takes_form=takes_form)
         hosts.append(host)
         host.init()
         host.start()

@@ -369,3 +369,32 @@ def test_the_audit_line_of_the_unix_socket_names_the_user(
 
 def test_what_was_allowed_is_logged_although_the_root_logger_logs_warnings_only() -> None:
     assert logging.getLogger("dispatcher.audit").isEnabledFor(logging.INFO)
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/submit", {"Sec-Fetch-Site": "same-origin"}, 202),
+        ("/submit", {"Sec-Fetch-Site": "same-origin", "Origin": "null"}, 202),
+        ("/submit", {"Origin": "OWN"}, 202),
+        ("/submit", {}, 403),
+        ("/submit", {"Sec-Fetch-Site": "none"}, 403),
+        ("/submit", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("/submit", {"Origin": "null"}, 403),
+        ("/submit", {"Origin": "http://evil.example"}, 403),
+        ("/who", {"Sec-Fetch-Site": "same-origin"}, 415),
+    ],
+)
+def test_a_form_is_taken_on_declared_paths_and_only_from_our_own_pages(
+    make_host: MakeHost, path: str, headers: dict[str, str], status: int
+) -> None:
+    host = make_host(takes_form=lambda each: each == "/submit")
+    sent = {name: str(host.url) if value == "OWN" else value for name, value in headers.items()}
+
+    with by_tcp(host) as client:
+        answer = client.post(path, data={"a": "b"}, headers=sent)
+
+    assert answer.status_code == status

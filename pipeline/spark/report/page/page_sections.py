@@ -29,7 +29,7 @@ from pipeline.spark.report.page.page_views import (
 from pipeline.spark.report.phases import PHASES
 from pipeline.spark.report.plots import plots, plots_over_time
 from pipeline.spark.report.plots.plot_style import Rows, time_axis
-from pipeline.spark.report.plots.state_graph import draw_graph
+from statemachines.drawing.state_graph import draw_graph
 
 APPLICATIONS_DRAWN = 30
 """Most applications in a plot with a row for each."""

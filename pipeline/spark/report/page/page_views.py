@@ -207,6 +207,7 @@ def render(
         damage=damage,
         damage_left_out=damage_left_out,
         why_empty=why_empty,
+        style_sheet=Markup(resources.files("statemachines.drawing").joinpath("style.css").read_text(encoding="utf-8")),
         page_script=Markup(_text("page.js")),
         # Browsers normalize line ends to \n before they hash a script.
         plotly_js=Markup(get_plotlyjs().replace("\r\n", "\n").replace("\r", "\n")),

@@ -1,7 +1,9 @@
 """YARN's REST API of the resource manager, at /ws/v1/cluster.
 
 cluster, apps, attempts, nodes, scheduler   the endpoints that read
-filters, ids, callers                       what a request asks for, and who asks
+waiting                                     why an application waits, which is not YARN's
+writing/                                    the endpoints that change something
+filters, ids                                what a request asks for
 answers, lists, app_texts                   what all answers have in common; long lists in pieces; applications
 """
 

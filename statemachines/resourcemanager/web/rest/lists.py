@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 PIECE_NS: Final = 2_000_000
 """How long one piece may take to make."""
-PIECE_BYTES: Final = 1 << 17
+PIECE_BYTES: Final = 1 << 19
+"""Beside a busy handler, each piece costs several waits of 5 ms for the interpreter, so there should be few."""
 _LOOK_EVERY: Final = 16
 """Items between two looks at the clock."""
 _REST: Final = 3

@@ -48,7 +48,8 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         return answer({"node": _node(report) | {"lastHealthUpdate": rm.model.heartbeat_ms(id) or 0}})
 
     async def labels(_: Request) -> Response:
-        return answer({"nodeLabelInfo": _labels(rm, rm.model.info.node_labels)})
+        found = _labels(rm, rm.model.info.node_labels)
+        return answer(listed(rm, "nodeLabelInfo", found) or {"nodeLabelInfo": None})
 
     async def labels_of_nodes(_: Request) -> Response:
         labelled = [each for each in rm.model.nodes.values() if each.partition and each.state not in _GONE]

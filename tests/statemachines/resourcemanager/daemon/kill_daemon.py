@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ class Daemon:
         self._has_ended.set()
 
 
-def _fork(folder: Path) -> tuple[int, int]:
+def _fork(folder: Path, run: Callable[[Path], None]) -> tuple[int, int]:
     """Start a daemon; returns its id, and a pipe that it dies of when it is closed, with the template or before."""
     ear, mouth = os.pipe()
     pid = os.fork()
@@ -97,7 +98,7 @@ def _fork(folder: Path) -> tuple[int, int]:
         os.close(mouth)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the template's answers are not for the daemon to write
         threading.Thread(target=lambda: os.read(ear, 1) or os._exit(2), daemon=True).start()
-        Daemon(folder).run()
+        run(folder)
         status = 0
     except BaseException:
         logging.exception("the daemon failed")
@@ -105,12 +106,13 @@ def _fork(folder: Path) -> tuple[int, int]:
         os._exit(status)
 
 
-def _main(folder: Path) -> None:
+def be_template(folder: Path, run: Callable[[Path], None]) -> None:
+    """Serve the commands; `run` is a daemon's life."""
     logging.basicConfig(level=logging.WARNING)
     pid = mouth = 0
     for line in sys.stdin:
         if line == "fork\n":
-            pid, mouth = _fork(folder)
+            pid, mouth = _fork(folder, run)
             print(pid, flush=True)
         else:
             print(os.waitpid(pid, 0)[1], flush=True)
@@ -118,4 +120,4 @@ def _main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    be_template(Path(sys.argv[1]), lambda folder: Daemon(folder).run())

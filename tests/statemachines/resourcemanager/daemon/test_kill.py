@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,6 +16,7 @@ import pytest
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 
 from ..stores import sqlite_store
+from .daemons import Daemons
 
 KILLS = 100
 CLIENTS = 6
@@ -29,53 +26,6 @@ PAUSE_S = 0.01
 ANSWER_S = 20.0
 END_S = 60.0
 FINAL = {"FINISHED", "FAILED", "KILLED"}
-
-
-class Daemons:
-    """One daemon after another, forks of one template."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._log = (folder / "log").open("w")
-        script = Path(__file__).with_name("kill_daemon.py")
-        self._template = subprocess.Popen(
-            [sys.executable, str(script), str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
-        self._pid = 0
-
-    def start(self) -> None:
-        self._pid = self._ask("fork")
-
-    def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-        assert self.end() == signal.SIGKILL
-
-    def end(self) -> int:
-        """Wait for the daemon's end; returns what `waitpid` says of it."""
-        return self._ask("reap")
-
-    def close(self) -> None:
-        """Whatever still runs, ends."""
-        try:
-            self._template.communicate(timeout=ANSWER_S)
-        finally:
-            self._template.kill()
-            self._template.wait()
-            self._log.close()
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text()
-
-    def _ask(self, command: str) -> int:
-        assert self._template.stdin is not None
-        assert self._template.stdout is not None
-        self._template.stdin.write(f"{command}\n")
-        self._template.stdin.flush()
-        return int(self._template.stdout.readline())
 
 
 class Caller:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 from typing import Any
 
 import httpx
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from dispatcher.ops import OpsConfig
@@ -28,7 +29,7 @@ class Served:
         settings = RMWebConfig.model_validate({"port": 0, "unix_socket": False, "refresh_ms": 10, **web})
         self.app = resource_manager_app(manager, settings, OpsConfig(enabled=False))
         self.rm = self.app.state.rm
-        self.app.router.routes.insert(0, Route("/published", self._published))
+        self.app.router.routes[:0] = [Route("/published", self._published), Route("/tasks", self._tasks)]
         self._host = WebHost(self.app, settings, "rm", error_body=error_body)
 
     def __enter__(self) -> Served:
@@ -51,6 +52,15 @@ class Served:
     async def _published(self, _: Request) -> Response:
         await self.rm.model.published(TIMEOUT_S)
         return Response()
+
+    def tasks(self) -> int:
+        """How many tasks the loop has, without those of this request."""
+        return int(self._client.get("/tasks").text)
+
+    async def _tasks(self, _: Request) -> Response:
+        # All of a client that has left may take a few turns to end.
+        own = asyncio.current_task()
+        return PlainTextResponse(str(sum(each is not own for each in asyncio.all_tasks())))
 
     def publish(self) -> None:
         """All that the handler thread has done is in the model then."""

@@ -42,6 +42,10 @@ LEAF = {
 }  # fmt: skip
 
 
+LABELS = "nodeLabelInfo"
+EMPTY = ["/apps", "/nodes", "/get-node-to-labels", "/get-node-labels"]
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[Yarn, Served]]:
     labelled = NodeSpec("n2", Resource(100, 1000), partition="gpu")
@@ -117,11 +121,11 @@ def test_an_idle_fifo_queue_has_that_shape_too() -> None:
 
 def test_empty_lists_are_null_if_so_configured() -> None:
     with Yarn() as yarn, Served(yarn.manager) as plain, Served(yarn.manager, empty_as_null=True) as null:
-        shown = [[each.get(path) for path in ("/apps", "/nodes", "/get-node-to-labels")] for each in (plain, null)]
+        shown = [[each.get(path) for path in EMPTY] for each in (plain, null)]
         (queue,) = null.get("/scheduler")["scheduler"]["schedulerInfo"]["queues"]["queue"]
 
-    assert shown[0] == [{"apps": {"app": []}}, {"nodes": {"node": []}}, {"nodeToLabels": {"entry": []}}]
-    assert shown[1] == [{"apps": None}, {"nodes": None}, {"nodeToLabels": None}]
+    assert shown[0] == [{"apps": {"app": []}}, {"nodes": {"node": []}}, {"nodeToLabels": {"entry": []}}, {LABELS: []}]
+    assert shown[1] == [{"apps": None}, {"nodes": None}, {"nodeToLabels": None}, {LABELS: None}]
     assert queue["users"] is None
 
 

@@ -30,7 +30,10 @@ def idle() -> Iterator[Front]:
 
 @pytest.fixture
 def app(idle: Front) -> str:
-    return idle.submit()
+    """Its scheduler has taken it, and the model shows that."""
+    app_id = idle.submit()
+    until(lambda: idle.door.app.state.rm.model.apps[app_id].state == "ACCEPTED", "the model has it as accepted")
+    return app_id
 
 
 # -- kill --------------------------------------------------------------------------------------------------------------
@@ -40,9 +43,8 @@ def test_a_kill_that_is_done_at_once_is_answered_with_the_end(idle: Front, app: 
     answer = idle.put(f"/apps/{app}/state", {"state": "KILLED", "diagnostics": "not needed"})
 
     assert (answer.status_code, answer.json()) == (200, {"state": "KILLED"})
-    assert re.search(
-        r"killed by user dr.who at 127.0.0.1: not needed", idle.manager.clients.get_application_report(app).diagnostics
-    )
+    diagnostics = idle.manager.clients.get_application_report(app).diagnostics
+    assert "killed by user dr.who at 127.0.0.1: not needed" in diagnostics
 
 
 def test_a_kill_that_takes_longer_is_answered_within_a_tenth_of_a_second(idle: Front, app: str) -> None:
@@ -182,7 +184,7 @@ def test_a_lifetime_is_given_as_the_time_of_its_end(idle: Front, app: str, given
     assert timeout["type"] == "LIFETIME"
     assert timeout["expiryTime"][:17] == shown[:17]  # whole seconds since the submission
     assert re.fullmatch(r"[\d-]{10}T[\d:]{8}\.\d{3}\+0000", timeout["expiryTime"])
-    assert 2.8e8 > timeout["remainingTimeInSeconds"] > 0
+    assert 4e8 > timeout["remainingTimeInSeconds"] > 0
 
 
 def test_a_lifetime_may_be_taken_back_and_a_queue_limits_it(idle: Front, app: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
@@ -11,19 +13,20 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
-from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.requests import Request  # noqa: E402
+from starlette.responses import StreamingResponse  # noqa: E402
 
-from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.web.rest import app_texts, lists
-from statemachines.resourcemanager.web.rest.lists import list_answer
-from statemachines.simulation.workload import NodeSpec
+from statemachines.resourcemanager import Resource  # noqa: E402
+from statemachines.resourcemanager.web.rest import app_texts, lists  # noqa: E402
+from statemachines.resourcemanager.web.rest.lists import list_answer  # noqa: E402
+from statemachines.simulation.workload import NodeSpec  # noqa: E402
 
-from ..daemon.yarn_cluster import Yarn
-from .served import Served
+from ...simulation.replays import TIMEOUT_S  # noqa: E402
+from ..daemon.yarn_cluster import Yarn  # noqa: E402
+from .served import Served  # noqa: E402
 
 COUNT = 1_000
 
@@ -69,6 +72,50 @@ def test_a_long_list_has_a_head(served: Served) -> None:
     answer = served.ask("/apps", "HEAD")
 
     assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_a_client_of_http_1_0_gets_the_list_until_the_connection_ends(served: Served) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
+        connection.sendall(f"GET /ws/v1/cluster/apps HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
+        with connection.makefile("rb") as whole:
+            head, _, body = whole.read().partition(b"\r\n\r\n")
+
+    assert b"transfer-encoding" not in head.lower()
+    assert len(json.loads(body)["apps"]["app"]) == COUNT
+
+
+def test_clients_that_leave_in_the_middle_leave_nothing_behind(served: Served) -> None:
+    before = served.tasks()
+    host, port = served.url.removeprefix("http://").split(":")
+    for _ in range(20):
+        with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
+            connection.sendall(f"GET /ws/v1/cluster/apps HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            assert connection.recv(100)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while served.tasks() > before:
+        assert time.monotonic() < deadline_s, "tasks of clients that have left are still there"
+    assert len(served.ask("/apps").json()["apps"]["app"]) == COUNT
+
+
+def test_a_fault_in_the_middle_of_a_list_ends_the_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, last = app_texts.ApplicationTexts.text, list(served.rm.model.apps)[-1]
+
+    def fail_at_last(self: Any, report: Any, *more: Any) -> bytes:
+        if report.application_id == last:
+            raise RuntimeError("a fault in the middle")
+        return make(self, report, *more)
+
+    monkeypatch.setattr(lists, "PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(app_texts.ApplicationTexts, "text", fail_at_last)
+
+    with pytest.raises(httpx.RemoteProtocolError):
+        served.ask("/apps", headers={"Accept-Encoding": "identity"})
+    assert "a fault in the middle" in caplog.text
 
 
 def test_a_limit_ends_the_search(served: Served) -> None:
@@ -154,6 +201,7 @@ def test_a_long_search_that_finds_nothing_is_an_empty_list(monkeypatch: pytest.M
 
 def test_every_piece_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another task runs at least once for each piece after the first two."""
+    monkeypatch.setattr(lists, "PIECE_BYTES", 1 << 16)
     turns = 0
 
     async def others() -> None:

@@ -54,6 +54,18 @@ def test_the_largest_container_is_that_of_the_largest_node() -> None:
     assert message(answers[0]) == "resource.memory: is 4,097 MB; the maximum is 4,096 MB"
 
 
+def test_the_configured_maximum_is_a_limit_too() -> None:
+    scheduler = {"maximum_allocation_mb": 2048, "maximum_allocation_vcores": 3}
+    with front(NODE, scheduler=scheduler) as made:
+        found = made.post("/apps/new-application").json()["maximum-resource-capability"]
+        app_id = made.new_id()
+        too_large = made.post("/apps", submission(app_id, resource={"memory": 2049, "vCores": 1}))
+        apps = made.apps()
+
+    assert (found["memory"], found["vCores"]) == (2048, 3)
+    assert (too_large.status_code, apps) == (400, set())
+
+
 def test_a_submission_is_answered_once_it_is_stored_and_tells_where_it_is(idle: Front) -> None:
     app_id = idle.new_id()
 
@@ -163,6 +175,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"application-id": "app_1"}, "Invalid ApplicationId"),
     ({"application-id": "application_1_\u0661"}, "Invalid ApplicationId"),
     ({"application-id": "application_9000000000000000_1"}, "not from new-application"),
+    ({"application-id": "application_1_9999999999"}, "Invalid ApplicationId"),
     ({"application-id": f"application_1_{'9' * 400}"}, "Invalid ApplicationId"),
     ({"resource": None}, "resource"),
     ({"resource": []}, "resource"),

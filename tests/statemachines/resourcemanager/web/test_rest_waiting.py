@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 from statemachines.resourcemanager.reports import WaitingReport
 from statemachines.resourcemanager.web.waits import MOST, Waits
 
-from .front import front, message
+from .front import front, message, until
 
 PATH = "/api/v1/apps/{}/waiting"
 
@@ -22,6 +22,7 @@ PATH = "/api/v1/apps/{}/waiting"
 def test_an_application_without_nodes_says_that_there_are_none() -> None:
     with front() as made:
         app_id = made.submit()
+        until(lambda: made.http.get(PATH.format(app_id)).json()["asks"] != [], "its master is asked for")
         answer = made.http.get(PATH.format(app_id)).json()
 
     [ask] = answer["asks"]

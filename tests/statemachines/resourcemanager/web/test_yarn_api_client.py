@@ -217,6 +217,19 @@ def test_the_lists_have_what_the_single_ones_have(rm: Any, master: Master) -> No
     }  # fmt: skip
 
 
+def test_all_filters_of_the_client_at_once(rm: Any, master: Master) -> None:
+    wanted = {
+        "state": "RUNNING", "states": ["RUNNING", "FINISHED"], "final_status": "UNDEFINED", "user": "ann",
+        "queue": "default", "limit": 1, "started_time_begin": 0, "started_time_end": 10**13, "finished_time_begin": 0,
+        "finished_time_end": 10**13, "application_types": ["YARN", "SPARK"], "name": "app", "de_selects": ["timeouts"],
+    }  # fmt: skip
+
+    (app,) = rm.cluster_applications(**wanted).data["apps"]["app"]
+    none = rm.cluster_applications(**{**wanted, "application_tags": ["x"]}).data
+
+    assert (app["id"], "timeouts" in app, none) == (master.app_id, False, {"apps": {"app": []}})
+
+
 def test_the_helpers_for_queues(rm: Any) -> None:
     queue = rm.cluster_scheduler_queue("default")
     partition = rm.cluster_queue_partition(queue, "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -20,20 +21,25 @@ from statemachines.resourcemanager.web.rest.writing.common import Deadline, chan
 from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
 
 if TYPE_CHECKING:
+    from statemachines.resourcemanager.reports import NodeReport
     from statemachines.resourcemanager.web.shared import RMWeb
 
 _DISABLED: Final = "App submission via REST is disabled."
+_MANY: Final = 1000
+"""Nodes: to look at so many takes noticeable time."""
 _IN_USE: Final = frozenset({"RUNNING", "DECOMMISSIONING", "UNHEALTHY"})
 
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
+    largest = _Largest(rm)
+
     async def new_application(request: Request, caller: Caller, deadline: Deadline) -> Response:
         if not rm.config.submissions:
             return _disabled(request)
         new_id = rm.clients.get_new_application_later()
         app_id = await deadline.result(new_id, "ask again: a number that was used up without need does no harm")
         describe_write(request.scope, target=app_id)
-        return answer({"application-id": app_id, "maximum-resource-capability": _capability(maximum(rm))})
+        return answer({"application-id": app_id, "maximum-resource-capability": _capability(largest())})
 
     async def submit(request: Request, caller: Caller, deadline: Deadline) -> Response:
         if not rm.config.submissions:
@@ -43,7 +49,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         describe_write(request.scope, target=app_id)
         submission = submission_of(body, app_id, caller.user)
         if app_id not in rm.model.apps:  # one that is known already is answered as it was then
-            _check_size(submission.am_resource, maximum(rm))
+            _check_size(submission.am_resource, largest())
         stored = rm.clients.submit_application_later(submission, caller=caller)
         again = f"it may still be stored: send it again with the same id, {app_id}, which submits nothing twice"
         await deadline.result(stored, again)
@@ -72,14 +78,34 @@ def _own_id(rm: RMWeb, text: str) -> str:
     return app_id
 
 
-def maximum(rm: RMWeb) -> Resource:
-    """The largest container that a node of the cluster can have, of each type by itself; huge without nodes."""
-    capacities = [node.capacity for node in rm.model.nodes.values() if node.state in _IN_USE]
-    if not capacities:
-        return Resource(MOST_INT, MOST_INT * 1000)
-    return Resource(
-        max(each.memory_mb for each in capacities), max(max(each.vcores_milli for each in capacities), 1000)
-    )
+class _Largest:
+    """The largest container that is possible, of each type by itself: what is configured, and what the nodes have."""
+
+    def __init__(self, rm: RMWeb) -> None:
+        self._rm = rm
+        self._found = Resource(MOST_INT, MOST_INT * 1000)
+        self._of: object = None  # the nodes that it was found among
+        self._until_s = 0.0  # by the loop's clock: not looked for before that
+
+    def __call__(self) -> Resource:
+        """As of the last publication; among many nodes, as of a second ago."""
+        nodes, now_s = self._rm.model.nodes, asyncio.get_running_loop().time()
+        if nodes is not self._of and now_s >= self._until_s:
+            self._of, self._found = nodes, self._look(nodes)
+            self._until_s = now_s + 1 if len(nodes) > _MANY else 0.0
+        return self._found
+
+    def _look(self, nodes: Mapping[str, NodeReport]) -> Resource:
+        most = self._rm.model.maximum_allocation
+        memory_mb = MOST_INT if most.memory_mb is None else most.memory_mb
+        milli = MOST_INT * 1000 if most.vcores_milli is None else most.vcores_milli
+        capacities = [node.capacity for node in nodes.values() if node.state in _IN_USE]
+        if not capacities:
+            return Resource(memory_mb, milli)
+        return Resource(
+            min(memory_mb, max(each.memory_mb for each in capacities)),
+            min(milli, max(each.vcores_milli for each in capacities)),
+        )
 
 
 def _capability(most: Resource) -> dict[str, Any]:
@@ -104,5 +130,5 @@ def _check_size(asked: Resource, most: Resource) -> None:
     if asked.memory_mb > most.memory_mb:
         raise RestError(400, f"resource.memory: is {asked.memory_mb:,} MB; the maximum is {most.memory_mb:,} MB")
     if asked.vcores_milli > most.vcores_milli:
-        cores = most.vcores_milli // 1000
-        raise RestError(400, f"resource.vCores: is {asked.vcores_milli // 1000:,}; the maximum is {cores:,}")
+        cores = f"the maximum is {most.vcores_milli / 1000:,g}"
+        raise RestError(400, f"resource.vCores: is {asked.vcores_milli // 1000:,}; {cores}")

@@ -1,7 +1,8 @@
-"""Draws a state machine as SVG: its declared graph, and the graph of the transitions in a journal.
+"""Draws a state machine as SVG: its declared graph, and the graph of the transitions that were made.
 
 The layout is layered: the initial state at the top, each state below its predecessors, back edges drawn upwards. Both
-drawings share one layout, for comparison side by side. Colours come from the page's style sheet. No Spark here.
+drawings share one layout, for comparison side by side. Colours come from the shared style sheet, and there are no style
+attributes, which the policy of the pages forbids. Needs markupsafe, which comes with Jinja2.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from pipeline.spark.report.page.formats import count
-from pipeline.spark.report.plots.graph_layout import LONGEST_LABEL, Layout, Point, lay_out
+from statemachines.drawing.graph_layout import LONGEST_LABEL, Layout, Point, lay_out
 
 STATES_DRAWN = 40
 EDGES_DRAWN = 200
@@ -46,15 +46,17 @@ class GraphDrawing(NamedTuple):
     states_left_out: int
 
 
-def draw_graph(transitions: Sequence[Mapping[str, Any]]) -> GraphDrawing:
-    """Draw one machine from its rows of `mined_graph`, at least one.
+def draw_graph(transitions: Sequence[Mapping[str, Any]], present: str | None = None) -> GraphDrawing:
+    """Draw one machine from its transitions, declared or made, at least one.
 
-    Uses the columns from_state, event_type, to_state, count, valid and declared.
+    Each is a row of the report's `mined_graph`, or a mapping with its columns from_state, event_type, to_state, count,
+    valid and declared. `present`: the state that is marked as the present one in the drawing of those made.
     """
     edges, left_out = _edges(transitions)
     states = list(dict.fromkeys(state for pair in edges for state in pair))
     layout = lay_out(states, [pair for pair in edges if pair[0] != pair[1]])
-    return GraphDrawing(_draw(layout, edges, as_declared=True), _draw(layout, edges, as_declared=False), left_out)
+    declared = _draw(layout, edges, None, as_declared=True)
+    return GraphDrawing(declared, _draw(layout, edges, present, as_declared=False), left_out)
 
 
 def _edges(transitions: Iterable[Mapping[str, Any]]) -> tuple[dict[tuple[str, str], _Edge], int]:
@@ -86,7 +88,7 @@ def _merged(rows: Sequence[Mapping[str, Any]]) -> _Edge:
     )
 
 
-def _draw(layout: Layout, edges: Mapping[tuple[str, str], _Edge], *, as_declared: bool) -> Markup:
+def _draw(layout: Layout, edges: Mapping[tuple[str, str], _Edge], present: str | None, *, as_declared: bool) -> Markup:
     shown = {pair: edge for pair, edge in edges.items() if edge.is_declared or not as_declared}
     lines, labels = [], []
     occupied = [_box(*node, _NODE_HEIGHT) for node in layout.nodes.values()]
@@ -101,12 +103,12 @@ def _draw(layout: Layout, edges: Mapping[tuple[str, str], _Edge], *, as_declared
     visited = {state for pair, edge in edges.items() if edge.taken for state in pair}
     declared = {state for pair, edge in edges.items() if edge.is_declared for state in pair}
     nodes = [
-        _node(layout, state, _node_style(state, visited, declared, as_declared))
+        _node(layout, state, "state now" if state == present else _node_style(state, visited, declared, as_declared))
         for state in layout.nodes
         if state in declared or not as_declared
     ]
     width, height = layout.width + 2 * _MARGIN + 2 * _LOOP, layout.height + 2 * _MARGIN + _NODE_HEIGHT
-    head = Markup('<svg class="graph" viewBox="{} {} {:.0f} {:.0f}" style="max-width:{:.0f}px" role="img">').format(
+    head = Markup('<svg class="graph" viewBox="{} {} {:.0f} {:.0f}" width="{:.0f}" role="img">').format(
         -_MARGIN, -_MARGIN - _NODE_HEIGHT / 2, width, height, width
     )
     return head + Markup("").join([*lines, *nodes, *texts]) + Markup("</svg>")
@@ -151,14 +153,14 @@ def _line(
 ) -> Markup:
     source, target = pair
     listed = list(edge.events.items())[:_EVENTS_LISTED]
-    names = ", ".join(name if as_declared or not number else f"{name} {count(number)}" for name, number in listed)
+    names = ", ".join(name if as_declared or not number else f"{name} {number:,}" for name, number in listed)
     more = f" and {len(edge.events) - len(listed)} more" if len(edge.events) > len(listed) else ""
     title = Markup("<title>{} \N{RIGHTWARDS ARROW} {}: {}{}</title>").format(source, target, names, more)
     # The width grows with each power of ten.
     width = 1.2 if as_declared or not edge.taken else 1.2 + 0.55 * math.log10(edge.taken)
     path, head = _loop(layout, source) if source == target else _curve(points)
     return Markup(
-        '<g class="{}"><path d="{}" style="stroke-width:{:.1f}px"></path><path class="head" d="{}"></path>{}</g>'
+        '<g class="{}"><path d="{}" stroke-width="{:.1f}"></path><path class="head" d="{}"></path>{}</g>'
     ).format(style, path, width, head, title)
 
 
@@ -197,7 +199,7 @@ def _edge_label(
     layout: Layout, pair: tuple[str, str], points: Sequence[Point], edge: _Edge, style: str, occupied: list[_Box]
 ) -> Markup:
     """The count, on its line where there is room. Adds its box to `occupied`."""
-    text = count(edge.taken)
+    text = f"{edge.taken:,}"
     if pair[0] == pair[1]:
         node = layout.nodes[pair[0]]
         places = [Point(node.x + node.width / 2 + _LOOP + _CHARACTER * len(text) / 2 + 7, node.y)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.report.plots.graph_layout import lay_out
-from pipeline.spark.report.plots.state_graph import EDGES_DRAWN, STATES_DRAWN, draw_graph
+from statemachines.drawing.graph_layout import lay_out
+from statemachines.drawing.state_graph import EDGES_DRAWN, STATES_DRAWN, draw_graph
 
 
 def row(transition: str, count: int, *, valid: bool = True, declared: bool = True) -> dict[str, Any]:
@@ -139,6 +139,20 @@ def test_a_machine_with_too_many_states_is_drawn_with_the_most_frequent() -> Non
     assert drawing.taken.count('<g class="edge') <= EDGES_DRAWN
     assert "S500<" in drawing.taken
     assert drawing.states_left_out == 501 - STATES_DRAWN
+
+
+def test_the_present_state_is_marked_where_transitions_were_made() -> None:
+    drawing = draw_graph([row("NEW GO DONE", 1)], "DONE")
+
+    assert re.findall(r'<g class="(state \w+)">', drawing.taken) == ["state taken", "state now"]
+    assert "now" not in drawing.declared
+
+
+def test_a_drawing_has_no_style_attributes() -> None:
+    """The policy of the pages forbids them."""
+    drawing = draw_graph([row("NEW GO DONE", 1), row("NEW STAY NEW", 1000)])
+
+    assert "style=" not in drawing.declared + drawing.taken
 
 
 def styles(svg: str) -> list[str]:

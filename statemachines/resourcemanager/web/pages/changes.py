@@ -1,0 +1,245 @@
+"""Buttons of the pages: a form with a question, whose POST makes the change. They work without JavaScript.
+
+They call what the REST API calls, as the same user and with the same deadline; each has its line in the audit log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from dispatcher.errors import DispatcherError
+from dispatcher.web.security import describe_write
+from dispatcher.web.waiting import within
+from statemachines.resourcemanager.acls import Caller
+from statemachines.resourcemanager.errors import AccessDeniedError, InvalidRequestError, NotFoundError
+from statemachines.resourcemanager.web.pages import application, nodes
+from statemachines.resourcemanager.web.pages.access import Viewer
+from statemachines.resourcemanager.web.pages.site import Problem, Site, View
+from statemachines.resourcemanager.web.users import UserError
+
+_FORM: Final = re.compile(
+    rf"(?:{application.APP}/[^/]+/(?:kill|move|priority)|{nodes.NODE}/[^/]+/(?:drain|decommission|recommission))"
+)
+_SEEN_S: Final = 2.0
+_MOST_PRIORITY: Final = 2**31 - 1
+Form = Mapping[str, str]
+
+
+def takes_form(path: str) -> bool:
+    """Whether a POST to this path is a form of these pages."""
+    return _FORM.fullmatch(path) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One button."""
+
+    name: str
+    """Last part of its address."""
+    title: str
+    question: str
+    button: str
+    operation: str
+    """In the audit log: YARN's name for it."""
+    is_of_app: bool
+    is_dangerous: bool = False
+    field: str | None = None
+    """The form's input: `queue` or `priority`."""
+
+
+CHANGES: Final = (
+    Change(
+        "kill",
+        "Kill",
+        "Kill this application? Its containers end at once.",
+        "Kill it",
+        "Kill Application Request",
+        True,
+        True,
+    ),
+    Change(
+        "move",
+        "Move",
+        "Move this application, with its containers and requests, to another queue.",
+        "Move it",
+        "Move Application Request",
+        True,
+        field="queue",
+    ),
+    Change(
+        "priority",
+        "Priority",
+        "Applications of higher priority are served first in their queue.",
+        "Set it",
+        "Update Application Priority",
+        True,
+        field="priority",
+    ),
+    Change(
+        "drain",
+        "Decommission gracefully",
+        "The node takes no more containers, and leaves once its applications have ended.",
+        "Decommission gracefully",
+        "refreshNodes graceful",
+        False,
+    ),
+    Change(
+        "decommission",
+        "Decommission at once",
+        "The node leaves now. Its containers end, and may be started elsewhere.",
+        "Decommission at once",
+        "refreshNodes",
+        False,
+        True,
+    ),
+    Change(
+        "recommission",
+        "Recommission",
+        "The node may be used again. If it has left, it must register again.",
+        "Recommission it",
+        "recommission",
+        False,
+    ),
+)
+
+
+def routes(site: Site) -> Sequence[BaseRoute]:
+    found: list[BaseRoute] = []
+    for change in CHANGES:
+        base = application.APP if change.is_of_app else nodes.NODE
+        path = f"{base}/{{id}}/{change.name}"
+        found.append(Route(path, site.page(_question(site, change)), methods=["GET"]))
+        found.append(Route(path, _answer(site, change), methods=["POST"]))
+    return found
+
+
+def _question(site: Site, change: Change) -> Callable[[Request], Awaitable[View]]:
+    async def ask(request: Request) -> View:
+        return await _form_view(site, change, request)
+
+    return ask
+
+
+async def _form_view(site: Site, change: Change, request: Request, problem: str = "", status: int = 200) -> View:
+    about, _ = await _about(site, change, request)
+    values = {**about, "change": change, "problem": problem, "action": _with_user(request, request.url.path)}
+    values["queues"] = [queue.path for queue in site.model.queues if queue.is_leaf]
+    section = "apps" if change.is_of_app else "nodes"
+    return View("change.html", f"{change.title}: {about['name']}", values, section, status=status)
+
+
+async def _about(site: Site, change: Change, request: Request) -> tuple[dict[str, Any], Caller]:
+    """What is changed, and on whose behalf.
+
+    Raises Problem: there is no such thing (404), or the user may not change it (401, 403).
+    """
+    if site.rm.config.read_only:
+        raise Problem(403, "web.read_only is set: nothing can be changed here")
+    try:
+        caller = await site.rm.users.writer(request)
+    except UserError as error:
+        raise Problem(error.status, str(error)) from None
+    viewer = Viewer(site.rm.clients.acls, caller, caller)
+    if change.is_of_app:
+        app = application.find(site, request)
+        if not viewer.may_change(app):
+            raise Problem(403, f"user {caller.user} may not change {app.application_id}")
+        back = f"{application.APP}/{app.application_id}"
+        about = {"id": app.application_id, "name": app.name, "queue": app.queue, "priority": app.priority, "back": back}
+        return about, caller
+    node = nodes.find(site, request)
+    if not viewer.may_administer():
+        raise Problem(403, f"user {caller.user} is not an administrator")
+    back = f"{nodes.NODE}/{quote(node.node_id)}"
+    return {"id": node.node_id, "name": node.node_id, "host": node.host, "back": back}, caller
+
+
+def _answer(site: Site, change: Change) -> Callable[[Request], Awaitable[Response]]:
+    async def make(request: Request) -> Response:
+        id = request.path_params["id"]
+        describe_write(request.scope, operation=change.operation, target=id)
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=20)
+        form = {name: values[0] for name, values in fields.items()}
+        try:
+            about, caller = await _about(site, change, request)
+            await _do(site, change, about, form, caller)
+            await _until_seen(site)
+        except (Problem, DispatcherError, TimeoutError) as error:
+            return await _refused(site, change, request, error)
+        return RedirectResponse(_with_user(request, about["back"]), 303)
+
+    return make
+
+
+async def _do(site: Site, change: Change, about: Mapping[str, Any], form: Form, caller: Caller) -> None:
+    clients, admin, deadline_s = site.rm.clients, site.rm.admin, site.rm.config.write_timeout_s
+    id = about["id"]
+    if change.name == "kill":
+        reason = f"killed by user {caller.user} on its page"
+        await within(clients.force_kill_application_later(id, reason, caller=caller), deadline_s)
+    elif change.name == "move":
+        queue = form.get("queue", "")
+        await within(clients.move_application_across_queues_later(id, queue, caller=caller), deadline_s)
+    elif change.name == "priority":
+        priority = _priority(form.get("priority", ""))
+        await within(clients.update_application_priority_later(id, priority, caller=caller), deadline_s)
+    elif change.name == "recommission":
+        await within(admin.recommission_later([about["host"]], caller=caller), deadline_s)
+    else:
+        is_graceful = change.name == "drain"
+        leaving = admin.refresh_nodes_later([about["host"]], graceful=is_graceful, caller=caller)
+        await within(leaving, deadline_s)
+
+
+def _priority(text: str) -> int:
+    plain = text.strip()
+    if not re.fullmatch(r"[0-9]{1,10}", plain) or int(plain) > _MOST_PRIORITY:
+        raise Problem(400, f"priority {plain[:40]!r}: expected a whole number from 0 to {_MOST_PRIORITY}")
+    return int(plain)
+
+
+async def _until_seen(site: Site) -> None:
+    """Wait until the next page shows the change, but not for long."""
+    try:
+        await site.model.published(_SEEN_S)
+    except TimeoutError:
+        return
+
+
+async def _refused(site: Site, change: Change, request: Request, error: Exception) -> Response:
+    status, text = _status(site, error)
+    describe_write(request.scope, reason=text)
+
+    async def view(_: Request) -> View:
+        if status == 400:
+            return await _form_view(site, change, request, text, status)
+        raise Problem(status, text, {"Retry-After": "1"} if status == 503 else None)
+
+    return await site.respond(request, view)
+
+
+def _status(site: Site, error: Exception) -> tuple[int, str]:
+    if isinstance(error, Problem):
+        return error.status, error.text
+    if isinstance(error, TimeoutError):
+        waited_s = site.rm.config.write_timeout_s
+        return 503, f"the handler thread did not answer within {waited_s:g} s; the change may still be made"
+    if isinstance(error, AccessDeniedError):
+        return 403, str(error)
+    if isinstance(error, NotFoundError):
+        return 404, str(error)
+    return (400 if isinstance(error, InvalidRequestError) else 503), str(error)
+
+
+def _with_user(request: Request, path: str) -> str:
+    """The address with the user that the request names, who makes the change."""
+    user = request.query_params.get("user.name")
+    return f"{path}?{urlencode({'user.name': user})}" if user else path

@@ -1,0 +1,72 @@
+"""/cluster/dispatcher: the ops API as a page. What each dispatcher does now, what waits, what failed, what was last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+
+from dispatcher.errors import DispatcherError
+from dispatcher.ops import dispatchers as of_dispatchers
+from dispatcher.ops import journals, stacks
+from dispatcher.ops.answers import Refusal, choice
+from dispatcher.ops.process import process_numbers
+from dispatcher.ops.sampler import Sampler, shared_sampler
+from dispatcher.view import DispatcherView, dispatchers
+from statemachines.resourcemanager.web.pages.site import Problem, Site, View
+
+DISPATCHER: Final = "/cluster/dispatcher"
+SORTS: Final = ("time", *(sort for sort in of_dispatchers.SORTS if sort != "time"))
+_TYPES_SHOWN: Final = 40
+_FAILURES_SHOWN: Final = 20
+_TAIL_SHOWN: Final = 25
+_TAIL_S: Final = 0.5
+
+
+def routes(site: Site) -> Sequence[BaseRoute]:
+    return [Route(DISPATCHER, site.page(lambda request: dispatcher_view(site, request)), methods=["GET"])]
+
+
+async def dispatcher_view(site: Site, request: Request) -> View:
+    if not site.is_ops_enabled:
+        raise Problem(404, "the ops API is switched off: ops.enabled is false")
+    sort = choice(request, "sort", SORTS)
+    sampler = shared_sampler.use(site)
+    found = await site.rm.workers.run(lambda: _read(sampler, sort, site.rm.name))
+    values = {**found, "sort": sort, "sorts": SORTS, "types_shown": _TYPES_SHOWN}
+    return View("dispatcher.html", "Dispatcher", values, "dispatcher", ("process", "dispatchers"), is_clocked=True)
+
+
+def _read(sampler: Sampler, sort: str, name: str) -> dict[str, Any]:
+    """All that the page shows. On a thread of its own: it walks over queues, stacks and the journal's end."""
+    return {
+        "process": process_numbers(name),
+        "dispatchers": [_one(view, sampler, sort) for view in dispatchers()],
+    }
+
+
+def _one(view: DispatcherView, sampler: Sampler, sort: str) -> Mapping[str, Any]:
+    types = of_dispatchers.type_items(view, sampler, [sort])
+    failures = view.failures()
+    return {
+        **of_dispatchers.numbers(view, sampler),
+        "running": stacks.running_with_stack(view),
+        "types": types[:_TYPES_SHOWN],
+        "types_left_out": max(0, len(types) - _TYPES_SHOWN),
+        "failures": [of_dispatchers.failure_item(each) for each in failures[:_FAILURES_SHOWN]],
+        "tail": _tail(view),
+    }
+
+
+def _tail(view: DispatcherView) -> Sequence[Mapping[str, Any]]:
+    if view.journal_path is None:
+        return ()
+    try:
+        rows = journals.tail_rows(
+            view.journal_path, _TAIL_SHOWN, journals.Wanted(), None, journals.Deadline(_TAIL_S), payloads=False
+        )
+    except (DispatcherError, Refusal):
+        return ()
+    return rows[::-1]

@@ -1,0 +1,217 @@
+"""Texts, times and small drawings on the pages. Everything foreign passes `shown` before it reaches a template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from markupsafe import Markup, escape
+
+from dispatcher.util.terminal import printable
+from statemachines.resourcemanager.resource import Resource
+
+NOTHING: Final = "\N{EN DASH}"
+LONGEST: Final = 2000
+"""Characters of a text that nothing else has cut."""
+_MOST_MS: Final = 253_402_300_799_000  # the end of the year 9999
+_UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_STATES: Final = {
+    "run": ("RUNNING", "STARTED", "ALLOCATED", "ACQUIRED"),
+    "good": ("FINISHED", "SUCCEEDED", "COMPLETED"),
+    "wait": ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "SCHEDULED", "DECOMMISSIONING", "RESERVED", "LAUNCHED"),
+    "bad": ("FAILED", "KILLED", "LOST", "UNHEALTHY", "STOPPED", "EXPIRED"),
+}
+_STYLES: Final = {state: style for style, states in _STATES.items() for state in states}
+
+
+def clean(value: Any) -> Any:
+    """What a template prints: markup as it is, foreign text without control, bidirectional and other unseen characters.
+
+    They appear as escapes, such as `\\u202e`. Longer texts are cut.
+    """
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return _cut(value, LONGEST)
+
+
+def shown(text: str | None, most: int = 80) -> str:
+    """One line of at most `most` characters, cut with `...`; empty for None."""
+    return _cut(text, most) if text is not None else ""
+
+
+def paragraph(text: str, most: int = 8000) -> Markup:
+    """Foreign text of several lines."""
+    is_cut = len(text) > most
+    lines = [printable(line) for line in text[:most].replace("\r\n", "\n").split("\n")]
+    return escape("\n".join(lines) + ("..." if is_cut else ""))
+
+
+def _cut(text: str, most: int) -> str:
+    return printable(text) if len(text) <= most else printable(text[: most - 3]) + "..."
+
+
+def count(number: float | None) -> str:
+    return NOTHING if number is None else f"{number:,.0f}"
+
+
+def percent(share: float | None) -> str:
+    """A share of 1; below 10 % with a decimal."""
+    if share is None:
+        return NOTHING
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    return f"{100 * share:,.{0 if share == 0 or abs(share) >= 0.0995 else 1}f} %"
+
+
+def memory(megabytes: float) -> str:
+    """
+    >>> [memory(512), memory(2048), memory(3 * 1024**2)]
+    ['512 MB', '2 GB', '3 TB']
+    """
+    for size, unit in ((1024**2, "TB"), (1024, "GB")):
+        if abs(megabytes) >= size:
+            return f"{_trimmed(megabytes / size)} {unit}"
+    return f"{megabytes:,.0f} MB"
+
+
+def vcores(milli: float) -> str:
+    return _trimmed(milli / 1000)
+
+
+def resource(amount: Resource) -> str:
+    """
+    >>> resource(Resource(4096, 2000, 1, 500))
+    '4 GB, 2 vcores, 0.5 GPUs'
+    """
+    cores = vcores(amount.vcores_milli)
+    parts = [memory(amount.memory_mb), f"{cores} vcore" if cores == "1" else f"{cores} vcores"]
+    if amount.gpus:
+        gpus = _trimmed(amount.gpu_milli_total / 1000)
+        parts.append(f"{gpus} GPU" if gpus == "1" else f"{gpus} GPUs")
+    return ", ".join([*parts, *(f"{number:,} {name}" for name, number in amount.others)])
+
+
+def bytes_of(number: float | None) -> str:
+    if number is None:
+        return NOTHING
+    for size, unit in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
+        if number >= size:
+            return f"{_trimmed(number / size)} {unit}"
+    return f"{number:,.0f} bytes"
+
+
+def duration(seconds: float | None) -> str:
+    """In the two largest units; the script writes durations that grow in the same way.
+
+    >>> [duration(0.0021), duration(7.4), duration(3725), duration(200000)]
+    ['2.1 ms', '7 s', '1 h 2 min', '2 d 7 h']
+    """
+    if seconds is None:
+        return NOTHING
+    if 0 < seconds < 0.9995:
+        for size, unit in ((1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s")):
+            if seconds >= size * 0.9995:
+                return f"{seconds / size:.3g} {unit}"
+        return f"{seconds * 1e9:.3g} ns"
+    whole = int(max(0.0, seconds))
+    parts: list[str] = []
+    for size, unit in _UNITS_S:
+        number, whole = divmod(whole, size)
+        if number or parts:
+            parts.append(f"{number} {unit}" if number else "")
+        if len(parts) == 2:
+            break
+    return " ".join(filter(None, parts)) or "0 s"
+
+
+def moment(ms: int | None, *, exact: bool = False) -> Markup:
+    """A time in UTC, which the script rewrites in the viewer's zone."""
+    if ms is None or not 0 <= ms <= _MOST_MS:
+        return Markup(NOTHING)
+    at = datetime.fromtimestamp(ms / 1000, UTC)
+    machine = f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03}Z"
+    text = f"{at:%Y-%m-%d %H:%M:%S}.{ms % 1000:03} UTC" if exact else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    precise = Markup(' data-exact="1"') if exact else ""
+    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(machine, machine, precise, text)
+
+
+def exact(ms: int | None) -> Markup:
+    """A time with its milliseconds."""
+    return moment(ms, exact=True)
+
+
+def clock(ms: int | None) -> Markup:
+    """The time of day in UTC, which the script rewrites."""
+    if ms is None or not 0 <= ms <= _MOST_MS:
+        return Markup(NOTHING)
+    at = datetime.fromtimestamp(ms / 1000, UTC)
+    return Markup('<time datetime="{0:%Y-%m-%dT%H:%M:%S}Z" data-clock="1">{0:%H:%M:%S} UTC</time>').format(at)
+
+
+def since(begun_ms: int | None, now_ms: int, ended_ms: int | None = None) -> Markup:
+    """How long something takes, growing, or took."""
+    if begun_ms is None:
+        return Markup(NOTHING)
+    if ended_ms is not None:
+        return escape(duration(max(0, ended_ms - begun_ms) / 1000))
+    return Markup('<span data-since="{}">{}</span>').format(begun_ms, duration(max(0, now_ms - begun_ms) / 1000))
+
+
+def chip(state: str) -> Markup:
+    """A state or final status, coloured."""
+    return Markup('<span class="chip {}">{}</span>').format(_STYLES.get(state, ""), shown(state, 40))
+
+
+def bar(share: float, label: str = "", *, warns: bool = True) -> Markup:
+    """A bar of a share of 1; what is beyond 1 fills it."""
+    width = min(100.0, max(0.0, 100 * share))
+    style = "used high" if warns and share > 0.9 else "used"
+    return Markup(
+        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<rect class="track" width="100" height="10" rx="2"></rect>'
+        '<rect class="{}" width="{:.2f}" height="10" rx="2"></rect></svg>'
+    ).format(label or percent(share), style, width)
+
+
+def sparkline(values: Sequence[float], least_top: float = 1.0) -> Markup:
+    """A curve of the last values, from 0 to their maximum or `least_top`."""
+    if len(values) < 2:
+        return Markup('<svg class="spark" viewBox="0 0 100 24" aria-hidden="true"></svg>')
+    top, last = max(*values, least_top), len(values) - 1
+    points = " ".join(f"{100 * at / last:.1f},{23 - 22 * value / top:.1f}" for at, value in enumerate(values))
+    return Markup(
+        '<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true">'
+        '<path class="area" d="M0,24 L{} L100,24 Z"></path><path d="M{}"></path></svg>'
+    ).format(points, points)
+
+
+def joined(texts: Iterable[str], nothing: str = NOTHING, most: int = 10) -> str:
+    """The first texts, and how many more there are."""
+    found = list(texts)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(shown(each) for each in found[:most]) + more or nothing
+
+
+def _trimmed(number: float) -> str:
+    return f"{number:,.2f}".rstrip("0").rstrip(".") if abs(number) < 100 else f"{number:,.0f}"
+
+
+FILTERS: Final = {
+    "shown": shown,
+    "paragraph": paragraph,
+    "count": count,
+    "percent": percent,
+    "memory": memory,
+    "vcores": vcores,
+    "resource": resource,
+    "bytes": bytes_of,
+    "duration": duration,
+    "moment": moment,
+    "exact": exact,
+    "clock": clock,
+    "whole": int,
+    "chip": chip,
+    "joined": joined,
+}
+GLOBALS: Final = {"since": since, "bar": bar, "sparkline": sparkline, "NOTHING": NOTHING}

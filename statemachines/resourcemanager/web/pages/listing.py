@@ -1,0 +1,168 @@
+"""Long lists in pages of 100 rows: filtered, sorted and cut here, by what the address says.
+
+A cursor is the sort key of a row, so it stays right while rows come and go. Long work lets other requests run in
+between. The loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import heapq
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Reversible
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from statemachines.resourcemanager.web.pages.site import Problem
+
+T = TypeVar("T")
+
+ROWS: Final = 100
+LONGEST_TEXT: Final = 200
+_PIECE: Final = 500
+"""Items between two turns for other requests: one or two milliseconds."""
+
+Key = tuple[Any, ...]
+
+
+class Column(NamedTuple):
+    """A column of a list. `value` is what rows are sorted by, a number or a text; None: it cannot be sorted by."""
+
+    name: str
+    title: str
+    value: Callable[[Any], Any] | None = None
+    style: str = ""
+    is_number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What an address asks of a list."""
+
+    path: str
+    filters: Mapping[str, str]
+    """Those that are set."""
+    sort: str
+    is_descending: bool
+    after: Key | None = None
+    before: Key | None = None
+
+    def address(self, **changes: str | None) -> str:
+        """The address of the same list with other parameters; None removes one. It begins at the first row."""
+        query: dict[str, str | None] = {**self.filters, "sort": self.sort, "order": self.order, **changes}
+        kept = {name: value for name, value in query.items() if value}
+        return f"{self.path}?{urlencode(kept, errors='backslashreplace')}" if kept else self.path
+
+    @property
+    def order(self) -> str:
+        return "desc" if self.is_descending else "asc"
+
+    def sorted_by(self, column: Column) -> str:
+        """The address of the list sorted by a column: numbers largest first, texts from A; then the other way round."""
+        is_down = not self.is_descending if column.name == self.sort else column.is_number
+        return self.address(sort=column.name, order="desc" if is_down else "asc")
+
+
+class Page(NamedTuple, Generic[T]):
+    """The rows that are shown."""
+
+    items: list[T]
+    first: int
+    """The number of the first row, from 1."""
+    total: int
+    next: str | None
+    """The cursor of the following page; None: it is the last one."""
+    previous: str | None
+
+
+def parse(request: Request, columns: Iterable[Column], filters: Iterable[str], sort: str, order: str) -> Query:
+    """What the request asks; `sort` and `order` are the defaults. Raises Problem (400)."""
+    given = request.query_params
+    sortable = [column.name for column in columns if column.value is not None]
+    by = given.get("sort") or sort
+    if by not in sortable:
+        raise Problem(400, f"sort={by[:LONGEST_TEXT]}: not one of {', '.join(sortable)}")
+    towards = given.get("order") or (order if by == sort else "asc")
+    if towards not in ("asc", "desc"):
+        raise Problem(400, f"order={towards[:LONGEST_TEXT]}: not one of asc, desc")
+    wanted = {name: given[name].strip()[:LONGEST_TEXT] for name in filters if given.get(name, "").strip()}
+    cursors = {name: _cursor(given[name]) for name in ("after", "before") if given.get(name)}
+    return Query(request.url.path, wanted, by, towards == "desc", **cursors)
+
+
+async def matching(items: Iterable[T], matches: Callable[[T], bool]) -> AsyncIterator[list[T]]:
+    """The items that match, in pieces, with turns for other requests in between."""
+    rest = iter(items)
+    while piece := list(islice(rest, _PIECE)):
+        yield [item for item in piece if matches(item)]
+        await asyncio.sleep(0)
+
+
+async def page_of(
+    items: Reversible[T],
+    query: Query,
+    value: Callable[[T], Any],
+    tie: Callable[[T], Key],
+    matches: Callable[[T], bool],
+    rows: int = ROWS,
+) -> Page[T]:
+    """The page that the query asks for. `tie` is unique, and orders items of equal value."""
+    is_back = query.before is not None
+    cursor = query.before if is_back else query.after
+    # Walking back, the rows nearest to the cursor are the first ones in the opposite order.
+    is_largest_first = query.is_descending != is_back
+    best: list[tuple[Key, T]] = []
+    total = passed = 0
+    pick = heapq.nlargest if is_largest_first else heapq.nsmallest
+    try:
+        # The items often are in the wanted order already: then nothing behind the first rows has to be ordered.
+        async for piece in matching(reversed(items) if is_largest_first else items, matches):
+            total += len(piece)
+            keyed = [((value(item), *tie(item)), item) for item in piece]
+            if cursor is not None:
+                ahead = [each for each in keyed if (each[0] < cursor if is_largest_first else each[0] > cursor)]
+                passed += len(keyed) - len(ahead)
+                keyed = ahead
+            if len(best) == rows:
+                last = best[-1][0]
+                keyed = [each for each in keyed if (each[0] > last if is_largest_first else each[0] < last)]
+            if keyed:
+                best = pick(rows, [*best, *keyed], key=_key)
+    except TypeError:
+        raise Problem(400, "the cursor is of another list") from None
+    if is_back:
+        best.reverse()
+        first = total - passed - len(best)
+    else:
+        first = passed
+    has_more = first + len(best) < total
+    return Page(
+        [item for _, item in best],
+        first + 1 if best else 0,
+        total,
+        _text(best[-1][0]) if best and has_more else None,
+        _text(best[0][0]) if best and first > 0 else None,
+    )
+
+
+def _key(pair: tuple[Key, Any]) -> Key:
+    return pair[0]
+
+
+def _text(key: Key) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def _cursor(text: str) -> Key:
+    try:
+        found = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str | int | float) for each in found):
+        raise Problem(400, "the cursor is not one of this list")
+    return tuple(found)

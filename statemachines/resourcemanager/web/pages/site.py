@@ -1,0 +1,309 @@
+"""What all pages share: templates, the notice of a handler that hangs, users, compression, errors, and live updates.
+
+A page is a function from a request to a `View`. Its address answers with the whole page as HTML; a script that asks the
+same address for events gets, once a second, those parts and rows of it that have changed.
+
+Threads: the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, Template
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dispatcher.errors import DispatcherError
+from dispatcher.ops.answers import Refusal
+from dispatcher.util.foreign import describe, tell
+from dispatcher.util.terminal import one_line
+from dispatcher.web.events import event_bytes, event_stream
+from dispatcher.web.host import WebHost
+from dispatcher.web.pages import environment
+from statemachines.resourcemanager.web.model import ReadModel
+from statemachines.resourcemanager.web.pages import formats
+from statemachines.resourcemanager.web.pages.access import Viewer, viewer_of
+from statemachines.resourcemanager.web.shared import RMWeb
+from statemachines.resourcemanager.web.users import UserError
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+QUIET_S: Final = 2.0
+"""How often a page is made anew while nothing is published: what its applications wait for may change all the same."""
+_BASE: Final = "base.html"
+_NOTICE: Final = "notice"
+_PLAIN_BYTES: Final = 1000
+_STATIC: Final = {
+    "style.css": ("statemachines.drawing", "style.css", "text/css; charset=utf-8"),
+    "live.js": ("statemachines.resourcemanager.web.pages", "static/live.js", "text/javascript; charset=utf-8"),
+}
+
+
+class Problem(Exception):
+    """Raised by a page: the answer is this status, and a page that says why."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.headers = dict(headers or {})
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The content of one page."""
+
+    template: str
+    title: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    section: str = ""
+    """The entry of the navigation that is marked."""
+    parts: tuple[str, ...] = ()
+    """Blocks of the template that are renewed live; each is one element with the id `part-NAME`."""
+    rows: Mapping[str, Markup] | None = None
+    """The rows of the page's table with the id `rows`, by key; renewed one by one."""
+    is_clocked: bool = False
+    """It shows more than the model, so it is made anew every second."""
+    status: int = 200
+
+
+PageFunction = Callable[[Request], Awaitable[View]]
+
+
+class Site:
+    """The pages of one resource manager."""
+
+    def __init__(self, rm: RMWeb, *, is_ops_enabled: bool = True) -> None:
+        self.rm = rm
+        self.is_ops_enabled = is_ops_enabled
+        self.templates = _environment()
+        self._stopping = asyncio.Event()  # of an app without a WebHost; never set
+
+    @property
+    def model(self) -> ReadModel:
+        return self.rm.model
+
+    async def viewer(self, request: Request) -> Viewer:
+        """The user of the request. Raises Problem: `user.name` is not a user's name (400)."""
+        try:
+            return await viewer_of(self.rm, request)
+        except UserError as error:
+            raise Problem(error.status, str(error)) from None
+
+    def page(self, function: PageFunction) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a page."""
+
+        async def answer(request: Request) -> Response:
+            if "text/event-stream" in request.headers.get("accept", ""):
+                if request.method == "HEAD":  # a stream of nothing would hold the place of a client
+                    return Response(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+                host = request.scope.get("web_host")
+                source = host if isinstance(host, WebHost) else self._stopping
+                return event_stream(source, self._follow(request, function))
+            return await self.respond(request, function)
+
+        return answer
+
+    async def respond(self, request: Request, function: PageFunction) -> Response:
+        """The page, or why there is none."""
+        headers: Mapping[str, str] = {}
+        try:
+            return await self.render(request, await function(request))
+        except Problem as problem:
+            view, headers = problem_view(problem.status, problem.text), problem.headers
+        except Refusal as refusal:
+            view = problem_view(refusal.status, refusal.reason)
+        except DispatcherError as error:
+            view = problem_view(503, str(error))
+        except Exception as error:
+            tell(log, logging.ERROR, "%s %s failed", request.method, one_line(request.url.path), error=error)
+            view = problem_view(500, f"{describe(error)}; the log has its traceback")
+        return await self.render(request, view, headers)
+
+    async def render(self, request: Request, view: View, headers: Mapping[str, str] | None = None) -> Response:
+        template, values = self.templates.get_template(view.template), self._values(view, await self._user(request))
+        await asyncio.sleep(0)
+        pieces, size = [], 0
+        for piece in template.generate(values):
+            pieces.append(piece)
+            size += len(piece)
+            if size > 60_000:  # about 2 ms
+                size = 0
+                await asyncio.sleep(0)
+        return await compressed(request, "".join(pieces), view.status, "text/html; charset=utf-8", headers)
+
+    async def _user(self, request: Request) -> str:
+        try:
+            return (await self.viewer(request)).name
+        except Problem:
+            return "nobody"
+
+    def _values(self, view: View, user: str) -> dict[str, Any]:
+        return {
+            "view": view,
+            "rm": self.rm.name,
+            "number": self.model.number,
+            "now_ms": self.model.now_ms(),
+            "user": user,
+            "hang": self.model.hang(),
+            "age_ms": self.model.age_ms(),
+            "is_active": self.model.is_active(),
+            "version": asset_version,
+            "is_read_only": self.rm.config.read_only,
+            **view.values,
+        }
+
+    # -- live ----------------------------------------------------------------------------------------------------------
+
+    async def _follow(self, request: Request, function: PageFunction) -> AsyncIterator[bytes]:
+        """What changes on the page, once a second at most."""
+        known = request.query_params.get("live", "")
+        follower = _Follower(self, request, function, int(known) if known.isascii() and known.isdigit() else -1)
+        loop = asyncio.get_running_loop()
+        while True:
+            begun_s = loop.time()
+            changes = await follower.changes(begun_s)
+            if changes:
+                yield event_bytes("page", changes)
+            await asyncio.sleep(max(0.1, TICK_S - (loop.time() - begun_s)))
+
+    async def parts(self, request: Request, function: PageFunction) -> tuple[View, dict[str, str]]:
+        """The page's live parts by the ids of their elements."""
+        view = await function(request)
+        template, values = self.templates.get_template(view.template), self._values(view, "")
+        found = {}
+        for name in view.parts:
+            found[f"part-{name}"] = _block(template, name, values)
+            await asyncio.sleep(0)
+        return view, found
+
+    def notice(self) -> str:
+        return _block(self.templates.get_template(_BASE), _NOTICE, self._values(View(_BASE, ""), ""))
+
+
+class _Follower:
+    """What one client has been sent of one page."""
+
+    def __init__(self, site: Site, request: Request, function: PageFunction, number: int) -> None:
+        self._site = site
+        self._request = request
+        self._function = function
+        self._number = number  # of the publication that the client has
+        self._is_first = True
+        self._is_clocked = False
+        self._made_s = 0.0
+        self._sent: dict[str, int] = {}  # checksums of the parts that the client has, by id
+        self._rows: dict[str, int] = {}  # the same for rows, by key
+
+    async def changes(self, now_s: float) -> dict[str, Any]:
+        number = self._site.model.number
+        changes: dict[str, Any] = {}
+        parts = {f"part-{_NOTICE}": self._site.notice()}
+        is_quiet = number == self._number and not self._is_clocked and now_s - self._made_s < QUIET_S
+        if not is_quiet or self._is_first:
+            try:
+                view, made = await self._site.parts(self._request, self._function)
+            except (Problem, Refusal, DispatcherError):
+                return {"gone": True}  # the page, when it is loaded again, says why
+            parts.update(made)
+            self._is_clocked = view.is_clocked
+            self._made_s = now_s
+            if view.rows is not None:
+                changes.update(self._row_changes(view.rows, is_known=self._is_first and number == self._number))
+        is_known = self._is_first and number == self._number
+        changed = {id: text for id, text in parts.items() if self._is_new(id, text)}
+        if is_known:  # the page is as it was when the client got it, but for what is not of the model
+            changed = {id: text for id, text in changed.items() if id == f"part-{_NOTICE}"}
+        if changed:
+            changes["parts"] = changed
+        self._number, self._is_first = number, False
+        return {**changes, "number": number, "now": self._site.model.now_ms()} if changes else {}
+
+    def _is_new(self, id: str, text: str) -> bool:
+        checksum = zlib.crc32(text.encode("utf-8", "replace"))
+        is_new = self._sent.get(id) != checksum
+        self._sent[id] = checksum
+        return is_new
+
+    def _row_changes(self, rows: Mapping[str, Markup], *, is_known: bool) -> dict[str, Any]:
+        before, after = self._rows, {key: hash(row) for key, row in rows.items()}
+        self._rows = after
+        if is_known or (before == after and list(before) == list(after)):
+            return {}
+        changed = {key: rows[key] for key, checksum in after.items() if before.get(key) != checksum}
+        return {"rows": {"order": list(after), "html": changed}}
+
+
+def problem_view(status: int, text: str) -> View:
+    titles = {400: "This cannot be asked", 403: "Not allowed", 404: "Not found", 409: "Not possible"}
+    title = titles.get(status, "Not available now" if status == 503 else "Something went wrong")
+    return View("problem.html", title, {"text": one_line(text)}, status=status)
+
+
+async def compressed(
+    request: Request, text: str, status: int, content_type: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """The text as an answer, with gzip where the client takes it."""
+    body = text.encode("utf-8", "backslashreplace")
+    all_headers = {"Content-Type": content_type, "Vary": "Accept-Encoding, Accept", **(headers or {})}
+    if len(body) > _PLAIN_BYTES and accepts_gzip(request):
+        await asyncio.sleep(0)
+        body = gzip.compress(body, 4)
+        all_headers["Content-Encoding"] = "gzip"
+    return Response(body, status, all_headers)
+
+
+def accepts_gzip(request: Request) -> bool:
+    accepted = request.headers.get("accept-encoding", "").split(",")
+    return any(each.split(";")[0].strip().lower() == "gzip" for each in accepted)
+
+
+async def static_file(request: Request) -> Response:
+    """The style sheet or the script. Their addresses have a version, so that browsers keep them."""
+    found = _asset(request.path_params["name"])
+    if found is None:
+        return Response("not found\n", 404, media_type="text/plain")
+    text, content_type = found
+    is_versioned = request.query_params.get("v") == asset_version(request.path_params["name"])
+    keep = {"Cache-Control": "public, max-age=31536000, immutable"} if is_versioned else {}
+    return await compressed(request, text, 200, content_type, keep)
+
+
+@cache
+def _asset(name: str) -> tuple[str, str] | None:
+    if name not in _STATIC:
+        return None
+    package, path, content_type = _STATIC[name]
+    return resources.files(package).joinpath(path).read_text(encoding="utf-8"), content_type
+
+
+@cache
+def asset_version(name: str) -> str:
+    found = _asset(name)
+    assert found is not None
+    return f"{zlib.crc32(found[0].encode()):08x}"
+
+
+@cache
+def _environment() -> Environment:
+    made = environment(PackageLoader("statemachines.resourcemanager.web.pages", "templates"))
+    made.finalize = formats.clean
+    made.trim_blocks = made.lstrip_blocks = True
+    made.filters.update(formats.FILTERS)
+    made.globals.update(formats.GLOBALS)
+    return made
+
+
+def _block(template: Template, name: str, values: Mapping[str, Any]) -> str:
+    return "".join(template.blocks[name](template.new_context(dict(values)))).strip()

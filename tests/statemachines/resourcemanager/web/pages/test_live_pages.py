@@ -1,0 +1,126 @@
+"""Live updates: a page's own address as a stream of events, with what has changed and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from ....simulation.replays import TIMEOUT_S  # noqa: E402
+from ..front import Front, front, until  # noqa: E402
+from .test_page_contents import submit  # noqa: E402
+
+EVENTS = {"Accept": "text/event-stream"}
+
+
+@pytest.fixture
+def made() -> Iterator[Front]:
+    with front() as started:
+        yield started
+
+
+def number_of(page: str) -> int:
+    [found] = re.findall(r'data-number="(\d+)"', page)
+    return int(found)
+
+
+def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def test_a_new_application_reaches_the_list_and_old_rows_are_not_sent_again(made: Front) -> None:
+    first = submit(made, name="first", user="ann")
+    until(lambda: first in made.http.get("/cluster/apps").text, "it is listed")
+    with made.http.stream("GET", "/cluster/apps", params={"live": 0}, headers=EVENTS) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        changes = events(answer.iter_lines())
+        begin = next(each for each in changes if first in each.get("rows", {}).get("html", {}))
+        second = submit(made, name="second", user="ann")
+        later = next(each for each in changes if second in each.get("rows", {}).get("html", {}))
+
+    assert "part-figures" in begin["parts"]
+    assert later["rows"]["order"] == [second, first]
+    assert first not in later["rows"]["html"]
+    assert later["number"] > begin["number"]
+
+
+def test_a_client_that_has_the_present_page_is_sent_only_the_notice(made: Front) -> None:
+    app_id = submit(made, name="it", user="ann")
+    until(lambda: app_id in made.http.get("/cluster/apps").text, "it is listed")
+    first: dict[str, Any] = {}
+
+    def is_sent_to_a_client_that_is_up_to_date() -> bool:
+        number = number_of(made.http.get("/cluster/apps").text)
+        with made.http.stream("GET", "/cluster/apps", params={"live": number}, headers=EVENTS) as answer:
+            first.clear()
+            first.update(next(events(answer.iter_lines())))
+        return bool(first["number"] == number)
+
+    until(is_sent_to_a_client_that_is_up_to_date, "nothing changes between the page and the stream")
+    assert set(first["parts"]) == {"part-notice"}
+    assert "rows" not in first
+
+
+def test_while_the_handler_hangs_a_red_bar_says_what_it_does_and_since_when(made: Front) -> None:
+    pattern = (
+        r'<p class="alert">As of <time [^>]*>\d\d:\d\d:\d\d UTC</time>, [\d.]+ (?:ms|s) ago\. '
+        r"The handler thread has been in hang for \d+ s\. "
+        r'<a href="/cluster/dispatcher#ResourceManager">Its stack</a></p>'
+    )
+    with made.hanging(), made.http.stream("GET", "/cluster", params={"live": 0}, headers=EVENTS) as answer:
+        notices = (each.get("parts", {}).get("part-notice", "") for each in events(answer.iter_lines()))
+        notice = next(each for each in notices if "alert" in each)
+        page, stack = made.http.get("/cluster").text, made.http.get("/cluster/dispatcher").text
+
+    assert re.search(pattern, notice)
+    assert re.search(pattern, page)
+    assert "a mail: <strong>hang</strong>" in stack
+    assert "goes_on.wait" in stack
+    until(lambda: "The handler thread has been" not in made.http.get("/cluster").text, "the bar is gone")
+
+
+def test_reads_go_on_at_once_while_the_handler_hangs(made: Front) -> None:
+    app_id = submit(made, name="it", user="ann")
+    until(lambda: app_id in made.http.get("/cluster/apps").text, "it is listed")
+
+    with made.hanging():
+        until(lambda: 'class="alert"' in made.http.get("/cluster/about").text, "the handler is known to hang")
+        begun_s = time.monotonic()
+        answers = [made.http.get(path) for path in ("/cluster", "/cluster/nodes", f"/cluster/app/{app_id}")]
+        took_s = time.monotonic() - begun_s
+
+    assert [each.status_code for each in answers] == [200, 200, 200]
+    assert took_s < TIMEOUT_S / 2
+
+
+def test_a_stream_of_a_page_that_is_gone_says_so(made: Front) -> None:
+    path = "/cluster/app/application_1_0001"
+
+    with made.http.stream("GET", path, headers=EVENTS) as answer:
+        first = next(events(answer.iter_lines()))
+
+    assert first == {"gone": True}
+
+
+def test_a_stop_ends_the_streams() -> None:
+    with front() as made:
+        client = httpx.Client(base_url=str(made.door.url), timeout=TIMEOUT_S)
+        with client, client.stream("GET", "/cluster", headers=EVENTS) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith(": still here")
+            begun_s = time.monotonic()
+            made.daemon.stop()
+            took_s = time.monotonic() - begun_s
+            assert [line for line in lines if line.startswith("event: error")] == []
+
+    assert took_s < TIMEOUT_S / 2

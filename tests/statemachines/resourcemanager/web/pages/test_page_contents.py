@@ -1,0 +1,215 @@
+"""The pages' contents over HTTP: complete without JavaScript, small, and never with foreign markup."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from statemachines.resourcemanager import ApplicationSubmission, Resource
+
+from ....simulation.replays import TIMEOUT_S
+from ..front import NODE, NODE_ID, Front, front, until
+
+MARKUP = "<img src=x onerror=alert(1)>\"'&</td>"
+BIDI = "a\u202eb\u2066c\u200f"
+PAGES = ("/cluster", "/cluster/apps", "/cluster/nodes", "/cluster/scheduler", "/cluster/dispatcher", "/cluster/about")
+MOST_BYTES = 60_000
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Front]:
+    with front() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Front]:
+    """One node, and applications that wait: one ordinary, one whose every text is hostile."""
+    with front(NODE) as made:
+        submit(made, name="ordinary", user="ann")
+        submit(made, name=MARKUP + BIDI + "\x00\ud800", user="bob", tags=("t1",), application_type="<b>SPARK</b>")
+        submit(made, name="x" * 1_000_000, user="carl")
+        seen(made)
+        yield made
+
+
+def submit(made: Front, **fields: Any) -> str:
+    """Submit an application whose master no node can take; returns its id."""
+    app_id = made.manager.clients.get_new_application(timeout=TIMEOUT_S)
+    submission = ApplicationSubmission(application_id=app_id, am_resource=Resource(1_000_000, 1000), **fields)
+    return made.manager.clients.submit_application(submission, TIMEOUT_S)
+
+
+def seen(made: Front) -> None:
+    ids = made.apps()
+    until(lambda: all(id in made.http.get("/cluster/apps").text for id in ids), "the pages show them")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_whole_small_and_free_of_what_its_policy_forbids(busy: Front, path: str) -> None:
+    answer = busy.http.get(path)
+
+    assert answer.status_code == 200
+    assert answer.text.startswith("<!DOCTYPE html>")
+    assert answer.text.rstrip().endswith("</html>")
+    assert "script-src 'self'; style-src 'self'" in answer.headers["content-security-policy"]
+    assert " style=" not in answer.text
+    assert "<style" not in answer.text
+    assert not re.search(r"<script(?! src=\"/cluster/static/live\.js\?v=[0-9a-f]{8}\" defer>)", answer.text)
+    assert not re.search(r"\son\w+=", answer.text.replace("onerror=alert(1)", ""))
+    assert len(gzip.compress(answer.content)) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_cluster_without_applications_and_nodes_has_all_pages(empty: Front, path: str) -> None:
+    assert empty.http.get(path).status_code == 200
+
+
+def test_an_empty_list_says_so(empty: Front) -> None:
+    assert "No applications here yet." in empty.http.get("/cluster/apps").text
+    assert "No nodes here." in empty.http.get("/cluster/nodes").text
+
+
+def test_the_root_leads_to_the_cluster(busy: Front) -> None:
+    answer = busy.http.get("/", follow_redirects=False)
+
+    assert (answer.status_code, answer.headers["location"]) == (307, "/cluster")
+
+
+def test_hostile_names_are_texts_cut_and_without_unseen_characters(busy: Front) -> None:
+    text = busy.http.get("/cluster/apps").text
+
+    assert "<img src=x" not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    assert "<b>SPARK" not in text
+    assert not set(text) & set("\x00\u202e\u2066\u200f")
+    assert "xxx..." in text
+    assert len(text) < 100_000
+
+
+def test_every_application_has_its_page_and_its_history(busy: Front) -> None:
+    for app_id in busy.apps():
+        page = busy.http.get(f"/cluster/app/{app_id}")
+        entity = busy.http.get(f"/cluster/entity/{app_id}")
+
+        assert (page.status_code, entity.status_code) == (200, 200)
+        assert "<img src=x" not in page.text + entity.text
+        assert 'class="timeline"' in page.text
+        assert "APP_NEW_SAVED" in page.text
+        assert re.search(r'class="state now".*?ACCEPTED', entity.text, re.DOTALL)
+        assert len(page.text) < 100_000
+
+
+def test_the_page_of_a_waiting_application_says_why_in_a_full_sentence(busy: Front) -> None:
+    [app_id] = [each.application_id for each in busy.manager.clients.get_applications() if each.user == "ann"]
+    [report] = busy.manager.clients.get_waiting([app_id])
+    assert report.sentence is not None
+
+    page, listed = busy.http.get(f"/cluster/app/{app_id}").text, busy.http.get("/cluster/apps").text
+
+    assert report.sentence.replace("'", "&#39;") in page
+    assert f"{report.sentence[:77]}..." in listed
+
+
+def test_a_nodes_page_shows_its_use_and_history(busy: Front) -> None:
+    text = busy.http.get(f"/cluster/node/{NODE_ID}").text
+
+    assert "of 4 GB" in text
+    assert "STARTED" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/cluster/nowhere", 404),
+        ("/cluster/apps/DANCING", 404),
+        ("/cluster/app/application_1_1", 404),
+        ("/cluster/app/..%2F..%2Fetc", 404),
+        ("/cluster/node/n9:1", 404),
+        ("/cluster/entity/nobody", 404),
+        ("/cluster/apps?sort=colour", 400),
+        ("/cluster/apps?order=up", 400),
+        ("/cluster/apps?after=%00%ff", 400),
+        ("/cluster/apps?after=WyJ4Il0", 400),
+        ("/cluster/scheduler?partition=nowhere", 404),
+        ("/cluster/dispatcher?sort=colour", 400),
+        ("/cluster?user.name=a%20b", 400),
+    ],
+)
+def test_what_is_not_there_or_makes_no_sense_is_a_page_too(busy: Front, path: str, status: int) -> None:
+    answer = busy.http.get(path)
+
+    assert answer.status_code == status
+    assert "<h1>" in answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_the_list_is_filtered_searched_and_sorted_by_the_address(busy: Front) -> None:
+    def names(query: str) -> list[str]:
+        return re.findall(r'<td class="c2"><bdi>(ann|bob|carl)</bdi>', busy.http.get(f"/cluster/apps{query}").text)
+
+    assert names("") == ["carl", "bob", "ann"]
+    assert names("?sort=user") == ["ann", "bob", "carl"]
+    assert names("?sort=user&order=desc") == ["carl", "bob", "ann"]
+    assert names("?user=bob") == ["bob"]
+    assert names("?q=ORDINARY") == ["ann"]
+    assert names("/ACCEPTED") == ["carl", "bob", "ann"]
+    assert names("/FINISHED") == []
+
+
+def test_the_filtered_list_is_also_csv_without_formulas(busy: Front) -> None:
+    app_id = submit(busy, name="=HYPERLINK(1)", user="dave")
+    until(lambda: app_id in busy.http.get("/cluster/apps").text, "it is listed")
+
+    answer = busy.http.get("/cluster/apps?user=dave&format=csv")
+
+    [row] = list(csv.DictReader(io.StringIO(answer.text)))
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert (row["id"], row["name"], row["state"]) == (app_id, "'=HYPERLINK(1)", "ACCEPTED")
+
+
+def test_about_hides_what_names_secrets(busy: Front) -> None:
+    text = busy.http.get("/cluster/about").text
+
+    assert "&#34;tokens_file&#34;: null" in text
+    assert "Apache-2.0" in text
+
+
+@pytest.mark.parametrize(("name", "most"), [("style.css", 20_000), ("live.js", 20_000)])
+def test_the_style_sheet_and_the_script_are_small_and_kept_by_browsers(busy: Front, name: str, most: int) -> None:
+    [address] = set(re.findall(rf"/cluster/static/{re.escape(name)}\?v=\w+", busy.http.get("/cluster").text))
+
+    kept, plain = busy.http.get(address), busy.http.get(f"/cluster/static/{name}")
+
+    assert len(kept.content) <= most
+    assert "immutable" in kept.headers["cache-control"]
+    assert plain.headers["cache-control"] == "no-store"
+    assert busy.http.get("/cluster/static/other.js").status_code == 404
+
+
+def test_gzip_is_used_where_the_client_takes_it(busy: Front) -> None:
+    zipped = busy.http.get("/cluster")
+    plain = busy.http.get("/cluster", headers={"Accept-Encoding": "identity"})
+
+    assert zipped.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert "Accept-Encoding" in zipped.headers["vary"]
+
+
+def test_the_dispatchers_page_shows_types_and_says_when_the_ops_api_is_off(busy: Front) -> None:
+    text = busy.http.get("/cluster/dispatcher").text
+    with front(ops={"enabled": False}) as other:
+        off = other.http.get("/cluster/dispatcher")
+
+    assert "APP_NEW_SAVED" in text
+    assert (off.status_code, "ops.enabled is false" in off.text) == (404, True)

@@ -1,0 +1,118 @@
+"""Parts of pages by themselves: the timeline, curves, formats, and what is known of why applications wait."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection
+from concurrent.futures import Future
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
+from statemachines.resourcemanager.web.pages import formats, timeline
+from statemachines.resourcemanager.web.pages.histories import Move
+from statemachines.resourcemanager.web.waits import Waits
+
+
+def bars(svg: str) -> list[tuple[str, float, float]]:
+    """Style, x and width of each bar."""
+    found = re.findall(r'<rect class="(\w+)" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg)
+    return [(style, float(x), float(width)) for style, x, width in found]
+
+
+def test_a_timeline_shows_each_stretch_on_one_axis() -> None:
+    row = timeline.row_of(
+        "app", "application_1_0001", [Move(100, "ACCEPTED"), Move(600, "RUNNING"), Move(1100, "FINISHED")]
+    )
+    assert row is not None
+
+    svg = timeline.draw([row], now_ms=9999, begin_ms=100, end_ms=1100)
+
+    assert bars(svg) == [("wait", 190.0, 405.0), ("good", 595.0, 405.0)]
+    assert "RUNNING for 500 ms, from 00:00:00 UTC, then FINISHED" in svg
+
+
+def test_what_goes_on_reaches_to_now_and_what_failed_is_marked() -> None:
+    live = timeline.row_of("live", "a", [Move(0, "RUNNING")])
+    failed = timeline.row_of("failed", "b", [Move(0, "RUNNING"), Move(500, "KILLED")])
+    assert live is not None
+    assert failed is not None
+
+    svg = timeline.draw([live, failed], now_ms=1000, begin_ms=0, end_ms=None)
+
+    assert bars(svg) == [("run", 190.0, 810.0), ("bad", 190.0, 405.0)]
+
+
+def test_titles_in_a_timeline_are_texts() -> None:
+    row = timeline.row_of("<b>", "<script>", [Move(0, "<i>")])
+    assert row is not None
+
+    svg = timeline.draw([row], now_ms=1, begin_ms=0, end_ms=None)
+
+    assert not re.search(r"<(b|script|i)>", svg)
+
+
+@pytest.mark.parametrize("span_ms", [0, 1, 999, 60_000, 10**7, 10**9, 10**12])
+def test_an_axis_has_a_few_marks_whatever_its_length(span_ms: int) -> None:
+    row = timeline.row_of("a", "a", [Move(0, "RUNNING")])
+    assert row is not None
+
+    svg = timeline.draw([row], now_ms=span_ms, begin_ms=0, end_ms=None)
+
+    assert 1 <= svg.count("<line") <= 12
+
+
+def test_texts_from_outside_are_cut_and_show_unseen_characters() -> None:
+    assert formats.shown("x" * 100, 10) == "xxxxxxx..."
+    assert formats.shown("a\u202eb\x00\ud800", 80) == r"a\u202eb\x00\ud800"
+    assert formats.paragraph("one\ntwo\x1b<b>") == "one\ntwo\\x1b&lt;b&gt;"
+    assert formats.moment(10**18) == formats.NOTHING
+
+
+def test_a_curve_of_one_value_is_empty() -> None:
+    assert "<path" not in formats.sparkline([1.0])
+    assert formats.sparkline([0.0, 2.0, 1.0]).count("<path") == 2
+
+
+def waiting(app_id: str, sentence: str) -> WaitingReport:
+    return WaitingReport(app_id, 0, WaitReason(WaitCause.NO_ROOM, sentence))
+
+
+def test_why_applications_wait_is_kept_for_a_second_and_longer_when_nothing_is_told() -> None:
+    questions: list[tuple[str, ...]] = []
+    is_told = True
+
+    def ask(ids: Collection[str]) -> Future[list[WaitingReport]]:
+        questions.append(tuple(ids))
+        answer: Future[list[WaitingReport]] = Future()
+        if is_told:
+            answer.set_result([waiting(each, f"answer {len(questions)}") for each in ids if each != "gone"])
+        else:
+            answer.set_exception(TimeoutError("the handler thread hangs"))
+        return answer
+
+    async def course() -> list[dict[str, str | None]]:
+        nonlocal is_told
+        waits, seen = Waits(ask), []
+
+        async def look() -> None:
+            found = await waits.known(["a", "gone"])
+            seen.append({id: report.sentence for id, report in found.items()})
+
+        await look()
+        await look()
+        is_told = False
+        for each in list(waits.kept):
+            waits.kept[each] = waits.kept[each][0] - 10, waits.kept[each][1]
+        await look()
+        return seen
+
+    seen = asyncio.run(course())
+
+    assert seen == [{"a": "answer 1"}] * 3
+    assert questions[0] == ("a", "gone")
+    assert "a" not in questions[1]

@@ -1,0 +1,182 @@
+"""The pages in a real browser: at every width and in both schemes, with nothing on the console, and live.
+
+Pictures go to the folder in ARTIFACTS_DIR, if that is set, to be looked at.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from statemachines.resourcemanager import ApplicationSubmission, Resource
+
+from .....pipeline.spark.report.page.browser import Browser
+from ....simulation.replays import TIMEOUT_S
+from ..front import NODE, NODE_ID, Front, front, until
+from .test_page_contents import MARKUP, MOST_BYTES, submit
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDTHS = (390, 1280, 2560)
+MANY = 10_000
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM, tmp_path_factory.mktemp("chromium") / "profile") as started:
+        network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        started("Network.emulateNetworkConditions", offline=False, **network)
+        yield started
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("ARTIFACTS_DIR") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def show(browser: Browser, made: Front, path: str, width: int = 1280, scheme: str = "light") -> None:
+    browser("Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False)
+    browser("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser("Page.navigate", url=f"{made.door.url}{path}")
+    until(lambda: browser.value("document.readyState") == "complete", f"{path} is loaded")
+    live = "!document.documentElement.dataset.follow || document.getElementById('live').textContent === 'live'"
+    until(lambda: browser.value("location.pathname + location.search") == path and browser.value(live), "it is live")
+
+
+def overflow(browser: Browser) -> int:
+    return int(browser.value("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def fill(made: Front, count: int) -> None:
+    """Submit applications that wait for ever."""
+    clients, size = made.manager.clients, Resource(1_000_000, 1000)
+    ids = [clients.get_new_application(timeout=TIMEOUT_S) for _ in range(count)]
+    stored = [
+        clients.submit_application_later(
+            ApplicationSubmission(application_id=id, am_resource=size, name=f"job {number}", user=f"user{number % 7}")
+        )
+        for number, id in enumerate(ids)
+    ]
+    for each in stored:
+        each.result(TIMEOUT_S * 10)
+    until(lambda: len(made.door.app.state.rm.model.apps) == count, "all are published")
+
+
+@pytest.fixture(scope="module", params=[0, 1, MANY])
+def filled(request: pytest.FixtureRequest) -> Iterator[Front]:
+    with front(NODE, max_completed_applications=MANY, web={"refresh_ms": 250}) as made:
+        fill(made, request.param)
+        yield made
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_page_fits_every_width_and_says_nothing_on_the_console(
+    browser: Browser, filled: Front, pictures: Path, width: int, scheme: str
+) -> None:
+    apps = list(filled.door.app.state.rm.model.apps)
+    about_one = (
+        [f"/cluster/app/{apps[0]}", f"/cluster/entity/{apps[0]}", f"/cluster/app/{apps[0]}/kill"] if apps else []
+    )
+    pages = ("", "/apps", "/nodes", f"/node/{NODE_ID}", "/scheduler", "/dispatcher", "/about")
+    for path in (*(f"/cluster{each}" for each in pages), *about_one):
+        show(browser, filled, path, width, scheme)
+
+        assert overflow(browser) <= 0, path
+        picture = f"{len(apps)}-{width}-{scheme}{path.replace('/', '-').replace(':', '_')}.png"
+        browser.screenshot(pictures / picture)
+    assert browser.problems == []
+
+
+@pytest.mark.parametrize("path", ["/cluster", "/cluster/apps?sort=name", "/cluster/nodes", "/cluster/scheduler"])
+def test_a_page_is_small_however_many_applications_there_are(filled: Front, path: str) -> None:
+    page = filled.http.get(path)
+
+    assert len(gzip.compress(page.content)) <= MOST_BYTES
+    assert page.text.count("<tr data-key=") <= 100
+
+
+def test_all_rows_of_a_long_list_are_reached_by_its_links(filled: Front) -> None:
+    seen: list[str] = []
+    path: str | None = "/cluster/apps?sort=name&order=asc"
+    while path is not None:
+        text = filled.http.get(path).text
+        seen += re.findall(r'<tr data-key="([^"]+)"', text)
+        following = re.search(r'<a rel="next" href="([^"]+)"', text)
+        path = html.unescape(following[1]) if following else None
+
+    assert sorted(seen) == sorted(filled.door.app.state.rm.model.apps)
+    assert len(seen) == len(set(seen))
+
+
+def test_the_list_follows_what_happens_and_shows_times_in_the_viewers_zone(browser: Browser) -> None:
+    with front(NODE) as made:
+        browser("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+        try:
+            first = submit(made, name=MARKUP, user="ann")
+            until(lambda: first in made.http.get("/cluster/apps").text, "it is listed")
+            show(browser, made, "/cluster/apps")
+            browser.value("document.getElementById('q').focus(); 1")
+            second = submit(made, name="second", user="ann")
+
+            rows = "[...document.querySelectorAll('#rows tr')].map(each => each.dataset.key).join()"
+            until(lambda: browser.value(rows) == f"{second},{first}", "the new one is on top")
+            title = browser.value("document.querySelector('#rows time').title")
+            focus = browser.value("document.activeElement.id")
+        finally:
+            browser("Emulation.setTimezoneOverride", timezoneId="")
+
+    assert "India Standard Time" in title
+    assert focus == "q"
+    assert browser.value("document.querySelectorAll('#rows img').length") == 0
+    browser.problems.clear()  # the server has ended
+
+
+def test_the_buttons_work_in_a_browser(browser: Browser) -> None:
+    with front(NODE) as made:
+        app_id = submit(made, name="it", user="dr.who")
+        until(lambda: app_id in made.http.get("/cluster/apps").text, "it is listed")
+        show(browser, made, f"/cluster/app/{app_id}/kill")
+        browser.value("setTimeout(() => document.querySelector('form').requestSubmit(), 0); 1")
+
+        until(lambda: browser.value("location.pathname") == f"/cluster/app/{app_id}", "it leads back")
+        until(lambda: made.state(app_id) == "KILLED", "it is killed")
+        text = "document.body ? document.body.innerText : ''"
+        until(lambda: "killed by user dr.who" in str(browser.value(text)), "the page shows it")
+    browser.problems.clear()  # the server has ended
+
+
+def test_without_javascript_the_page_is_whole_and_says_utc(browser: Browser) -> None:
+    with front(NODE) as made:
+        app_id = submit(made, name="it", user="dr.who")
+        until(lambda: app_id in made.http.get("/cluster/apps").text, "it is listed")
+        browser("Emulation.setScriptExecutionDisabled", value=True)
+        try:
+            browser("Page.navigate", url=f"{made.door.url}/cluster/apps")
+            until(lambda: app_id in str(browser.value("document.body ? document.body.innerText : ''")), "it is shown")
+            text = browser.value("document.querySelector('#rows time').textContent")
+            footer = browser.value("document.querySelector('footer').innerText")
+        finally:
+            browser("Emulation.setScriptExecutionDisabled", value=False)
+
+    assert text.endswith(" UTC")
+    assert "reload the page" in footer
+    browser.problems.clear()  # the server has ended

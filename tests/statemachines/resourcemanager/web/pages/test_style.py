@@ -1,0 +1,74 @@
+"""The shared style sheet: legible in both schemes, small, and without anything from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import statemachines.drawing
+
+SHEET = (Path(statemachines.drawing.__file__).parent / "style.css").read_text(encoding="utf-8")
+MOST_BYTES = 20_000
+TEXT_AA = 4.5
+GRAPHIC_AA = 3.0
+
+TEXT_ON_GROUNDS = [
+    *product(("text", "soft", "accent"), ("paper", "ground")),
+    *product(("text", "accent", "soft"), ("tint",)),
+    *[("text", "track"), ("accent", "tint"), ("good", "good-tint"), ("warn", "warn-tint"), ("bad", "bad-tint")],
+    *product(("good", "warn", "bad"), ("paper", "ground")),
+    *[("bar-text", "bar"), ("bar-soft", "bar"), ("paper", "accent")],
+]
+GRAPHICS_ON_GROUNDS = [("strong", "paper"), ("fill", "paper"), ("accent", "ground"), ("text", "track")]
+
+
+def colours(scheme: str) -> dict[str, str]:
+    """The names of one scheme; the dark one replaces those of the light one."""
+    blocks = re.findall(r":root \{(.*?)\}", SHEET, re.DOTALL)
+    light = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[0]))
+    return light if scheme == "light" else {**light, **dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[1]))}
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_contrast_of_black_and_white_is_21() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("text", "ground"), TEXT_ON_GROUNDS)
+def test_text_has_the_contrast_of_wcag_aa(scheme: str, text: str, ground: str) -> None:
+    names = colours(scheme)
+
+    assert contrast(names[text], names[ground]) >= TEXT_AA
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("mark", "ground"), GRAPHICS_ON_GROUNDS)
+def test_what_is_drawn_has_the_contrast_of_wcag_aa(scheme: str, mark: str, ground: str) -> None:
+    names = colours(scheme)
+
+    assert contrast(names[mark], names[ground]) >= GRAPHIC_AA
+
+
+def test_the_sheet_is_small_and_loads_nothing() -> None:
+    assert len(SHEET.encode()) <= MOST_BYTES
+    assert "url(" not in SHEET
+    assert "@import" not in SHEET
+
+
+def test_every_colour_that_is_used_is_declared() -> None:
+    assert set(re.findall(r"var\(--([\w-]+)\)", SHEET)) <= set(colours("dark"))

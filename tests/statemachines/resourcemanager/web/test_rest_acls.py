@@ -1,0 +1,161 @@
+"""Who may do what over HTTP: one table for each way to know users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
+from dispatcher.web.tokens import add_line, new_token
+
+from .front import NODE, NODE_ID, Front, bearer, front, submission, until
+
+QUEUES = {
+    "kind": "capacity",
+    "acl_submit_applications": " ",
+    "acl_administer_queue": " ",
+    "queues": [
+        {
+            "name": "a",
+            "capacity": 50,
+            "acl_submit_applications": "owner,other,modifier",
+            "acl_administer_queue": "queue-admin",
+        },
+        {"name": "b", "capacity": 50, "acl_submit_applications": "owner,modifier"},
+    ],
+}
+ADMINS = "cluster-admin"
+TOKENS = {
+    **dict.fromkeys(("owner", "other", "modifier", "viewer", "queue-admin", "cluster-admin"), "user"),
+    "looker": "view",
+    "admin-by-role": "admin",
+}
+ACLS = {"VIEW_APP": "viewer", "MODIFY_APP": "modifier"}
+LIFETIME = {"timeout": {"type": "LIFETIME", "expiryTime": "2099-01-01T00:00:00.000Z"}}
+
+KILL, PRIORITY, TIMEOUT, MOVE, SUBMIT, NODES, WAITING, ACCESS = range(8)
+"""What is tried, in the order of a table's columns."""
+
+SIMPLE = {
+    #                 kill prio time move subm node wait access
+    "owner": "        yes  yes  yes  yes  yes  no   yes  no",
+    "other": "        no   no   no   no   yes  no   no   no",
+    "viewer": "       no   no   no   no   no   no   yes  no",
+    "modifier": "     yes  yes  yes  yes  yes  no   no   no",
+    "queue-admin": "  yes  yes  yes  no   yes  no   yes  yes",
+    "cluster-admin": "yes  yes  yes  yes  yes  yes  yes  yes",
+    "stranger": "     no   no   no   no   no   no   no   no",
+}
+TOKEN = {
+    **{name: row for name, row in SIMPLE.items() if name != "stranger"},
+    "looker": "       no   no   no   no   no   no   no   no",
+    "admin-by-role": "yes  yes  yes  yes  yes  yes  yes  yes",
+}
+
+Access = Callable[[str], dict[str, Any]]
+"""What makes a request one of this user."""
+
+
+@pytest.fixture(scope="module", params=["simple", "token"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Access]]:
+    web: dict[str, Any] = {}
+    tokens: dict[str, str] = {}
+    if request.param == "token":
+        path: Path = tmp_path_factory.mktemp("tokens") / "tokens"
+        for name, role in TOKENS.items():
+            tokens[name], line = new_token(name, role)  # type: ignore[arg-type]
+            add_line(path, line)
+        web = {"tokens_file": str(path)}
+
+    def access(user: str) -> dict[str, Any]:
+        return {"headers": bearer(tokens[user])} if tokens else {"params": {"user.name": user}}
+
+    with front(NODE, scheduler=QUEUES, admin_acl=ADMINS, web=web, token=tokens.get("admin-by-role")) as made:
+        yield made, access
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    for kind, table in (("simple", SIMPLE), ("token", TOKEN)):
+        for user, row in table.items():
+            yield kind, user, row
+
+
+@pytest.mark.parametrize(("cluster", "user", "row"), list(rows()), indirect=["cluster"])
+def test_what_a_user_may_do(cluster: tuple[Front, Access], user: str, row: str) -> None:
+    made, access = cluster
+    expected = [each == "yes" for each in row.split()]
+
+    found = [_may(made, access, user, what) for what in range(len(expected))]
+
+    assert found == expected
+
+
+def _may(made: Front, access: Access, user: str, what: int) -> bool:
+    """Try it; refusals are 403 and change nothing."""
+    app_id = _waiting_app(made, access)
+    as_user = access(user)
+    params = as_user.pop("params", {})
+    if what == SUBMIT:
+        answer = _submission(made, {**as_user, "params": params})
+    elif what == NODES:
+        resource = {"resource": {"memory": 4096, "vCores": 4}}
+        answer = made.post(f"/nodes/{NODE_ID}/resource", resource, params=params, **as_user)
+    elif what == WAITING:
+        answer = made.http.get(f"/api/v1/apps/{app_id}/waiting", params=params, **as_user)
+    elif what == ACCESS:
+        params = {**params, "queue-acl-type": "SUBMIT_APPLICATIONS", "user": "owner"}
+        answer = made.get("/queues/a/access", params=params, **as_user)
+    else:
+        path, body = {
+            KILL: ("state", {"state": "KILLED"}),
+            PRIORITY: ("priority", {"priority": 5}),
+            TIMEOUT: ("timeout", LIFETIME),
+            MOVE: ("queue", {"queue": "b"}),
+        }[what]
+        answer = made.put(f"/apps/{app_id}/{path}", body, params=params, **as_user)
+    made.http.cookies.clear()
+    report = made.manager.clients.get_application_report(app_id)
+    if answer.status_code == 403:
+        assert (report.state, report.priority, report.queue, report.deadline_ms) == ("ACCEPTED", 0, "a", None)
+    else:
+        assert answer.status_code in (200, 202), answer.text
+    made.manager.clients.force_kill_application(app_id)
+    return answer.status_code != 403
+
+
+def _submission(made: Front, as_user: dict[str, Any]) -> Any:
+    """To queue a; the id is not the user's to get, where its role lets it only view."""
+    app_id = made.manager.clients.get_new_application()
+    return made.post("/apps", submission(app_id, queue="a", resource={"memory": 1}), **as_user)
+
+
+def _waiting_app(made: Front, access: Access) -> str:
+    """An application of `owner` in queue a, which waits: its master registers by itself, and never does."""
+    app_id = made.manager.clients.get_new_application()
+    acls = {"entry": [{"key": key, "value": value} for key, value in ACLS.items()]}
+    spec = {"am-container-spec": {"application-acls": acls}, "unmanaged-AM": True}
+    answer = made.post("/apps", submission(app_id, queue="a", **spec), **access("owner"))
+    assert answer.status_code == 202, answer.text
+    made.http.cookies.clear()
+    until(lambda: made.door.app.state.rm.model.apps[app_id].state == "ACCEPTED", "it waits")
+    return app_id
+
+
+def test_without_lists_everyone_may_do_everything_unless_tokens_prove_who_calls(tmp_path: Path) -> None:
+    path, tokens = tmp_path / "tokens", {}
+    for name in ("ann", "bob"):
+        tokens[name], line = new_token(name, "user")
+        add_line(path, line)
+    with front() as named, front(web={"tokens_file": str(path)}, token=tokens["ann"]) as proven:
+        kill = {"state": "KILLED"}
+        by_name = named.put(f"/apps/{named.submit('ann')}/state", kill, params={"user.name": "bob"})
+        anns = proven.submit(headers=bearer(tokens["ann"]))
+        by_bob = proven.put(f"/apps/{anns}/state", kill, headers=bearer(tokens["bob"]))
+        by_ann = proven.put(f"/apps/{anns}/state", kill, headers=bearer(tokens["ann"]))
+
+    assert (by_name.status_code, by_bob.status_code, by_ann.status_code) == (200, 403, 200)

@@ -1,0 +1,359 @@
+"""Users over HTTP: whom a client names, whom it proves to be, and what it may change."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import grp
+import logging
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
+from dispatcher.web.config import ROLES  # noqa: E402
+from dispatcher.web.tokens import add_line, new_token  # noqa: E402
+from statemachines.resourcemanager.web.groups import Groups, groups_of_machine  # noqa: E402
+from statemachines.resourcemanager.web.shared import RMWeb  # noqa: E402
+
+from .front import Front, bearer, front, message, submission, until  # noqa: E402
+
+NEW = "/apps/new-application"
+
+
+@pytest.fixture(scope="module")
+def simple() -> Iterator[Front]:
+    with front() as made:
+        yield made
+
+
+@pytest.fixture
+def fresh(simple: Front) -> Front:
+    """Without cookies of the test before."""
+    simple.http.cookies.clear()
+    return simple
+
+
+def owner(made: Front, app_id: str) -> str:
+    return made.manager.clients.get_application_report(app_id).user
+
+
+def submit_as_it_is(made: Front, **more: Any) -> str:
+    """Submit with the client's own cookies and headers; returns the owner."""
+    app_id = made.new_id(**more)
+    answer = made.post("/apps", submission(app_id), **more)
+    assert answer.status_code == 202, answer.text
+    return owner(made, app_id)
+
+
+# -- auth simple -------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_names_no_user_is_the_static_user(fresh: Front) -> None:
+    assert submit_as_it_is(fresh) == "dr.who"
+
+
+def test_the_user_is_whom_the_address_names(fresh: Front) -> None:
+    assert submit_as_it_is(fresh, params={"user.name": "alice"}) == "alice"
+
+
+@pytest.mark.parametrize("path", ["/cluster", "/ws/v1/cluster/info", "/nowhere"])
+def test_a_client_that_names_its_user_gets_a_cookie_and_is_that_user_from_then_on(fresh: Front, path: str) -> None:
+    answer = fresh.http.get(path, params={"user.name": "alice"})
+
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("hadoop.auth=u=alice&p=alice&t=simple&e=")
+    assert {"Path=/", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+    assert submit_as_it_is(fresh) == "alice"
+    assert submit_as_it_is(fresh, params={"user.name": "bob"}) == "bob"  # the address goes first
+
+
+def test_a_client_that_names_no_user_gets_no_cookie(fresh: Front) -> None:
+    assert "set-cookie" not in fresh.http.get("/cluster").headers
+
+
+def test_a_cookie_with_a_wrong_signature_is_ignored_and_logged(fresh: Front, caplog: pytest.LogCaptureFixture) -> None:
+    forged = {"Cookie": "hadoop.auth=u=admin&p=admin&t=simple&e=99999999999999&s=AAAA"}
+
+    with caplog.at_level(logging.WARNING, "statemachines.resourcemanager.web.users"):
+        found = submit_as_it_is(fresh, headers=forged)
+
+    assert found == "dr.who"
+    assert "its signature is wrong" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a b", "a;b", "é", "x" * 300, "\n"])
+def test_what_is_no_user_s_name_is_an_error(fresh: Front, name: str) -> None:
+    answer = fresh.post(NEW, params={"user.name": name})
+
+    assert answer.status_code == 400
+    assert "user.name" in message(answer)
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_user_may_be_required() -> None:
+    with front(web={"require_user": True}) as made:
+        nobody = made.post(NEW)
+        reading = made.get("/info")
+        named = made.post(NEW, params={"user.name": "alice"})
+        by_cookie = made.post(NEW)
+
+    assert nobody.status_code == 401
+    assert "user.name" in message(nobody)
+    assert (reading.status_code, named.status_code, by_cookie.status_code) == (200, 200, 200)
+
+
+def test_with_a_secret_file_cookies_outlive_a_restart(tmp_path: Path) -> None:
+    web = {"cookie_secret_file": str(tmp_path / "secret")}
+    with front(web=web) as first:
+        cookie = first.http.get("/cluster", params={"user.name": "alice"}).cookies["hadoop.auth"]
+    with front(web=web) as second:
+        kept = submit_as_it_is(second, headers={"Cookie": f"hadoop.auth={cookie}"})
+    with front() as other:
+        lost = submit_as_it_is(other, headers={"Cookie": f"hadoop.auth={cookie}"})
+
+    assert (kept, lost) == ("alice", "dr.who")
+
+
+def test_a_read_only_address_changes_nothing() -> None:
+    with front(web={"read_only": True}) as made:
+        app_id = made.manager.clients.get_new_application()
+        answers = [
+            made.post(NEW),
+            made.post("/apps", submission(app_id)),
+            made.put(f"/apps/{app_id}/state", {"state": "KILLED"}),
+            made.http.post("/ops/v1/stop"),
+            made.http.delete("/ws/v1/cluster/delegation-token"),
+        ]
+        reading = made.get("/info")
+        apps = made.apps()
+
+    assert [each.status_code for each in answers] == [403] * len(answers)
+    assert "web.read_only" in message(answers[0])
+    assert (reading.status_code, apps) == (200, set())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "null"},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Host": "evil.example"},
+    ],
+)
+def test_a_page_of_another_origin_can_change_nothing(fresh: Front, headers: dict[str, str]) -> None:
+    app_id = fresh.submit("alice")
+    before = fresh.apps()
+    new_id = fresh.new_id()
+    fresh.http.get("/cluster", params={"user.name": "alice"})  # the browser has her cookie
+
+    submitted = fresh.post("/apps", submission(new_id), headers=headers)
+    killed = fresh.put(f"/apps/{app_id}/state", {"state": "KILLED"}, headers=headers)
+
+    assert {submitted.status_code, killed.status_code} <= {403, 415, 421}
+    assert fresh.apps() == before
+    assert fresh.state(app_id) != "KILLED"
+
+
+def test_reading_changes_nothing_whatever_the_address_says(fresh: Front) -> None:
+    app_id = fresh.submit()
+    before = fresh.apps()
+
+    for path in (NEW, "/apps", f"/apps/{app_id}/state", f"/apps/{app_id}/timeout"):
+        fresh.get(path, params={"state": "KILLED", "_method": "PUT", "user.name": "alice"})
+
+    assert fresh.apps() == before
+    assert fresh.state(app_id) != "KILLED"
+
+
+# -- auth token --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def with_tokens(folder: Path, **settings: Any) -> Iterator[tuple[Front, dict[str, str]]]:
+    """A door that wants tokens, and the tokens by user: viewer, user, admin, each with the role of the name."""
+    path = folder / "tokens"
+    tokens = {}
+    for name, role in zip(("viewer", "ann", "root", "dr.who"), (*ROLES, "user"), strict=True):
+        tokens[name], line = new_token(name, role)  # type: ignore[arg-type]
+        add_line(path, line)
+    web = {"tokens_file": str(path), **settings.pop("web", {})}
+    with front(web=web, token=tokens["root"], **settings) as made:
+        yield made, tokens
+
+
+@pytest.fixture(scope="module")
+def proven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, dict[str, str]]]:
+    with with_tokens(tmp_path_factory.mktemp("tokens")) as made:
+        yield made
+
+
+def test_without_a_token_nothing_is_answered(proven: tuple[Front, dict[str, str]]) -> None:
+    made, _ = proven
+
+    assert made.post(NEW).status_code == 401
+    assert made.post(NEW, params={"user.name": "root"}).status_code == 401
+
+
+def test_the_user_is_the_token_s_and_user_name_is_ignored(proven: tuple[Front, dict[str, str]]) -> None:
+    made, tokens = proven
+
+    answer = made.http.get("/cluster", params={"user.name": "root"}, headers=bearer(tokens["ann"]))
+    found = submit_as_it_is(made, params={"user.name": "root"}, headers=bearer(tokens["ann"]))
+
+    assert found == "ann"
+    assert "set-cookie" not in answer.headers
+
+
+def test_the_role_view_may_change_nothing(proven: tuple[Front, dict[str, str]]) -> None:
+    made, tokens = proven
+
+    answer = made.post(NEW, headers=bearer(tokens["viewer"]))
+
+    assert answer.status_code == 403
+    assert "role user is required; viewer has role view" in message(answer)
+
+
+def test_the_static_user_may_change_nothing(proven: tuple[Front, dict[str, str]]) -> None:
+    made, tokens = proven
+
+    by_token = made.post(NEW, headers=bearer(tokens["dr.who"]))
+    by_name = made.post(NEW, params={"user.name": "dr.who"}, headers=bearer(tokens["root"]))
+
+    assert (by_token.status_code, by_name.status_code) == (403, 403)
+    assert "default static user" in message(by_token)
+
+
+def test_an_administrator_acts_for_another_user_and_the_audit_log_says_so(
+    proven: tuple[Front, dict[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    made, tokens = proven
+    access = bearer(tokens["root"])
+
+    with caplog.at_level(logging.INFO, "dispatcher.audit"):
+        found = submit_as_it_is(made, params={"user.name": "bob"}, headers=access)
+        until(lambda: "Submit" in caplog.text, "it is logged")
+
+    [line] = [each.message for each in caplog.records if "Submit" in each.message]
+    assert found == "bob"
+    assert line.startswith("USER=bob\tBY=root\tIP=127.0.0.1\tOPERATION=Submit Application Request\tTARGET=application_")
+    assert line.endswith("RESULT=SUCCESS")
+
+
+def test_one_who_acts_for_another_user_has_that_user_s_rights(proven: tuple[Front, dict[str, str]]) -> None:
+    made, tokens = proven
+    app_id = made.submit(headers=bearer(tokens["ann"]))
+
+    as_bob = made.put(
+        f"/apps/{app_id}/state", {"state": "KILLED"}, params={"user.name": "bob"}, headers=bearer(tokens["root"])
+    )
+    as_root = made.put(f"/apps/{app_id}/state", {"state": "KILLED"}, headers=bearer(tokens["root"]))
+
+    assert (as_bob.status_code, as_root.status_code) == (403, 200)
+
+
+def test_hadoop_s_cookie_says_nothing_under_auth_token(proven: tuple[Front, dict[str, str]]) -> None:
+    made, tokens = proven
+    with front() as other:
+        cookie = other.http.get("/cluster", params={"user.name": "root"}).cookies["hadoop.auth"]
+
+    found = submit_as_it_is(made, headers={**bearer(tokens["ann"]), "Cookie": f"hadoop.auth={cookie}"})
+
+    assert found == "ann"
+
+
+# -- the audit log -----------------------------------------------------------------------------------------------------
+
+
+def test_refusals_are_in_the_audit_log_with_user_target_and_reason(
+    fresh: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "dispatcher.audit"):
+        fresh.put("/apps/application_1_0001/state", {"state": "KILLED"}, params={"user.name": "eve"})
+        until(lambda: "Kill" in caplog.text, "it is logged")
+
+    [line] = [each.message for each in caplog.records if "Kill" in each.message]
+    assert "USER=eve\t" in line
+    assert "TARGET=application_1_0001\tRESULT=FAILURE\tDESCRIPTION=404: app with id" in line
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_in_a_list_lets_its_members_in() -> None:
+    with front(scheduler={"acl_submit_applications": " etl", "acl_administer_queue": " "}) as made:
+        rm: RMWeb = made.door.app.state.rm
+        members = {"ann": frozenset({"etl"})}
+        rm.users.groups = Groups(lambda user: members.get(user, frozenset()))
+        answers = []
+        for user in ("ann", "bob"):
+            app_id = made.new_id()
+            answers.append(made.post("/apps", submission(app_id), params={"user.name": user}))
+            made.http.cookies.clear()
+
+    assert [each.status_code for each in answers] == [202, 403]
+    assert "User bob does not have permission to submit" in message(answers[1])
+
+
+def test_all_that_ask_at_once_get_their_groups_and_one_user_is_looked_up_once() -> None:
+    looked_up: list[str] = []
+
+    def look_up(user: str) -> frozenset[str]:
+        looked_up.append(user)
+        return frozenset({f"group-of-{user}"})
+
+    async def ask() -> list[frozenset[str]]:
+        groups = Groups(look_up)
+        return await asyncio.gather(*(groups.of(f"user{number % 20}") for number in range(100)))
+
+    found = asyncio.run(ask())
+
+    assert found == [{f"group-of-user{number % 20}"} for number in range(100)]
+    assert sorted(looked_up) == sorted({f"user{number}" for number in range(20)})
+
+
+def test_groups_are_looked_up_anew_after_five_minutes() -> None:
+    now_s, answers = [0.0], [frozenset({"old"}), frozenset({"new"})]
+
+    async def ask() -> list[frozenset[str]]:
+        groups, found = Groups(lambda _: answers.pop(0), lambda: now_s[0]), []
+        for at_s in (0.0, 299.0, 301.0):
+            now_s[0] = at_s
+            found.append(await groups.of("ann"))
+        return found
+
+    assert asyncio.run(ask()) == [{"old"}, {"old"}, {"new"}]
+
+
+def test_this_machine_knows_the_groups_of_its_users_only() -> None:
+    me = getpass.getuser()
+
+    assert grp.getgrgid(pwd.getpwnam(me).pw_gid).gr_name in groups_of_machine(me)
+    assert groups_of_machine("nobody-has-this-name") == frozenset()
+
+
+# -- the Unix socket ---------------------------------------------------------------------------------------------------
+
+
+def test_on_the_unix_socket_the_user_is_the_peer_s_an_administrator() -> None:
+    with front(web={"unix_socket": True}, scheduler={"acl_administer_queue": " "}, admin_acl=" ") as made:
+        app_id = made.submit("ann")
+        transport = httpx.HTTPTransport(uds=str(made.door.socket_path))
+        with httpx.Client(transport=transport, base_url="http://localhost") as local:
+            path, kill = f"/ws/v1/cluster/apps/{app_id}/state", {"state": "KILLED"}
+            as_bob = local.put(path, json=kill, params={"user.name": "bob"})
+            local.cookies.clear()
+            as_peer = local.put(path, json=kill)
+        diagnostics = made.manager.clients.get_application_report(app_id).diagnostics
+
+    assert (as_bob.status_code, as_peer.status_code) == (403, 200)
+    assert f"killed by user {getpass.getuser()}" in diagnostics

@@ -1,0 +1,113 @@
+"""A workload that the daemon runs in real time: faster than recorded, and again after its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from dispatcher.mailbox import ManualClock
+from statemachines.resourcemanager import Resource, ResourceManager
+from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.events.services import RMAppManagerEventType
+from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
+from statemachines.simulation.workload import NodeSpec, Workload
+
+TIMEOUT_S = 30.0
+SLOT = Resource(1024, 1000)
+HOUR_MS = 3_600_000
+
+
+class Ends:
+    """Counts applications that end, and wakes a test at the n-th. Written by the handler thread."""
+
+    def __init__(self, manager: ResourceManager, wanted: int) -> None:
+        self.apps: list[str] = []
+        self.reached = threading.Event()
+        self._wanted = wanted
+        manager.dispatcher.register(RMAppManagerEventType, self._ended)
+
+    def _ended(self, event: Any) -> None:
+        self.apps.append(event.entity)
+        if len(self.apps) == self._wanted:
+            self.reached.set()
+
+
+def manager_with(applications: Sequence[ApplicationSpec], **simulation: Any) -> tuple[ResourceManager, Workload]:
+    config = ResourceManagerConfig.model_validate(
+        {
+            "metrics": {"enabled": False},
+            "nm_heartbeat_interval_ms": 20,
+            "scheduler": {"kind": "capacity"},
+            "simulation": {"am_register_delay_ms": 0, **simulation},
+        }
+    )
+    node = NodeSpec("node1", Resource(8192, 8000))
+    return ResourceManager(config), Workload("some", (node,), tuple(applications))
+
+
+def test_all_times_of_an_application_are_divided_by_the_speed() -> None:
+    task = ContainerSpec(SLOT, duration_ms=900, start_ms=3000)
+    spec = ApplicationSpec("app", 600, SLOT, (task,), am_duration_ms=30, kill_ms=6000)
+
+    faster = spec.faster(30)
+
+    assert (faster.submit_ms, faster.am_duration_ms, faster.kill_ms) == (20, 1, 200)
+    assert [(each.duration_ms, each.start_ms) for each in faster.containers] == [(30, 100)]
+    assert (faster.name, faster.am_resource) == (spec.name, spec.am_resource)
+
+
+def test_a_master_that_runs_until_it_is_killed_does_so_at_any_speed() -> None:
+    spec = ApplicationSpec("app", 0, SLOT, am_duration_ms=None)
+
+    assert spec.faster(10) == spec
+
+
+def test_an_hour_of_a_workload_takes_seconds_at_its_speed() -> None:
+    task = ContainerSpec(SLOT, duration_ms=HOUR_MS // 20, start_ms=HOUR_MS // 40)
+    manager, workload = manager_with([ApplicationSpec("app", HOUR_MS // 20, SLOT, (task,))], speed=1000)
+    ends = Ends(manager, 1)
+    manager.bring(workload)
+
+    with manager:
+        assert ends.reached.wait(TIMEOUT_S)
+
+
+def test_a_workload_begins_again_when_its_applications_have_ended_however_they_end() -> None:
+    refused = ApplicationSpec("refused", 0, SLOT, queue="unknown")
+    manager, workload = manager_with([refused, ApplicationSpec("app", 10, SLOT)], repeat=True)
+    ends = Ends(manager, 6)
+    manager.bring(workload)
+
+    with manager:
+        assert ends.reached.wait(TIMEOUT_S)
+        names = manager.context.call(lambda: [manager.context.apps[id].submission.name for id in ends.apps[:6]])
+
+    assert names == ["refused", "app"] * 3
+
+
+def test_a_workload_without_repetition_runs_once() -> None:
+    manager, workload = manager_with([ApplicationSpec("app", 0, SLOT)])
+    ends = Ends(manager, 2)
+    manager.bring(workload)
+
+    with manager:
+        assert not ends.reached.wait(1.5), "the look for ended applications comes each second"
+
+    assert len(ends.apps) == 1
+
+
+def test_virtual_time_knows_neither_speed_nor_repetition() -> None:
+    config = ResourceManagerConfig.model_validate(
+        {"metrics": {"enabled": False}, "simulation": {"am_register_delay_ms": 0, "speed": 10, "repeat": True}}
+    )
+    idle, clock = threading.Event(), ManualClock()
+    manager = ResourceManager(config, clock=clock, on_idle=idle.set)
+    ends = Ends(manager, 1)
+    manager.bring(Workload("some", (NodeSpec("node1", Resource(8192, 8000)),), (ApplicationSpec("app", 5000, SLOT),)))
+
+    with manager:
+        assert idle.wait(TIMEOUT_S)
+
+    assert len(ends.apps) == 1
+    assert clock.current_processing_time() >= 5000
