@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 GPU_MILLI = 1000
 """Thousandths of a whole GPU."""
+MOST = 2**63 - 1
+"""The largest amount of any type, as in YARN. Shares of larger ones could not be computed as floats."""
 
 
 class Resource(NamedTuple):
@@ -36,13 +38,13 @@ class Resource(NamedTuple):
         return 0
 
     def is_possible(self) -> bool:
-        """Whether a container can have this size on a sufficiently large node."""
+        """Whether a container can have this size on a sufficiently large node, and a node this capacity."""
         return (
-            self.memory_mb >= 0
-            and self.vcores_milli >= 0
-            and self.gpus >= 0
+            0 <= self.memory_mb <= MOST
+            and 0 <= self.vcores_milli <= MOST
+            and 0 <= self.gpus <= MOST
             and 0 < self.gpu_milli <= GPU_MILLI
-            and all(amount >= 0 for _, amount in self.others)
+            and all(0 <= amount <= MOST for _, amount in self.others)
         )
 
     def smaller_of(self, other: Resource) -> Resource:
@@ -55,13 +57,19 @@ class Resource(NamedTuple):
         )
 
     def __str__(self) -> str:
-        text = f"<memory:{self.memory_mb} MB, vCores:{self.vcores_milli / 1000:g}"
+        vcores = f"{self.vcores_milli / 1000:g}" if abs(self.vcores_milli) <= MOST else shown(self.vcores_milli // 1000)
+        text = f"<memory:{shown(self.memory_mb)} MB, vCores:{vcores}"
         if self.gpus:
             share = "" if self.gpu_milli == GPU_MILLI else f" x {self.gpu_milli / GPU_MILLI:g}"
-            text += f", GPUs:{self.gpus}{share}"
+            text += f", GPUs:{shown(self.gpus)}{share}"
         for name, amount in self.others:
-            text += f", {name}:{amount}"
+            text += f", {name}:{shown(amount)}"
         return text + ">"
+
+
+def shown(number: int) -> str:
+    """Of any size: Python refuses to write an integer of more than a few thousand digits."""
+    return str(number) if number.bit_length() < 1_000 else f"a number of {number.bit_length()} bits"
 
 
 NOTHING = Resource(0, 0)

@@ -22,6 +22,7 @@ class RMStateStoreEventType(Enum):
     STORE_APP_ATTEMPT = auto()
     UPDATE_APP_ATTEMPT = auto()
     REMOVE_APP_ATTEMPT = auto()
+    STORE_NODE_LABEL = auto()
 
 
 class RMAppManagerEventType(Enum):
@@ -49,9 +50,10 @@ class AMLauncherEvent(RMEvent):
 
 @dataclass(eq=False, repr=False, slots=True)
 class RMStateStoreEvent(RMEvent):
-    """`entity` is an application or an attempt, `state` its record. `notify` False: the write is not answered.
+    """`entity` is an application or an attempt, `state` its record; or a node and the partition that it belongs to.
 
-    `on_stored` is called on the handler thread once the record is durable.
+    `notify` False: the write is not answered by an event. `on_stored` is called on the handler thread once the record
+    is durable.
     """
 
     type: RMStateStoreEventType

@@ -13,6 +13,7 @@ from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAs
 
 _BEFORE_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 _ACTIVE = frozenset({RMAppState.ACCEPTED, RMAppState.RUNNING})
+_BEING_STORED = frozenset({RMAppAttemptState.LAUNCHED_UNMANAGED_SAVING, RMAppAttemptState.FINAL_SAVING})
 _MASTER_STARTS = frozenset(
     {RMAppAttemptState.ALLOCATED_SAVING, RMAppAttemptState.ALLOCATED, RMAppAttemptState.LAUNCHED}
 )
@@ -64,6 +65,8 @@ def _why_no_asks(context: RMContext, app: RMApp) -> WaitReason | None:
             return WaitReason(WaitCause.QUEUE_CLOSED, refusal, app.submission.queue, app.submission.user)
     elif state is not RMAppState.ACCEPTED:
         return None
+    if attempt is not None and attempt.state in _BEING_STORED:
+        return WaitReason(WaitCause.STORING, "the state of its attempt is being stored")
     if attempt is None or attempt.state not in _MASTER_STARTS:
         return WaitReason(WaitCause.SCHEDULING, "the scheduler has not taken it yet", app.submission.queue)
     if attempt.master_container is None:

@@ -18,7 +18,6 @@ from statemachines.resourcemanager.scheduler.core.amounts import (
     Amounts,
     add,
     amounts_of,
-    dominant_share,
     maximum_allocation,
     resource_of,
     share_of,
@@ -150,6 +149,7 @@ class FifoPolicy(SchedulingPolicy):
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         self._config = config  # its access control lists are the queues'
+        self._nodes = nodes
         self.pending: PendingAsks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
         self._maximum = maximum_allocation(config.maximum_allocation_mb, config.maximum_allocation_vcores)
@@ -163,7 +163,9 @@ class FifoPolicy(SchedulingPolicy):
     def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
         free: dict[str, int] = {}
         for partition in attempt.asked_partitions():
-            add(free, ((type_, n) for type_, n in self._free.get(partition, {}).items() if n > 0))
+            room = dict(self._free.get(partition, {}))
+            add(room, self._nodes.draining_room(partition).items(), -1)
+            add(free, ((type_, n) for type_, n in room.items() if n > 0))
         return free
 
     def choose(
@@ -239,17 +241,17 @@ class FifoPolicy(SchedulingPolicy):
         """Without limits, the limits are all that the cluster has."""
         users, total = self._users, resource_of(self._total)
         used = sum_of(user.used for user in users.values())
-        share = dominant_share(used.items(), self._total)
+        share = share_of(used.items(), self._total)
         pending = resource_of(pending_amounts(users.values()))
         am_used = resource_of(sum_of(user.masters for user in users.values()))
         partition = PartitionInfo(
             partition="",
             capacity=100.0,
             maximum_capacity=100.0,
-            used_capacity=100 * share if self._total else 0.0,
+            used_capacity=100 * share,
             absolute_capacity=100.0,
             absolute_maximum_capacity=100.0,
-            absolute_used_capacity=100 * share if self._total else 0.0,
+            absolute_used_capacity=100 * share,
             guaranteed=total,
             maximum=total,
             used=resource_of(used),

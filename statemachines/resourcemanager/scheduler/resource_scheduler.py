@@ -128,7 +128,7 @@ class ResourceScheduler:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None or not attempt.preempted:
                 return []
-            preempted, attempt.preempted = attempt.preempted, []
+            preempted, attempt.preempted = attempt.preempted, {}
             return [attempt.live[container_id] for container_id in preempted if container_id in attempt.live]
 
     def request_resize(self, container_id: str, resource: Resource) -> bool:
@@ -337,8 +337,12 @@ class ResourceScheduler:
             return held_up
         opportunity = self._opportunity() if self._on_heartbeat else None
         if looks is None or allocator is None:
-            return why_unplaced(self._nodes, requirements, allocator, opportunity)
-        return looks.why_unplaced(self._nodes, requirements, allocator, opportunity)
+            reason = why_unplaced(self._nodes, requirements, allocator, opportunity)
+        else:
+            reason = looks.why_unplaced(self._nodes, requirements, allocator, opportunity)
+        if reason.cause is WaitCause.HEARTBEAT:
+            return self._policy.why_held_up(attempt, requirements, has_node=True) or reason
+        return reason
 
     def _waiting_ask(
         self, attempt: SchedulerApplicationAttempt, allocator: AppPlacementAllocator, looks: NodeLooks

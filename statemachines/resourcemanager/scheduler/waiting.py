@@ -17,6 +17,7 @@ GPUS = "gpus"
 class WaitCause(Enum):
     """What would have to change; the value says it in general."""
 
+    NODE = "it waits for a node; the report does not say why"
     NO_ROOM = "no node has room"
     NEVER_FITS = "no node could ever take it"
     NO_NODES = "there are no nodes"
@@ -31,7 +32,7 @@ class WaitCause(Enum):
     AM_LIMIT = "masters already use their share of the queue"
     USER_AM_LIMIT = "the user's masters already use their share of the queue"
     QUEUE_CLOSED = "the queue does not accept it"
-    STORING = "its submission is being stored"
+    STORING = "its submission or its attempt is being stored"
     SCHEDULING = "the scheduler has not taken it yet"
     MASTER_STARTING = "its master has not registered yet"
     ENDED = "it has ended"

@@ -12,13 +12,22 @@ from collections.abc import Callable, Iterable
 
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import NodeNotFoundError
+from statemachines.resourcemanager.errors import InvalidRequestError, NodeNotFoundError
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
+from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
 from statemachines.resourcemanager.machines.rmnode import RMNode
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.services.handler_calls import HandlerThreadService, later, on_handler_thread
+from statemachines.resourcemanager.resource import MOST, Resource
+from statemachines.resourcemanager.services.handler_calls import (
+    HandlerThreadService,
+    Stored,
+    later,
+    on_handler_thread,
+    once_stored,
+)
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
+
+_LONGEST_LABEL = 255  # YARN's
 
 
 class AdminService(HandlerThreadService):
@@ -80,7 +89,14 @@ class AdminService(HandlerThreadService):
     def update_node_resource(
         self, node_id: str, capacity: Resource, *, caller: Caller | None = None, timeout: float | None = None
     ) -> Callable[[], None]:
-        """Change a node's capacity. Its containers run on, even if they exceed it. Raises NodeNotFoundError."""
+        """Change a node's capacity. Its containers run on, even if they exceed it.
+
+        Raises:
+            NodeNotFoundError: no such node is active.
+            InvalidRequestError: no node can have this capacity.
+        """
+        if not capacity.is_possible():
+            raise InvalidRequestError(f"node {node_id} cannot have {capacity}: amounts must be 0 to {MOST}")
 
         def update() -> None:
             self._acls.check_administrator(caller, "updateNodeResource")
@@ -90,22 +106,39 @@ class AdminService(HandlerThreadService):
 
     update_node_resource_later = later(update_node_resource)
 
-    @on_handler_thread
+    @once_stored
     def replace_labels_on_node(
         self, node_id: str, partition: str, *, caller: Caller | None = None, timeout: float | None = None
-    ) -> Callable[[], None]:
-        """Move a node into a partition; empty: the default one. Raises NodeNotFoundError.
+    ) -> Callable[[], Stored[None]]:
+        """Move a node into a partition; empty: the default one. Returns once that is stored.
 
-        The label holds from now on, also when the node is lost, restarts or registers with another one.
+        The label holds from now on, also when the node is lost, restarts or registers with another one, and when the
+        resource manager restarts with a state store, as YARN keeps it in its node label store.
+
+        Raises:
+            NodeNotFoundError: no such node is active.
+            InvalidRequestError: the label is too long, or not printable.
         """
+        if len(partition) > _LONGEST_LABEL or not partition.isprintable():
+            raise InvalidRequestError(
+                f"{partition[:_LONGEST_LABEL]!a} cannot be a label: it must be printable, with at most "
+                f"{_LONGEST_LABEL} characters"
+            )
 
-        def move() -> None:
+        def move() -> Stored[None]:
             self._acls.check_administrator(caller, "replaceLabelsOnNode")
             node = self._node(node_id)
             self._context.node_labels[node_id] = partition
             node.take_spec(node.spec)
             self._context.recorder.changed(node)
             self._context.post(NodeLabelsUpdateSchedulerEvent(node_id, partition))
+            stored = Stored(None)
+            self._context.post(
+                RMStateStoreEvent(
+                    RMStateStoreEventType.STORE_NODE_LABEL, node_id, partition, notify=False, on_stored=stored.confirm
+                )
+            )
+            return stored
 
         return move
 

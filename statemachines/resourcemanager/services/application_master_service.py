@@ -23,7 +23,7 @@ from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.rmappattempt import BEFORE_REGISTERING, MasterSession, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import END_IS_STORED
-from statemachines.resourcemanager.resource import GPU_MILLI, NOTHING, MaximumAllocation, Resource
+from statemachines.resourcemanager.resource import GPU_MILLI, MOST, NOTHING, MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.services.allocations import check_allocation
 from statemachines.resourcemanager.services.node_changes import NodeUpdate
@@ -236,7 +236,7 @@ class ApplicationMasterService(Service):
         for size in sizes:
             if not size.is_possible():
                 raise InvalidApplicationMasterRequestError(
-                    f"no container can have {size}: amounts must be at least 0, and the share of a GPU 1 to "
+                    f"no container can have {size}: amounts must be 0 to {MOST}, and the share of a GPU 1 to "
                     f"{GPU_MILLI} thousandths"
                 )
         check_allocation(self._context, attempt.app.submission.queue, sizes)

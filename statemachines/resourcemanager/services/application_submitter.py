@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 
 from dispatcher.errors import DispatcherError, RejectedExecutionError
@@ -19,13 +18,16 @@ from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventTyp
 from statemachines.resourcemanager.ids import application_id, is_application_id
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState
-from statemachines.resourcemanager.resource import GPU_MILLI
+from statemachines.resourcemanager.resource import GPU_MILLI, MOST, shown
 from statemachines.resourcemanager.services.allocations import check_allocation
+from statemachines.resourcemanager.services.handler_calls import fail_unless_cancelled
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 _MOST_TAGS = 10  # this and the next two are YARN's
 _LONGEST_TAG = 100
 _LONGEST_TYPE = 20
+_LONGEST_LIFETIME_S = 10**11  # 3,000 years: its end has a date
+_PRIORITIES = range(-(2**31), 2**31)  # YARN's
 _NOT_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 
 
@@ -77,18 +79,19 @@ class ApplicationSubmitter:
     def submit_later(self, submission: ApplicationSubmission, caller: Caller | None) -> Future[str]:
         """As ClientRMService.submit_application_later says. Any thread."""
         answer: Future[str] = Future()
-        with self._lock:
-            is_closed = self._is_closed
-            if not is_closed:
-                self._waiting.add(answer)
         try:
-            if is_closed:
-                raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
-            self._context.execute(partial(self._begin_and_answer, _checked(submission, caller), caller, answer))
-        except DispatcherError as error:
+            begin = partial(self._begin_and_answer, _checked(submission, caller), caller, answer)
             with self._lock:
-                self._waiting.discard(answer)
-            _complete(answer, error)
+                if self._is_closed:
+                    raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
+                self._waiting.add(answer)
+        except DispatcherError as error:
+            answer.set_exception(error)
+            return answer
+        try:
+            self._context.execute(begin)
+        except RejectedExecutionError as error:
+            self._answer(answer, error)
         return answer
 
     def new_id(self) -> str:
@@ -120,10 +123,11 @@ class ApplicationSubmitter:
 
     def _begin_and_answer(self, submission: ApplicationSubmission, caller: Caller | None, answer: Future[str]) -> None:
         """Begin, and complete `answer` in any case: its client waits."""
+        with self._lock:
+            # Under the lock, as `close` may be completing it. From now on it can no longer be cancelled.
+            if answer in self._waiting and not answer.set_running_or_notify_cancel():
+                self._waiting.remove(answer)
         if answer.cancelled():
-            with self._lock:
-                self._waiting.discard(answer)
-            answer.set_running_or_notify_cancel()  # otherwise `concurrent.futures.wait` never sees its end
             return
         try:
             app = self._begin(submission, caller)
@@ -172,11 +176,11 @@ def _rejection(app: RMApp) -> ApplicationRejectedError:
 
 
 def _complete(answer: Future[str], result: str | Exception) -> None:
-    with suppress(InvalidStateError):  # its client has cancelled it, or a stop has answered it
-        if isinstance(result, str):
-            answer.set_result(result)
-        else:
-            answer.set_exception(result)
+    """For the thread that has removed the answer from those that wait."""
+    if isinstance(result, str):
+        answer.set_result(result)  # it runs
+    else:
+        fail_unless_cancelled(answer, result)
 
 
 def _checked(submission: ApplicationSubmission, caller: Caller | None) -> ApplicationSubmission:
@@ -186,17 +190,35 @@ def _checked(submission: ApplicationSubmission, caller: Caller | None) -> Applic
         raise InvalidRequestError(f"{id!r} is not the id of an application: use one from get_new_application, or None")
     if not submission.am_resource.is_possible():
         raise InvalidRequestError(
-            f"am_resource is {submission.am_resource}: amounts must be at least 0, and the share of a GPU 1 to "
+            f"am_resource is {submission.am_resource}: amounts must be 0 to {MOST}, and the share of a GPU 1 to "
             f"{GPU_MILLI} thousandths"
         )
     if submission.lifetime_s is not None and submission.lifetime_s < 1:
         raise InvalidRequestError(f"lifetime_s is {submission.lifetime_s}: it must be at least 1, or None for no limit")
+    check_lifetime(submission.lifetime_s)
+    check_priority(submission.priority)
     return submission._replace(
         user=submission.user if caller is None else caller.user,
         tags=_checked_tags(submission.tags),
         application_type=submission.application_type[:_LONGEST_TYPE] or "YARN",
         launch=None if submission.launch is None else submission.launch.copied(),
     )
+
+
+def check_lifetime(lifetime_s: int | None) -> None:
+    """Raises InvalidRequestError."""
+    if lifetime_s is not None and lifetime_s > _LONGEST_LIFETIME_S:
+        raise InvalidRequestError(
+            f"lifetime_s is {shown(lifetime_s)}: it must be at most {_LONGEST_LIFETIME_S}, or None for no limit"
+        )
+
+
+def check_priority(priority: int) -> None:
+    """Raises InvalidRequestError."""
+    if priority not in _PRIORITIES:
+        raise InvalidRequestError(
+            f"the priority must be {_PRIORITIES[0]} to {_PRIORITIES[-1]}, and {shown(priority)} is not"
+        )
 
 
 def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:

@@ -27,7 +27,11 @@ from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent,
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import END_IS_STORED, RMAppState
-from statemachines.resourcemanager.services.application_submitter import ApplicationSubmitter
+from statemachines.resourcemanager.services.application_submitter import (
+    ApplicationSubmitter,
+    check_lifetime,
+    check_priority,
+)
 from statemachines.resourcemanager.services.client_reports import ClientReports, check_names
 from statemachines.resourcemanager.services.handler_calls import Stored, later, on_handler_thread, once_stored
 from statemachines.resourcemanager.services.rm_app_manager import move_application, update_lifetime, update_priority
@@ -176,8 +180,10 @@ class ClientRMService(ClientReports):
 
         Raises:
             ApplicationNotFoundError: the application does not exist.
-            InvalidRequestError: it is neither ACCEPTED nor RUNNING.
+            InvalidRequestError: the priority is not a number of 32 bits, or the application neither ACCEPTED nor
+                RUNNING.
         """
+        check_priority(priority)
 
         def update() -> Stored[int]:
             app = self._to_change(app_id, caller)
@@ -205,8 +211,10 @@ class ClientRMService(ClientReports):
 
         Raises:
             ApplicationNotFoundError: the application does not exist.
-            InvalidRequestError: the new deadline is past, or the application is neither ACCEPTED nor RUNNING.
+            InvalidRequestError: the new deadline is past or too far off, or the application is neither ACCEPTED nor
+                RUNNING.
         """
+        check_lifetime(lifetime_s)
 
         def update() -> Stored[int | None]:
             app = self._to_change(app_id, caller)

@@ -14,6 +14,8 @@ For its callers the first returns an ApplicationReport and the second a Future o
        +----timeout, cancelled, mailbox or service closed----> completed with an error; nothing was done
                                    running --service closed--> completed with an error; it may still be done
 
+So `cancel()` of a future returns True only if nothing was and will be done.
+
 Threading: any thread may call; on the handler thread a call is made at once.
 """
 
@@ -22,8 +24,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
@@ -140,8 +141,7 @@ class HandlerCalls:
                 return call.future.result()
             with self._lock:
                 self._waiting.discard(call)
-                has_begun = call.has_begun
-            ending = "it may still be done" if has_begun else "nothing was done"
+            ending = "it may still be done" if call.future.running() else "nothing was done"
             raise TimeoutError(
                 f"{name}: the handler thread of the resource manager did not answer within {timeout} s; {ending}"
             ) from None
@@ -152,9 +152,9 @@ class HandlerCalls:
             return self._begin(function, name, timeout).future
         call = _Call(self, function, name, None)
         with self._lock:
-            call.has_begun = True
             self._waiting.add(call)  # the state store may still have to confirm it
             is_closed = self._is_closed
+        self.start(call)
         call.run()
         if is_closed and self.remove(call):
             call.fail(RejectedExecutionError(f"{name}: the resource manager has stopped: it may have been done"))
@@ -164,10 +164,9 @@ class HandlerCalls:
         """Fail all waiting calls, and all further ones. More than once."""
         with self._lock:
             self._is_closed = True
-            waiting = [(call, call.has_begun) for call in self._waiting]
-            self._waiting.clear()
-        for call, has_begun in waiting:
-            ending = "it may have been done nevertheless" if has_begun else "nothing was done"
+            waiting, self._waiting = self._waiting, set()
+        for call in waiting:
+            ending = "it may have been done nevertheless" if call.future.running() else "nothing was done"
             call.fail(RejectedExecutionError(f"{call.name}: the resource manager has stopped: {ending}"))
 
     def _begin(self, function: Callable[[], T], name: str, timeout: float | None) -> _Call[T]:
@@ -187,10 +186,15 @@ class HandlerCalls:
         return call
 
     def start(self, call: _Call[Any]) -> bool:
-        """Whether to make the call: its caller still waits. Handler thread."""
+        """Whether to make the call: its caller still waits, and from now on can no longer cancel it. Handler thread."""
         with self._lock:
-            call.has_begun = call in self._waiting and not call.future.cancelled()
-            return call.has_begun
+            # Under the lock: whoever removes a call sees whether it has begun.
+            if call not in self._waiting:
+                return False
+            has_begun = call.future.set_running_or_notify_cancel()
+            if not has_begun:
+                self._waiting.remove(call)
+            return has_begun
 
     def remove(self, call: _Call[Any]) -> bool:
         """Whether the call was still waiting; it no longer is, and the caller of this completes it."""
@@ -198,6 +202,12 @@ class HandlerCalls:
             was_waiting = call in self._waiting
             self._waiting.discard(call)
         return was_waiting
+
+
+def fail_unless_cancelled(future: Future[Any], error: BaseException) -> None:
+    """Complete a future. One that was cancelled ends here: `concurrent.futures.wait` waits for this."""
+    if future.running() or future.set_running_or_notify_cancel():
+        future.set_exception(error)
 
 
 class _Call(Generic[T]):
@@ -208,14 +218,10 @@ class _Call(Generic[T]):
         self._function = function
         self.name = name
         self._deadline = deadline  # monotonic seconds
-        self.future: Future[T] = Future()  # any thread may read and cancel it
-        self.has_begun = False  # guarded by the lock of the calls
+        self.future: Future[T] = Future()  # any thread may read it, and cancel it until it runs
 
     def __call__(self) -> None:
         if not self._calls.start(self):
-            self._calls.remove(self)
-            if self.future.cancelled():
-                self.future.set_running_or_notify_cancel()  # otherwise `concurrent.futures.wait` never sees its end
             return
         late_s = 0.0 if self._deadline is None else time.monotonic() - self._deadline
         if late_s <= 0:
@@ -242,12 +248,11 @@ class _Call(Generic[T]):
 
     def _succeed(self, result: T) -> None:
         if self._calls.remove(self):
-            with suppress(InvalidStateError):  # cancelled while it ran
-                self.future.set_result(result)
+            self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
-        with suppress(InvalidStateError):  # cancelled
-            self.future.set_exception(error)
+        """For the thread that has removed the call."""
+        fail_unless_cancelled(self.future, error)
 
     def cancel(self) -> bool:
         """The mailbox was closed before the mail could run."""

@@ -146,7 +146,7 @@ def _replace(app: RMApp, submission: ApplicationSubmission, on_stored: OnStored)
 
 
 def recover(context: RMContext, state: RMState) -> None:
-    """Recreate every stored application in its stored state, in the order of submission.
+    """Recreate every stored application in its stored state, in the order of submission, and the labels of nodes.
 
     On return the scheduler has those that have not ended, so nodes and masters may register.
 
@@ -154,6 +154,7 @@ def recover(context: RMContext, state: RMState) -> None:
     masters resume once they have registered again. Without it, live attempts fail without being counted, their
     applications start new ones, and containers that still run are cleaned up as unknown.
     """
+    context.node_labels.update(state.node_labels)
     for app_id, recovered in state.applications.items():
         # The clock may have been set back: with the same timestamp, two resource managers would allocate the same ids.
         context.cluster_timestamp = max(context.cluster_timestamp, cluster_timestamp_of(app_id) + 1)

@@ -44,10 +44,11 @@ _STEPS: Final = (
         ) WITHOUT ROWID""",
     ),
     # Since version 2, submissions have a launch context. Programs before would call such a record damaged.
-    (),
+    ("CREATE TABLE node_labels (node_id TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID",),
 )
 VERSION: Final = len(_STEPS)
-_TABLES: Final = frozenset(("meta", "applications", "attempts"))
+_TABLES: Final = frozenset(("meta", "applications", "attempts"))  # of every version
+_SINCE_LABELS: Final = 2
 _MOST_RESTARTS: Final = 2**31
 _SMALLEST: Final = 512
 """Bytes of the smallest SQLite database but an empty file, which is a new one."""
@@ -184,16 +185,18 @@ class StateDatabase:
             raise self._damaged(f"its version is {_shown(version)}")
         if version > VERSION:
             raise StateStoreVersionError(self.path, version, VERSION)
+        if version >= _SINCE_LABELS and "node_labels" not in tables:
+            raise self._damaged("its table node_labels is missing")
         if type(epoch) is not int or not 0 <= epoch < _MOST_RESTARTS:
             raise self._damaged(f"its epoch, the number of starts, is {_shown(epoch)}")
         # Without this, a damaged page may hide rows, and later writes go to the wrong ones.
         [(found,)] = execute("PRAGMA integrity_check(1)").fetchall()
         if found != "ok":
             raise self._damaged(_line(found))
-        self._loaded = self._read()
+        self._loaded = self._read(has_labels=version >= _SINCE_LABELS)
         return version
 
-    def _read(self) -> RMState:
+    def _read(self, *, has_labels: bool = True) -> RMState:
         state = RMState()
         applications = state.applications
         for app_id, text in self._connection.execute(
@@ -211,6 +214,11 @@ class StateDatabase:
                 problem = "is of another" if app_id in applications else "is not stored"
                 raise self._damaged(f"{_shown(attempt_id)} has the application {_shown(app_id)}, which {problem}")
             applications[app_id].attempts[attempt_id] = attempt
+        if has_labels:
+            for node_id, label in self._connection.execute("SELECT node_id, label FROM node_labels"):
+                if type(node_id) is not str or type(label) is not str:
+                    raise self._damaged(f"the label of node {_shown(node_id)} is {_shown(label)}, not a text")
+                state.node_labels[node_id] = label
         return state
 
     def _commit(self, writes: Sequence[Write]) -> None:

@@ -68,9 +68,12 @@ class RecoveredApplication:
 
 @dataclass(slots=True)
 class RMState:
-    """The whole content of a store, by application, in the order of submission."""
+    """The whole content of a store."""
 
     applications: dict[str, RecoveredApplication] = field(default_factory=dict)
+    """In the order of submission."""
+    node_labels: dict[str, str] = field(default_factory=dict)
+    """By node: the partition that an administrator gave it."""
 
 
 R = TypeVar("R", ApplicationStateData, ApplicationAttemptStateData)

@@ -21,7 +21,7 @@ from dispatcher import CompositeService, DispatcherConfig, EventDispatcher
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.files import Permissions, PermissionsName
 from statemachines.resourcemanager.events.records import RMEvent
-from statemachines.resourcemanager.events.services import RMStateStoreEvent
+from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
 from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.statestore.database import StateDatabase, Write
 from statemachines.resourcemanager.statestore.records import RMState, encode
@@ -39,6 +39,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "STORE_APP_ATTEMPT": _PUT_ATTEMPT,
     "UPDATE_APP_ATTEMPT": _PUT_ATTEMPT,
     "REMOVE_APP_ATTEMPT": "DELETE FROM attempts WHERE application_id = :app AND attempt_id = :entity",
+    "STORE_NODE_LABEL": "INSERT OR REPLACE INTO node_labels VALUES (:entity, :record)",
 }
 
 
@@ -142,5 +143,10 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
 def _write_of(event: RMStateStoreEvent) -> Write:
     entity, kind = event.entity, event.type._name_
     app = application_of(entity) if kind.endswith("_ATTEMPT") else entity
-    record = None if kind.startswith("REMOVE") else encode(event.state)
-    return _STATEMENTS[kind], {"app": app, "entity": entity, "record": record}
+    return _STATEMENTS[kind], {"app": app, "entity": entity, "record": _record_of(event)}
+
+
+def _record_of(event: RMStateStoreEvent) -> str | None:
+    if event.type is RMStateStoreEventType.STORE_NODE_LABEL:
+        return str(event.state)
+    return None if event.type._name_.startswith("REMOVE") else encode(event.state)

@@ -25,7 +25,7 @@ from statemachines.resourcemanager.statestore.records import RecoveredApplicatio
 
 log = logging.getLogger(__name__)
 
-# By name of the write; removals are not answered.
+# By name of the write; others are not answered by an event.
 _ANSWERS: dict[str, Callable[[str], RMEvent]] = {
     "STORE_APP": partial(RMAppEvent, RMAppEventType.APP_NEW_SAVED),
     "UPDATE_APP": partial(RMAppEvent, RMAppEventType.APP_UPDATE_SAVED),
@@ -68,7 +68,7 @@ class StoreContext(Protocol):
 
 
 class RMStateStore(ABC):
-    """Keeps the last record of each application and attempt, and the epoch.
+    """Keeps the last record of each application and attempt, the labels of nodes, and the epoch.
 
     `attach` it, then `get_and_increment_epoch` and `load_state`, all before the first write; `handle` from then on.
     """
@@ -140,6 +140,7 @@ class MemoryRMStateStore(RMStateStore):
     def __init__(self) -> None:
         super().__init__()
         self._applications: dict[str, RecoveredApplication] = {}
+        self._node_labels: dict[str, str] = {}
         self._epoch = 0
 
     def handle(self, event: RMStateStoreEvent) -> None:
@@ -156,6 +157,8 @@ class MemoryRMStateStore(RMStateStore):
                 application.data = event.state
         elif kind == "REMOVE_APP":
             applications.pop(entity, None)
+        elif kind == "STORE_NODE_LABEL":
+            self._node_labels[entity] = event.state
         else:
             application = applications.get(application_of(entity))
             if application is not None:
@@ -167,7 +170,8 @@ class MemoryRMStateStore(RMStateStore):
             {
                 app_id: RecoveredApplication(application.data, dict(sorted(application.attempts.items())))
                 for app_id, application in self._applications.items()
-            }
+            },
+            dict(self._node_labels),
         )
 
     def get_and_increment_epoch(self) -> int:

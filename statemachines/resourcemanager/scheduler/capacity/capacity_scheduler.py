@@ -115,12 +115,15 @@ class CapacityPolicy(ContainerAllocator):
         total: dict[str, int] = {}
         for partition in attempt.asked_partitions():
             asks = [r.resource for _, r in attempt.pending if r.partition == partition]
-            add(total, headroom(app.leaf, app.user, partition, amounts_of(asks[0]) if asks else ()))
+            required = amounts_of(asks[0]) if asks else ()
+            add(total, headroom(app.leaf, app.user, partition, required, self._nodes.draining_room(partition)))
         return total
 
-    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
+    def why_held_up(
+        self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, *, has_node: bool = False
+    ) -> WaitReason | None:
         app = app_of(attempt)
-        return why_held_up(app, requirements, is_first=self.activations[app.leaf].is_first(app))
+        return why_held_up(app, requirements, is_first=self.activations[app.leaf].is_first(app), has_node=has_node)
 
     def preemption_candidates(
         self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]

@@ -19,8 +19,13 @@ from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
 from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitReason, missing, quantity
 
 
-def why_held_up(app: QueueApplication, requirements: NodeRequirements, *, is_first: bool) -> WaitReason | None:
-    """`is_first`: no other pending application comes before this one. None: no limit holds it up."""
+def why_held_up(
+    app: QueueApplication, requirements: NodeRequirements, *, is_first: bool, has_node: bool
+) -> WaitReason | None:
+    """`is_first`: no other pending application comes before this one. `has_node`: some node has room for the ask.
+
+    None: no limit holds it up.
+    """
     leaf, partition = app.leaf, requirements.partition
     if not app.is_active:
         return _masters_full(app, is_first=is_first)
@@ -30,8 +35,10 @@ def why_held_up(app: QueueApplication, requirements: NodeRequirements, *, is_fir
     amounts = amounts_of(requirements.resource)
     for queue in leaf.lineage:
         share = queue.share(partition)
-        if share.maximum == 1 and share.has_room(()):
-            continue  # the queue may use the whole partition: the ask waits for room, not for the limit
+        if share.maximum == 1 and not has_node and share.has_room(()):
+            # The queue may use the whole partition: the ask waits for room, not for the limit. With a node the limit
+            # matters: containers on another node exceed its capacity.
+            continue
         if not share.has_room(amounts):
             return _queue_full(queue, partition, amounts)
     if is_user_full(leaf, app.user, partition, amounts):

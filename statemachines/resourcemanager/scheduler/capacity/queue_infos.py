@@ -21,7 +21,7 @@ from statemachines.resourcemanager.scheduler.capacity.queues import (
     Queue,
     Share,
 )
-from statemachines.resourcemanager.scheduler.core.amounts import resource_of
+from statemachines.resourcemanager.scheduler.core.amounts import resource_of, share_of
 from statemachines.resourcemanager.scheduler.core.users import User, pending_amounts, sum_of
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
 
@@ -39,7 +39,7 @@ def queue_info(queue: Queue) -> QueueInfo:
         state="RUNNING" if queue.is_running else "STOPPED",
         capacity=share.guarantee,
         maximum_capacity=float(share.maximum),
-        used_capacity=share.used_share / share.guarantee if share.guarantee else 0.0,
+        used_capacity=_used_share(share) / share.guarantee if share.guarantee else 0.0,
         used=resource_of(sum_of([{name: of.used for name, of in queue.shares.items()}])),
         applications=queue.applications,
         pending_applications=queue.pending,
@@ -86,10 +86,10 @@ def _partition_info(queue: Queue, partition: str, share: Share, users: list[User
         partition=partition,
         capacity=capacity,
         maximum_capacity=maximum_capacity,
-        used_capacity=100 * share.used_share / share.guarantee if share.guarantee else 0.0,
+        used_capacity=100 * _used_share(share) / share.guarantee if share.guarantee else 0.0,
         absolute_capacity=100 * share.guarantee,
         absolute_maximum_capacity=float(100 * share.maximum),
-        absolute_used_capacity=100 * share.used_share if share.total else 0.0,
+        absolute_used_capacity=100 * _used_share(share),
         guaranteed=_guaranteed(share),
         maximum=resource_of(share.limit),
         used=resource_of(share.used),
@@ -127,6 +127,11 @@ def _user_info(name: str, user: User, limit: Resource, am_limit: Resource) -> Qu
         pending_containers=user.pending_containers,
         is_active=user.asks > 0,
     )
+
+
+def _used_share(share: Share) -> float:
+    """Finite, also while containers have a type that no node has any more."""
+    return share_of(share.used.items(), share.total)
 
 
 def _guaranteed(share: Share) -> Resource:

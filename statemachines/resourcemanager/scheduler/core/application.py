@@ -76,7 +76,7 @@ class SchedulerApplicationAttempt:
     reservations: dict[str, RMContainer] = field(default_factory=dict)  # reserved containers, by id
     master: str | None = None  # the master's container, once allocated
     blacklist: frozenset[str] = frozenset()  # hosts
-    preempted: list[str] = field(default_factory=list)  # containers with notice that the master has not pulled
+    preempted: dict[str, None] = field(default_factory=dict)  # containers with notice that the master has not pulled
     is_stopped: bool = False  # it has ended, and its containers wait for the next attempt
     rank: Rank = field(init=False)  # sorts its allocators
     pending: dict[SchedulerRequestKey, AppPlacementAllocator] = field(default_factory=dict)  # never empty ones

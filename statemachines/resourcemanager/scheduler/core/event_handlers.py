@@ -194,12 +194,9 @@ class EventHandlers:
         is_draining = rmnode.state is RMNodeState.DECOMMISSIONING
         if is_draining and not node.is_draining:
             self._books.cancel_reservation(node, f"its node {node.node_id} is being decommissioned")
-            self._nodes.close(node)
-            node.is_draining = True
+            self._nodes.drain(node)
         elif node.is_draining and not is_draining:
-            node.is_draining = False
-            self._nodes.open(node)
-            self._nodes.note_freed(node)
+            self._nodes.admit(node)
 
     # -- changes of nodes ----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import Free, NodeRequirements, SchedulerNode
 
 _CHUNK = 64
@@ -177,6 +178,7 @@ class ClusterNodeTracker:
         self._nodes: dict[str, SchedulerNode] = {}
         self._by_host: dict[str, list[SchedulerNode]] = {}
         self._partitions: dict[str, _Partition] = {}
+        self._draining: dict[SchedulerNode, None] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -198,11 +200,35 @@ class ClusterNodeTracker:
 
     def remove(self, node: SchedulerNode) -> None:
         self.close(node)
+        self._draining.pop(node, None)
         del self._nodes[node.node_id]
         on_host = self._by_host[node.host]
         on_host.remove(node)
         if not on_host:
             del self._by_host[node.host]
+
+    def drain(self, node: SchedulerNode) -> None:
+        """The node takes no new container until `admit`."""
+        self.close(node)
+        node.is_draining = True
+        self._draining[node] = None
+
+    def admit(self, node: SchedulerNode) -> None:
+        """The node drains no longer."""
+        del self._draining[node]
+        node.is_draining = False
+        self.open(node)
+        self.note_freed(node)
+
+    def draining_room(self, partition: str) -> dict[str, int]:
+        """What is free on draining nodes, by type, and no ask can have."""
+        room: dict[str, int] = {}
+        for node in self._draining:
+            if node.partition == partition:
+                add(room, amounts_of(node.capacity))
+                for resource, _ in node.containers.values():
+                    add(room, amounts_of(resource), -1)
+        return room
 
     def close(self, node: SchedulerNode) -> None:
         """Hide the node from searches until `open`: it drains, or its partition or capacity is about to change."""

@@ -20,7 +20,9 @@ from statemachines.resourcemanager.scheduler.waiting import (
 )
 
 MOST_LOOKS = 5
-"""Different requirements for which one report looks at each node. A look at 10,000 nodes takes a millisecond or two."""
+"""How often one report looks at each node. A look at 10,000 nodes takes a millisecond or two."""
+_BY_PREFERENCE = frozenset({WaitCause.HEARTBEAT, WaitCause.LOCALITY})
+"""Found for asks that may prefer other nodes than the next ones with the same requirements."""
 _MOST_REFUSED = 64
 """Nodes with room that an ask may refuse for another node before the search for one that it accepts ends."""
 
@@ -85,10 +87,11 @@ def _no_allowed(requirements: NodeRequirements) -> WaitReason:
 
 
 class NodeLooks:
-    """The reasons found so far for one report: one for each requirements, from MOST_LOOKS at most."""
+    """The reasons found so far for one report, by requirements, with MOST_LOOKS at most."""
 
     def __init__(self) -> None:
         self._reasons: dict[NodeRequirements, WaitReason] = {}
+        self._looks = 0
 
     def why_unplaced(
         self,
@@ -100,12 +103,13 @@ class NodeLooks:
         reason = self._reasons.get(requirements)
         if reason is not None:
             return reason
-        if len(self._reasons) >= MOST_LOOKS:
+        if self._looks >= MOST_LOOKS:
             needs = quantities((type_, need) for type_, need, *_ in _needs(requirements) if need)
             sentence = f"it waits for a node{_in(requirements.partition)} with {needs} free"
-            return WaitReason(WaitCause.NO_ROOM, sentence, partition=requirements.partition)
+            return WaitReason(WaitCause.NODE, sentence, partition=requirements.partition)
+        self._looks += 1
         reason = why_unplaced(nodes, requirements, allocator, opportunity)
-        if reason.cause is not WaitCause.LOCALITY:  # others with these requirements may prefer other nodes
+        if opportunity is None or reason.cause not in _BY_PREFERENCE:
             self._reasons[requirements] = reason
         return reason
 

@@ -110,8 +110,10 @@ class SchedulingPolicy(ABC):
     def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
         """ResourceScheduler's, in amounts by type."""
 
-    def why_held_up(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> WaitReason | None:
-        """Which limit holds up such an ask; None: no limit does."""
+    def why_held_up(
+        self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, *, has_node: bool = False
+    ) -> WaitReason | None:
+        """Which limit holds up such an ask; `has_node`: some node has room for it. None: no limit does."""
         return None
 
     def preemption_candidates(

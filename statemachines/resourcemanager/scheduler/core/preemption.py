@@ -43,9 +43,13 @@ class ContainerPreemption:
                 continue
             since_ms = before.get(container_id)
             if since_ms is None:
-                attempt.preempted.append(container_id)
+                attempt.preempted[container_id] = None
                 since_ms = now_ms
             elif since_ms + self._wait_ms <= now_ms:
                 books.end(attempt, container, RMContainerEventType.KILL, "preempted by the scheduler", EXIT_PREEMPTED)
                 continue
             self._noticed[container_id] = since_ms
+        for container_id in before.keys() - self._noticed.keys():
+            live = books.live(container_id)
+            if live is not None:
+                live[0].preempted.pop(container_id, None)

@@ -9,6 +9,7 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from statemachines.resourcemanager.scheduler.capacity.limits import (
+    full_queue,
     has_room_for_master,
     has_room_for_users_master,
     is_user_full,
@@ -144,8 +145,12 @@ class QueueCluster(Cluster):
             if limit is not None:
                 assert limit in why
                 continue
-            assert "queue" not in why
             fitting = [node for node in nodes.values() if self.fits(attempt, request, node)]
+            full = full_queue(app.leaf, self.partition_of(app, request), amounts_of(request.resource))
+            if fitting and full is not None:  # the containers of another node exceed its capacity
+                assert f"queue {full.path} has used" in why or self.on_heartbeat
+                continue
+            assert "queue" not in why
             assert self.on_heartbeat or not fitting, f"{request} of {attempt} waits: {why}"
         for leaf in self.tree.leaves.values():
             active = {(leaf, name): user.asks for name, user in leaf.users.items() if user.asks}
@@ -168,8 +173,11 @@ class QueueCluster(Cluster):
         return f"user {app.user} has used" if is_user_full(leaf, app.user, partition, amounts) else None
 
     def fits(self, attempt: str, request: ContainerRequest, node: SchedulerNode) -> bool:
+        if request.host not in (None, node.host) and not request.relax_locality:
+            return False
         return (
-            node.partition == self.partition_of(self.app_of(attempt), request)
+            not node.is_draining
+            and node.partition == self.partition_of(self.app_of(attempt), request)
             and node.host not in self.capacity_scheduler._books.attempts[attempt].blacklist
             and node.fits(request.resource, request.gpu_models)
         )

@@ -418,6 +418,22 @@ def test_headroom_is_what_the_attempt_then_gets() -> None:
     assert len(cluster.pull(attempt)) == 60
 
 
+def test_headroom_is_without_draining_nodes() -> None:
+    """A master that counts on it would wait for room that no ask can have."""
+    cluster = QueueCluster({"name": "a"})
+    node = cluster.add_node("n1", 8, 8)
+    attempt = cluster.attempt_in("a")
+    cluster.get(attempt, Resource(3, 1))
+    cluster.add_node("n2", 5, 5)
+
+    cluster.decommission(node)
+    while_draining = cluster.scheduler.headroom(attempt)
+    cluster.recommission(node)
+    cluster.tracker.heartbeat(node)
+
+    assert (while_draining, cluster.scheduler.headroom(attempt)) == (Resource(5, 5), Resource(10, 12))
+
+
 def test_headroom_is_finite_though_a_type_is_asked_for_that_no_node_has() -> None:
     cluster = halves()
     attempt = cluster.attempt_in("a")

@@ -75,6 +75,24 @@ def test_least_urgent_containers_of_an_application_go_first() -> None:
     assert noticed(cluster, rich) in ([last, middle], [middle, last])
 
 
+@pytest.mark.parametrize("is_selected_again", [False, True])
+def test_master_is_told_only_of_notices_that_hold_and_of_each_once(is_selected_again: bool) -> None:
+    """It was told of each notice that it had not pulled: of one container several times, and of some without notice."""
+    cluster = halves()
+    rich, starved = cluster.attempt_in("a"), cluster.attempt_in("b")
+    containers = cluster.get(rich, *[ONE] * 20)
+    cluster.ask(starved, ONE)
+    run_round(cluster)
+
+    cluster.remove_attempt(starved)
+    run_round(cluster)
+    if is_selected_again:
+        cluster.ask(cluster.attempt_in("b"), ONE)
+        run_round(cluster)
+
+    assert noticed(cluster, rich) == ([containers[-1].entity] if is_selected_again else [])
+
+
 @pytest.mark.parametrize("later_ms", [GRACE_MS - 1, GRACE_MS])
 def test_container_is_killed_once_its_grace_is_over(later_ms: int) -> None:
     cluster = halves()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,6 +57,20 @@ def cluster() -> QueueCluster:
 
 def user(cluster: Cluster, path: str, name: str) -> QueueUserInfo:
     return next(one for one in cluster.scheduler.queue_info(path).users if one.user == name)
+
+
+@pytest.mark.parametrize("make", [lambda: QueueCluster({"name": "a"}), Cluster], ids=["capacity", "fifo"])
+def test_shares_are_finite_while_containers_have_a_type_that_no_node_has_any_more(make: Callable[[], Cluster]) -> None:
+    """They were infinite, which JSON cannot say."""
+    cluster = make()
+    node = cluster.add_node("n1", 10, 10, gpus=1)
+    cluster.get(cluster.new_attempt(queue="a"), Resource(5, 1, gpus=1))
+
+    cluster.change_capacity(node, 10)
+
+    for info in cluster.scheduler.queues():
+        (partition,) = info.partitions
+        assert (info.used_capacity, partition.used_capacity, partition.absolute_used_capacity) == (0.5, 50, 50)
 
 
 # -- the configured side ----------------------------------------------------------------------------------------------

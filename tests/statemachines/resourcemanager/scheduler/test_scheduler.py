@@ -365,6 +365,19 @@ def test_applications_can_be_moved_to_where_they_are_only(cluster: Cluster) -> N
         cluster.scheduler.move_application(app, "research")
 
 
+def test_headroom_is_without_draining_nodes(cluster: Cluster) -> None:
+    nodes = [cluster.add_node(host, 10, 10, gpus=1) for host in ("n1", "n2")]
+    attempt = cluster.new_attempt()
+    cluster.get(attempt, cluster.request(Resource(4, 3, gpus=1), host="n1"))
+
+    cluster.decommission(nodes[0])
+    while_draining = cluster.scheduler.headroom(attempt)
+    cluster.lose_node(nodes[0])
+
+    whole = Resource(10, 10, gpus=1)
+    assert (while_draining, cluster.scheduler.headroom(attempt)) == (whole, whole)
+
+
 def test_headroom_is_what_the_asked_partitions_have_free(cluster: Cluster) -> None:
     for host, partition in ("n1", ""), ("n2", ""), ("n3", "gpu"):
         cluster.add_node(host, partition=partition)

@@ -329,6 +329,26 @@ def test_fewer_active_users_let_masters_start() -> None:
     cluster.check()
 
 
+def test_whole_partition_is_used_though_a_node_has_room() -> None:
+    """The node was said to give it a container with its next heartbeat, which it never did."""
+    cluster = QueueCluster({"name": "a", "user_limit_factor": 100})
+    first = cluster.add_node("n1")
+    holder, waiting = cluster.attempt_in("a"), cluster.attempt_in("a", "bob")
+    cluster.get(holder, *[ONE] * 10)
+    cluster.add_node("n2")
+    cluster.change_capacity(first, 1, 1)
+    cluster.get(holder, *[cluster.request(ONE, host="n2")])
+
+    cluster.ask(waiting, ONE)
+
+    reason = only(cluster, waiting).reason
+    assert (reason.cause, reason.queue, reason.sentence) == (
+        WaitCause.QUEUE_LIMIT,
+        "root",
+        "queue root has used 11 MB of its 11 MB; the request needs 1 MB",
+    )
+
+
 def test_queue_may_not_use_the_partition() -> None:
     cluster = halves()
     cluster.add_node("g1", 102_400, 100_000, partition="gpu")
@@ -382,9 +402,11 @@ def test_report_looks_at_the_nodes_for_a_few_requirements_only(cluster: Cluster)
     attempt = cluster.new_attempt()
     cluster.ask(attempt, *[Resource(100 + number, 1) for number in range(MOST_LOOKS + 2)])
 
-    sentences = [ask.sentence for ask in cluster.scheduler.waiting_asks(attempt)]
+    asks = cluster.scheduler.waiting_asks(attempt)
 
+    sentences = [ask.sentence for ask in asks]
     assert all("no node could ever take it" in sentence for sentence in sentences[:MOST_LOOKS])
+    assert [ask.reason.cause for ask in asks[MOST_LOOKS - 1 :]] == [WaitCause.NEVER_FITS, *[WaitCause.NODE] * 2]
     assert sentences[MOST_LOOKS:] == [
         f"it waits for a node with {100 + number} MB and 0.001 vcores free" for number in (MOST_LOOKS, MOST_LOOKS + 1)
     ]
@@ -401,6 +423,35 @@ def test_looks_are_shared_by_the_attempts_of_one_report(cluster: Cluster) -> Non
 
     assert len(asks) == len(attempts)
     assert len({id(ask.reason) for ask in asks}) == 1
+
+
+def test_reason_that_depends_on_the_preferred_node_is_not_that_of_other_asks(beating: Cluster) -> None:
+    """They were told that a node with room gives it to them with its next heartbeat, though they prefer another."""
+    cluster = beating
+    for host in ("n1", "n2", "n3"):
+        cluster.add_node(host)
+    anywhere, elsewhere = cluster.new_attempt(), cluster.new_attempt()
+    cluster.ask(anywhere, ONE)
+    cluster.ask(elsewhere, cluster.request(ONE, host="n9"))
+    looks = NodeLooks()
+
+    causes = [cluster.scheduler.waiting_asks(attempt, looks)[0].reason.cause for attempt in (anywhere, elsewhere)]
+
+    assert causes == [WaitCause.HEARTBEAT, WaitCause.LOCALITY]
+
+
+def test_looks_for_asks_that_prefer_a_node_are_counted(beating: Cluster) -> None:
+    cluster = beating
+    for host in ("n1", "n2", "n3"):
+        cluster.add_node(host)
+    attempts = [cluster.new_attempt() for _ in range(MOST_LOOKS + 1)]
+    for attempt in attempts:
+        cluster.ask(attempt, cluster.request(ONE, host="n9"))
+    looks = NodeLooks()
+
+    causes = [cluster.scheduler.waiting_asks(attempt, looks)[0].reason.cause for attempt in attempts]
+
+    assert causes == [*[WaitCause.LOCALITY] * MOST_LOOKS, WaitCause.NODE]
 
 
 def test_a_look_at_ten_thousand_nodes_is_short() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.errors import NodeNotFoundError
+from statemachines.resourcemanager.errors import InvalidRequestError, NodeNotFoundError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
@@ -86,18 +86,36 @@ def test_capacity_of_a_node_is_changed(workshop: Workshop, admin: AdminService) 
     )
 
 
+@pytest.mark.parametrize("capacity", [Resource(-1, 1), Resource(1, 2**63), Resource(1, 1, others=(("fpga", -1),))])
+def test_impossible_capacity_is_refused(workshop: Workshop, admin: AdminService, capacity: Resource) -> None:
+    """A negative one made the cluster smaller than nothing; shares of a huge one cannot be computed."""
+    workshop.node("RUNNING")
+
+    with pytest.raises(InvalidRequestError, match="cannot have"):
+        admin.update_node_resource(NODE, capacity)
+
+    assert workshop.posted.events == []
+
+
 def test_node_keeps_its_new_partition(workshop: Workshop, admin: AdminService) -> None:
     node = workshop.node("RUNNING")
 
     admin.replace_labels_on_node(NODE, "gpu")
 
-    (update,) = workshop.posted.events
-    assert (workshop.posted.news(), update.entity, update.partition) == (
-        ["Scheduler NODE_LABELS_UPDATE"],
-        NODE,
-        "gpu",
-    )
+    update, write = workshop.posted.events
+    assert workshop.posted.news() == ["Scheduler NODE_LABELS_UPDATE", "RMStateStore STORE_NODE_LABEL"]
+    assert (update.entity, update.partition, write.entity, write.state) == (NODE, "gpu", NODE, "gpu")
     assert (node.spec.partition, node.spec.capacity) == ("gpu", SPEC.capacity)
+
+
+@pytest.mark.parametrize("label", ["a" * 256, "two\nlines", "\ud800"])
+def test_label_that_no_store_or_page_can_have_is_refused(workshop: Workshop, admin: AdminService, label: str) -> None:
+    workshop.node("RUNNING")
+
+    with pytest.raises(InvalidRequestError, match="cannot be a label"):
+        admin.replace_labels_on_node(NODE, label)
+
+    assert (workshop.context.node_labels, workshop.posted.events) == ({}, [])
 
 
 @pytest.mark.parametrize("partition", ["", "gpu"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,32 @@ def test_what_is_no_id_is_refused(desk: Desk, clients: ClientRMService, id: str)
         clients.submit_application(SUBMISSION._replace(application_id=id))
 
     assert (desk.context.apps, desk.posted.events) == ({}, [])
+
+
+HUGE = 10**5_000  # has more digits than Python writes, and no float
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"am_resource": Resource(HUGE, 1)},
+        {"am_resource": Resource(1, HUGE)},
+        {"am_resource": Resource(1, 1, gpus=HUGE)},
+        {"am_resource": Resource(1, 1, others=(("fpga", 2**63),))},
+        {"priority": HUGE},
+        {"priority": -(2**31) - 1},
+        {"lifetime_s": HUGE},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_numbers_that_no_float_or_store_can_have_are_refused(
+    desk: Desk, clients: ClientRMService, changes: dict[str, Any]
+) -> None:
+    """The first such request made the scheduler or every report fail; a priority ended the resource manager."""
+    with pytest.raises(InvalidRequestError):
+        clients.submit_application(SUBMISSION._replace(**changes))
+
+    assert desk.context.apps == {}
 
 
 @pytest.mark.parametrize("lifetime_s", [0, -1])

@@ -174,6 +174,18 @@ def test_priority_and_lifetime_cannot_change_otherwise(desk: Desk, clients: Clie
     assert desk.posted.events == []
 
 
+def test_huge_priority_and_lifetime_are_refused(desk: Desk, clients: ClientRMService) -> None:
+    """The store could not write such a priority, which ended the resource manager."""
+    app = desk.app("RUNNING")
+
+    with pytest.raises(InvalidRequestError, match="the priority must be"):
+        clients.update_application_priority(app.entity, 10**5_000)
+    with pytest.raises(InvalidRequestError, match="lifetime_s is a number of 16610 bits: it must be at most"):
+        clients.update_application_timeouts(app.entity, 10**5_000)
+
+    assert desk.posted.events == []
+
+
 def test_lifetime_of_zero_is_refused(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
 

@@ -241,6 +241,47 @@ def test_cancelled_submission_is_not_made(desk: Desk, handler: HandlerThread) ->
     assert (wait([answer], TIMEOUT_S).done, desk.context.apps, desk.posted.events) == ({answer}, {}, [])
 
 
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_call_that_has_begun_cannot_be_cancelled(
+    desk: Desk, handler: HandlerThread, change: Callable[[ClientRMService, str], Future[Any]]
+) -> None:
+    """`cancel` returned True although the change was made, and then `concurrent.futures.wait` never saw its end."""
+    app, clients = desk.app("RUNNING"), ClientRMService(desk.context)
+    answer = change(clients, app.entity)
+    handler.flush()
+
+    is_cancelled = answer.cancel()
+    handler.call(desk.posted.events[0].on_stored)
+
+    assert (is_cancelled, wait([answer], 0).done) == (False, {answer})
+
+
+def test_submission_that_has_begun_cannot_be_cancelled(desk: Desk, handler: HandlerThread) -> None:
+    clients = ClientRMService(desk.context)
+    answer = clients.submit_application_later(SUBMISSION)
+    handler.flush()
+
+    assert (answer.cancel(), len(desk.context.apps)) == (False, 1)
+
+
+@pytest.mark.parametrize("call", ["write", "submit"])
+def test_end_of_a_cancelled_call_is_seen_though_the_handler_thread_never_comes_to_it(
+    desk: Desk, board: Blackboard, handler: HandlerThread, call: str
+) -> None:
+    """`concurrent.futures.wait` waited for ever."""
+    clients = ClientRMService(desk.context)
+    with handler.held():
+        answer = board.write_later("a") if call == "write" else clients.submit_application_later(SUBMISSION)
+        answer.cancel()
+        board.stop()
+        clients.stop()
+
+        ended = wait([answer], TIMEOUT_S).done
+    handler.flush()
+
+    assert (ended, board.written, desk.context.apps) == ({answer}, [], {})
+
+
 # -- a resource manager that stops ------------------------------------------------------------------------------------
 
 

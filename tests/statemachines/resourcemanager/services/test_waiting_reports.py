@@ -90,6 +90,12 @@ def test_master_that_has_a_container_has_to_register(desk: Desk, clients: Client
     )
 
 
+@pytest.mark.parametrize("state", ["FINAL_SAVING", "LAUNCHED_UNMANAGED_SAVING"])
+def test_attempt_is_stored_before_its_application_goes_on(desk: Desk, clients: ClientRMService, state: str) -> None:
+    """It was said to wait for the scheduler, which had taken it long before."""
+    assert sentence(clients, desk.attempt(state).app) == "the state of its attempt is being stored"
+
+
 def test_answers_keep_the_order_and_leave_out_unknown_ones(desk: Desk, clients: ClientRMService) -> None:
     first, second = desk.app("RUNNING"), desk.app("NEW")
 

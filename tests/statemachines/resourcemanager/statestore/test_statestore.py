@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachines.resourcemanager.events import RMStateStoreEvent
+from statemachines.resourcemanager.events import RMStateStoreEvent, RMStateStoreEventType
 from statemachines.resourcemanager.statestore import RecoveredApplication, RMState
 
 from ..stores import (
@@ -54,6 +54,16 @@ def found(stores: Stores) -> RMState:
         return store.load_state()
     finally:
         stores.close(store)
+
+
+def test_last_label_of_each_node_is_kept(stores: Stores) -> None:
+    labels = [("n1:1", "gpu"), ("n2:1", "gpu"), ("n1:1", ""), ("n\u00f6:1", "\u00fc")]
+
+    state = written(
+        stores, *[RMStateStoreEvent(RMStateStoreEventType.STORE_NODE_LABEL, *label, notify=False) for label in labels]
+    )
+
+    assert state.node_labels == dict(labels)
 
 
 def test_write_is_confirmed_once_it_is_kept(stores: Stores, tmp_path: Path) -> None:

@@ -40,6 +40,20 @@ def test_client_hears_that_its_application_cannot_be_stored_and_others_can(tmp_p
     assert applications_in(tmp_path / "state.db") == [app_id(2)]
 
 
+def test_label_of_a_node_survives_a_restart(tmp_path: Path) -> None:
+    """The node came back into the partition that it registers with."""
+    nodes = Workload("nodes", (NodeSpec("n1", Resource(10, 10), partition="own"),), ())
+    partitions = []
+    for label in ("gpu", None):
+        with daemon(tmp_path / "state.db") as manager:
+            manager.bring(nodes)
+            if label is not None:
+                manager.admin.replace_labels_on_node("n1:45454", label, timeout=TIMEOUT_S)
+            partitions += [node.partition for node in manager.clients.get_cluster_nodes(timeout=TIMEOUT_S)]
+
+    assert partitions == ["gpu", "gpu"]
+
+
 def test_resource_manager_stops_if_an_indispensable_write_fails(tmp_path: Path) -> None:
     refuse(tmp_path / "state.db", attempt_id(1), table="attempts")
     with daemon(tmp_path / "state.db") as manager:

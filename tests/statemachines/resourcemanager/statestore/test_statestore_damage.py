@@ -83,6 +83,20 @@ def test_a_store_without_its_one_row_of_numbers_is_refused(path: Path, statement
     assert str(refusal(path)).startswith(f"damaged: its table meta has {rows} rows instead of 1")
 
 
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("INSERT INTO node_labels VALUES ('n1:1', x'00ff')", "the label of node 'n1:1' is b'\\x00\\xff', not a text"),
+        ("INSERT INTO node_labels VALUES (x'00', 'gpu')", "the label of node b'\\x00' is 'gpu', not a text"),
+        ("DROP TABLE node_labels", "its table node_labels is missing"),
+    ],
+)
+def test_damaged_labels_are_refused(path: Path, statement: str, problem: str) -> None:
+    change(path, statement)
+
+    assert str(refusal(path)).startswith(f"damaged: {problem}. Restore it from a backup, or ")
+
+
 @pytest.mark.parametrize("table", ["applications", "attempts"])
 @pytest.mark.parametrize(
     ("value", "problem"),

@@ -200,6 +200,6 @@ def test_refused_file_is_closed(path: Path) -> None:
     change(path, "UPDATE meta SET version = 7")
     refusal(path)
 
-    change(path, "UPDATE meta SET version = 1")
+    change(path, "UPDATE meta SET version = 2")
 
     assert applications_in(path) == [app_id(1)]
