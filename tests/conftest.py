@@ -34,6 +34,7 @@ LONG_FILES = (
     "tests/pipeline/lookup/test_postgres_table.py",
     "tests/statemachines/resourcemanager/daemon/test_daemon_stress.py",
     "tests/statemachines/resourcemanager/test_config_extremes.py",
+    "tests/statemachines/resourcemanager/web/",
     "tests/statemachines/simulation/test_openb.py",
     "tests/statemachines/simulation/test_recorded_waits.py",
     "tests/statemachines/simulation/workload/test_broken_files.py",

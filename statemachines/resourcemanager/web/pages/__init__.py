@@ -22,12 +22,12 @@ from statemachines.resourcemanager.web.pages import (
     changes,
     dispatchers,
     entity,
+    histories,
     nodes,
     queues,
+    site,
 )
 from statemachines.resourcemanager.web.pages.changes import takes_form
-from statemachines.resourcemanager.web.pages.histories import Histories
-from statemachines.resourcemanager.web.pages.site import Problem, Site, View, static_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,24 +39,24 @@ __all__ = ["routes", "takes_form"]
 
 def routes(rm: RMWeb, settings: Mapping[str, Any], *, has_ops: bool) -> list[BaseRoute]:
     """The routes of all pages. `settings`: the configuration, for /cluster/about. `has_ops`: the ops API is served."""
-    site = Site(rm, is_ops_enabled=has_ops)
+    shared = site.Site(rm, is_ops_enabled=has_ops)
 
     async def home(_: Request) -> Response:
         return RedirectResponse(applications.CLUSTER)
 
-    async def nothing(request: Request) -> View:
-        raise Problem(404, f"{request.url.path[:200]}: there is no such page")
+    async def nothing(request: Request) -> site.View:
+        raise site.Problem(404, f"{request.url.path[:200]}: there is no such page")
 
     return [
         Route("/", home, methods=["GET"]),
-        Route("/cluster/static/{name}", static_file, methods=["GET"]),
-        *applications.routes(site),
-        *changes.routes(site),
-        *application.routes(site, Histories(rm.workers)),
-        *nodes.routes(site),
-        *queues.routes(site),
-        *entity.routes(site),
-        *dispatchers.routes(site),
-        *about.routes(site, settings),
-        Route("/cluster/{path:path}", site.page(nothing), methods=["GET"]),
+        Route("/cluster/static/{name}", site.static_file, methods=["GET"]),
+        *applications.routes(shared),
+        *changes.routes(shared),
+        *application.routes(shared, histories.Histories(rm.workers)),
+        *nodes.routes(shared),
+        *queues.routes(shared),
+        *entity.routes(shared),
+        *dispatchers.routes(shared),
+        *about.routes(shared, settings),
+        Route("/cluster/{path:path}", shared.page(nothing), methods=["GET"]),
     ]
