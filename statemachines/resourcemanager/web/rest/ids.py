@@ -42,7 +42,7 @@ def container_id(text: str) -> str:
 def node_id(text: str) -> str:
     match = _NODE.fullmatch(text.strip())
     if match is None:
-        raise RestError(400, f"Invalid NodeId: {one_line(text, 100)!r}; expected HOST:PORT")
+        raise RestError(400, f"Invalid NodeId: '{one_line(text, 100)}'; expected HOST:PORT")
     return f"{match.group(1)}:{int(match.group(2))}"
 
 
@@ -51,5 +51,5 @@ def _numbers(pattern: re.Pattern[str], text: str, what: str, form: str, number_a
     match = pattern.fullmatch(text.strip())
     numbers = [int(group or 0) for group in match.groups()] if match is not None else []
     if not numbers or max(numbers) > MOST_LONG or numbers[number_at] > MOST_INT:
-        raise RestError(400, f"Invalid {what}: {one_line(text, 100)!r}; expected {form}")
+        raise RestError(400, f"Invalid {what}: '{one_line(text, 100)}'; expected {form}")
     return numbers
