@@ -61,6 +61,16 @@ def test_a_kill_that_takes_longer_is_answered_within_a_tenth_of_a_second(idle: F
     assert (second.status_code, second.json()) == (200, {"state": "KILLED"})
 
 
+@pytest.mark.parametrize("blank", ["%0d%0a%0d%0a", "%0b", "%1f", "%e2%80%83"])
+def test_blanks_around_an_id_do_not_get_into_the_header_with_the_address(idle: Front, app: str, blank: str) -> None:
+    with idle.hanging():
+        answer = idle.put(f"/apps/{blank}{app}{blank}/state?user.name=ann", {"state": "KILLED"})
+    idle.http.cookies.clear()
+
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"{idle.door.url}/ws/v1/cluster/apps/{app}/state"
+
+
 def test_an_application_that_has_ended_stays_as_it_is() -> None:
     with front(NODE) as made:
         app = made.submit()

@@ -19,11 +19,11 @@ from statemachines.resourcemanager.web.rest.answers import RestError, answer
 from statemachines.resourcemanager.web.rest.writing.bodies import MOST_INT, Fields
 from statemachines.resourcemanager.web.rest.writing.common import (
     Deadline,
+    address_of,
     app_of,
     changing,
     fields_of,
     known_app,
-    own_address,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         state = await _kill(rm, app, caller, _told(request, caller, diagnostics))
         if state in _ENDED:
             return answer({"state": state})
-        return answer({"state": state}, 202, {"Location": own_address(request)})
+        return answer({"state": state}, 202, {"Location": address_of(request, f"/apps/{app.application_id}/state")})
 
     async def set_queue(request: Request, caller: Caller, deadline: Deadline) -> Response:
         queue = (await fields_of(request)).text("queue")

@@ -123,6 +123,9 @@ def app_of(rm: RMWeb, app_id: str) -> ApplicationReport:
     return app
 
 
-def own_address(request: Request) -> str:
-    """The address of the request without its query, for the header Location."""
-    return str(request.url.replace(query="", fragment=""))
+def address_of(request: Request, path: str) -> str:
+    """The address of a path below BASE, for the header Location.
+
+    The path is to be made of ids as ours are spelt: what the client has sent may not fit into a header.
+    """
+    return str(request.url.replace(path=BASE + path, query="", fragment=""))
