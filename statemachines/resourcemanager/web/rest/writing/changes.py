@@ -50,7 +50,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
             raise RestError(400, f"Only 'KILLED' is allowed as a target state{known}; the application is {app.state}")
         if target == app.state:
             return answer({"state": app.state})
-        state = await _kill(rm, app, caller, _told(request, caller, diagnostics))
+        state = await _kill(rm, app, caller, _told(request, diagnostics))
         if state in _ENDED:
             return answer({"state": state})
         return answer({"state": state}, 202, {"Location": address_of(request, f"/apps/{app.application_id}/state")})
@@ -137,11 +137,10 @@ def _seen(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def _told(request: Request, caller: Caller, diagnostics: str) -> str:
-    """Why it was killed, for the application's diagnostics."""
-    client = f" at {request.client.host}" if request.client is not None and request.client.host else ""
-    text = f"killed by user {caller.user}{client}"
-    return f"{text}: {diagnostics}" if diagnostics else text
+def _told(request: Request, diagnostics: str) -> str:
+    """From where it was killed and why, for the application's diagnostics, which name the user by themselves."""
+    host = request.client.host if request.client is not None else ""
+    return ": ".join(filter(None, (f"REST client at {host}" if host else "", diagnostics)))
 
 
 def _later(rm: RMWeb, app: ApplicationReport) -> ApplicationReport:
