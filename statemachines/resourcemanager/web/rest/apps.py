@@ -83,6 +83,16 @@ def asked_app(rm: RMWeb, request: Request) -> ApplicationReport:
     return report
 
 
+async def viewable_app(rm: RMWeb, request: Request) -> ApplicationReport:
+    """As `asked_app`, for what only those see that may view the application. Raises RestError: 400, 404, 403."""
+    caller = await rm.users.reader(request)
+    app = asked_app(rm, request)
+    if caller is None or not rm.clients.acls.may_view(app, caller):
+        name = "Nobody" if caller is None else f"User {caller.user}"
+        raise RestError(403, f"{name} does not have privilege to see this application {app.application_id}")
+    return app
+
+
 def viewer(rm: RMWeb, caller: Caller | None) -> Callable[[ApplicationReport], bool]:
     """Whether the caller may view an application, which nobody may without a user.
 
