@@ -275,12 +275,13 @@ def test_a_node_gets_another_size() -> None:
         )
         escaped = made.post("/nodes/n1%3A45454/resource", {"resource": {"memory": "1024", "vCores": 1}})
         unknown = made.post("/nodes/n2:1/resource", {"resource": {"memory": 1, "vCores": 1}})
+        nonsense = made.post("/nodes/n1/resource", {"resource": {"memory": 1, "vCores": 1}})
         wrong = made.post(f"/nodes/{NODE_ID}/resource", {"resource": {"memory": 1}})
         [node] = made.manager.clients.get_cluster_nodes()
 
     assert (answer.status_code, answer.json()) == (200, {"memory": 2048, "vCores": 2})
     assert escaped.json() == {"memory": 1024, "vCores": 1}
-    assert (unknown.status_code, wrong.status_code) == (404, 400)
+    assert (unknown.status_code, nonsense.status_code, wrong.status_code) == (404, 400, 400)
     assert node.capacity.memory_mb == 1024
 
 

@@ -15,9 +15,10 @@ from dispatcher.util.terminal import one_line
 from statemachines.resourcemanager.acls import Caller, QueueACL
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.web.cookies import is_user_name
-from statemachines.resourcemanager.web.rest.answers import RestError, answer
+from statemachines.resourcemanager.web.rest import ids
+from statemachines.resourcemanager.web.rest.answers import MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.reading import route
-from statemachines.resourcemanager.web.rest.writing.bodies import MOST_INT, MOST_LONG
+from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG
 from statemachines.resourcemanager.web.rest.writing.common import Deadline, changing, fields_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         memory_mb, vcores = amounts.number("memory", None, 0, MOST_LONG), amounts.number("vCores", None, 0, MOST_INT)
         body.number("overCommitTimeout", -1, -1, MOST_LONG)
         rm.clients.acls.check_administrator(caller, "updateNodeResource")
-        node_id = request.path_params["node"]
+        node_id = ids.node_id(request.path_params["node"])
         capacity = _node(rm, node_id).capacity._replace(memory_mb=memory_mb, vcores_milli=vcores * 1000)
         changed = rm.admin.update_node_resource_later(node_id, capacity, caller=caller)
         await deadline.result(changed, "it may still be done: send it again")
