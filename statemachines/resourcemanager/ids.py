@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-_APPLICATION = re.compile(r"application_(\d+)_(\d+)")
-_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+)_(\d+)_(\d+)_\d+")
+_APPLICATION = re.compile(r"application_(\d{1,19})_(\d{1,19})", re.ASCII)
+_CONTAINER = re.compile(r"container_(?:e\d{1,19}_)?(\d{1,19})_(\d{1,19})_(\d{1,19})_\d{1,19}", re.ASCII)
 
 
 def application_id(cluster_timestamp: int, number: int) -> str:

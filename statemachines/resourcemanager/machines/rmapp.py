@@ -92,7 +92,6 @@ class RMApp(Entity):
     ) -> None:
         """`submit_ms` defaults to now."""
         super().__init__(context, application_id)
-        self.number = int(application_id.rpartition("_")[2])
         self.submission = submission  # with the current queue, priority and lifetime
         most = context.config.max_attempts
         wanted = submission.max_attempts

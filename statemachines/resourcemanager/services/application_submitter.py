@@ -36,7 +36,7 @@ class ApplicationSubmitter:
 
     def __init__(self, context: RMContext) -> None:
         self._context = context
-        self._last_number: int | None = None  # last allocated number; handler thread only
+        self._last_number = 0  # last allocated number; handler thread only
         self._unstored: dict[str, list[Future[str]]] = {}  # by application; handler thread only
         self._lock = threading.Lock()  # leaf lock: nothing foreign is called while it is held
         self._waiting: set[Future[str]] = set()  # guarded by _lock; the thread that removes a future completes it
@@ -95,12 +95,9 @@ class ApplicationSubmitter:
         return answer
 
     def new_id(self) -> str:
-        """An unused id. Handler thread only."""
+        """An unused id: a recovery has made the timestamp greater than that of any stored one. Handler thread only."""
         context = self._context
         known, timestamp = context.apps, context.cluster_timestamp
-        if self._last_number is None:  # after the recovery, which may restore ids of the same timestamp
-            prefix = application_id(timestamp, 0).rpartition("_")[0] + "_"
-            self._last_number = max((app.number for id, app in known.items() if id.startswith(prefix)), default=0)
         while True:
             self._last_number += 1
             id = application_id(timestamp, self._last_number)

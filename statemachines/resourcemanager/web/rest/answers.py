@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BASE: Final = "/ws/v1/cluster"
 JSON: Final = "application/json; charset=utf-8"
+MOST_INT: Final = 2**31 - 1
+"""Java's int."""
 _CLASSES: Final = {
     "BadRequestException": "org.apache.hadoop.yarn.webapp.BadRequestException",
     "ForbiddenException": "org.apache.hadoop.yarn.webapp.ForbiddenException",

@@ -84,9 +84,8 @@ class ApplicationTexts:
             self._kept = {id: text for id, text in self._kept.items() if id in apps}
 
 
-def timeout_of(report: ApplicationReport, now_ms: int) -> dict[str, Any]:
-    """The limit on how long the application may live."""
-    deadline_ms = report.deadline_ms
+def timeout_info(deadline_ms: int | None, now_ms: int) -> dict[str, Any]:
+    """The limit on how long an application may live: until this time, Unix ms, or for ever."""
     if deadline_ms is None:
         return {"type": "LIFETIME", "expiryTime": "UNLIMITED", "remainingTimeInSeconds": -1}
     expiry = datetime.fromtimestamp(min(deadline_ms // 1000, _LAST_S), UTC)
@@ -105,7 +104,7 @@ _UNLIMITED: Final = (
 def _timeouts_text(report: ApplicationReport, now_ms: int) -> bytes:
     if report.deadline_ms is None:
         return _UNLIMITED
-    return b',"timeouts":' + to_json({"timeout": [timeout_of(report, now_ms)]})
+    return b',"timeouts":' + to_json({"timeout": [timeout_info(report.deadline_ms, now_ms)]})
 
 
 def _growing(report: ApplicationReport, now_ms: int) -> bytes:

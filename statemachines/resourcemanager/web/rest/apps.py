@@ -14,7 +14,7 @@ from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.rest import filters, ids
 from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, listed
-from statemachines.resourcemanager.web.rest.app_texts import ApplicationTexts, View, timeout_of
+from statemachines.resourcemanager.web.rest.app_texts import ApplicationTexts, View, timeout_info
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.reading import route
 
@@ -51,13 +51,13 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         return answer({"priority": asked_app(rm, request).priority})
 
     async def timeouts(request: Request) -> Response:
-        return answer({"timeouts": {"timeout": [timeout_of(asked_app(rm, request), rm.model.now_ms())]}})
+        return answer({"timeouts": {"timeout": [timeout_info(asked_app(rm, request).deadline_ms, rm.model.now_ms())]}})
 
     async def timeout(request: Request) -> Response:
         report, kind = asked_app(rm, request), request.path_params["type"]
         if kind.strip().upper() not in _TIMEOUT_TYPES:
             raise RestError(400, f"{kind!r} is not a type of timeout; expected one of {', '.join(_TIMEOUT_TYPES)}")
-        return answer({"timeout": timeout_of(report, rm.model.now_ms())})
+        return answer({"timeout": timeout_info(report.deadline_ms, rm.model.now_ms())})
 
     async def statistics(request: Request) -> Response:
         return answer({"appStatInfo": listed(rm, "statItem", _statistics(rm, request))})
@@ -81,6 +81,16 @@ def asked_app(rm: RMWeb, request: Request) -> ApplicationReport:
     if report is None:
         raise RestError(404, f"app with id: {id} not found")
     return report
+
+
+async def viewable_app(rm: RMWeb, request: Request) -> ApplicationReport:
+    """As `asked_app`, for what only those see that may view the application. Raises RestError: 400, 404, 403."""
+    caller = await rm.users.reader(request)
+    app = asked_app(rm, request)
+    if caller is None or not rm.clients.acls.may_view(app, caller):
+        name = "Nobody" if caller is None else f"User {caller.user}"
+        raise RestError(403, f"{name} does not have privilege to see this application {app.application_id}")
+    return app
 
 
 def viewer(rm: RMWeb, caller: Caller | None) -> Callable[[ApplicationReport], bool]:

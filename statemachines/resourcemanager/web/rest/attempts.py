@@ -13,7 +13,7 @@ from statemachines.resourcemanager.reports import ApplicationAttemptReport, Appl
 from statemachines.resourcemanager.web.rest import ids
 from statemachines.resourcemanager.web.rest.answers import RestError, answer, cores, listed, to_json
 from statemachines.resourcemanager.web.rest.app_texts import logs_url
-from statemachines.resourcemanager.web.rest.apps import asked_app
+from statemachines.resourcemanager.web.rest.apps import viewable_app
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.reading import route
 
@@ -60,11 +60,7 @@ async def _asked_attempts(
     rm: RMWeb, request: Request
 ) -> tuple[ApplicationReport, tuple[ApplicationAttemptReport, ...]]:
     """Raises RestError: 400, 404, 403."""
-    caller = await rm.users.reader(request)
-    app = asked_app(rm, request)
-    if caller is None or not rm.clients.acls.may_view(app, caller):
-        name = "Nobody" if caller is None else f"User {caller.user}"
-        raise RestError(403, f"{name} does not have privilege to see this application {app.application_id}")
+    app = await viewable_app(rm, request)
     return app, rm.model.attempts.get(app.application_id, ())
 
 

@@ -6,10 +6,9 @@ import re
 from typing import Final
 
 from dispatcher.util.terminal import one_line
-from statemachines.resourcemanager.web.rest.answers import RestError
+from statemachines.resourcemanager.web.rest.answers import MOST_INT, RestError
 
-MOST_INT: Final = (1 << 31) - 1
-MOST_LONG: Final = (1 << 63) - 1
+_MOST_LONG: Final = 2**63 - 1
 _APPLICATION: Final = re.compile(r"application_([0-9]{1,19})_([0-9]{1,10})")
 _ATTEMPT: Final = re.compile(r"appattempt_([0-9]{1,19})_([0-9]{1,10})_([0-9]{1,10})")
 _CONTAINER: Final = re.compile(r"container_(?:e([0-9]{1,10})_)?([0-9]{1,19})_([0-9]{1,10})_([0-9]{1,10})_([0-9]{1,19})")
@@ -42,7 +41,7 @@ def container_id(text: str) -> str:
 def node_id(text: str) -> str:
     match = _NODE.fullmatch(text.strip())
     if match is None:
-        raise RestError(400, f"Invalid NodeId: {one_line(text, 100)!r}; expected HOST:PORT")
+        raise RestError(400, f"Invalid NodeId: '{one_line(text, 100)}'; expected HOST:PORT")
     return f"{match.group(1)}:{int(match.group(2))}"
 
 
@@ -50,6 +49,6 @@ def _numbers(pattern: re.Pattern[str], text: str, what: str, form: str, number_a
     """`number_at`: the place of the application's number, which is an int of Java; the others may be longs."""
     match = pattern.fullmatch(text.strip())
     numbers = [int(group or 0) for group in match.groups()] if match is not None else []
-    if not numbers or max(numbers) > MOST_LONG or numbers[number_at] > MOST_INT:
-        raise RestError(400, f"Invalid {what}: {one_line(text, 100)!r}; expected {form}")
+    if not numbers or max(numbers) > _MOST_LONG or numbers[number_at] > MOST_INT:
+        raise RestError(400, f"Invalid {what}: '{one_line(text, 100)}'; expected {form}")
     return numbers

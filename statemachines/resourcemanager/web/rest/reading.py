@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from statemachines.resourcemanager.web.rest.answers import BASE, remote_exception
+from statemachines.resourcemanager.web.rest.answers import BASE, RestError
 from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
 
 if TYPE_CHECKING:
@@ -40,15 +40,20 @@ def guarded(rm: RMWeb, function: Endpoint, *, always: bool = False) -> Endpoint:
 
     async def endpoint(request: Request) -> Response:
         try:
-            if not accepts_json(request.headers.get("accept", "")):
-                return remote_exception(406, "only application/json is served here; change the header Accept")
+            check_accept(request)
             if not always and not rm.model.is_readable():
-                return remote_exception(503, "the resource manager is not started", SOON)
+                raise RestError(503, "the resource manager is not started", SOON)
             return _zipped(request, await function(request))
         except Exception as error:
             return rest_error(request, error).response()
 
     return endpoint
+
+
+def check_accept(request: Request) -> None:
+    """Raises RestError (406) for a client that does not take JSON."""
+    if not accepts_json(request.headers.get("accept", "")):
+        raise RestError(406, "only application/json is served here; change the header Accept")
 
 
 def accepts_json(accept: str) -> bool:

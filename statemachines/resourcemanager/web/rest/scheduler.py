@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
-from statemachines.resourcemanager.web.rest.answers import amount, cores, finite, json_answer, listed, percent, to_json
+from statemachines.resourcemanager.web.rest.answers import (
+    MOST_INT,
+    amount,
+    cores,
+    finite,
+    json_answer,
+    listed,
+    percent,
+    to_json,
+)
 from statemachines.resourcemanager.web.rest.reading import route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
-
-_MOST: Final = (1 << 31) - 1
-"""For a limit that there is not."""
 
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
@@ -74,8 +80,11 @@ def _queue(rm: RMWeb, by_path: Mapping[str, QueueInfo], queue: QueueInfo) -> dic
 
 
 def _leaf(rm: RMWeb, queue: QueueInfo, partition: PartitionInfo) -> dict[str, Any]:
-    """The number of applications that may be active is bounded by the resources of their masters alone."""
-    most, of_user = queue.maximum_applications or _MOST, queue.maximum_applications_per_user or _MOST
+    """The number of applications that may be active is bounded by the resources of their masters alone.
+
+    A limit that there is not is the greatest number.
+    """
+    most, of_user = queue.maximum_applications or MOST_INT, queue.maximum_applications_per_user or MOST_INT
     return {
         "type": "capacitySchedulerLeafQueueInfo",
         "numActiveApplications": queue.active_applications,

@@ -11,8 +11,8 @@ from starlette.routing import BaseRoute, Route
 
 from statemachines.resourcemanager.reports import WaitingAsk, WaitingReport, WaitReason
 from statemachines.resourcemanager.web.rest.answers import RestError, answer
-from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
-from statemachines.resourcemanager.web.rest.ids import application_id
+from statemachines.resourcemanager.web.rest.apps import viewable_app
+from statemachines.resourcemanager.web.rest.reading import guarded
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -22,24 +22,13 @@ PATH: Final = "/api/v1/apps/{app}/waiting"
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     async def waiting(request: Request) -> Response:
-        try:
-            return answer(await _waiting(rm, request))
-        except Exception as error:
-            return rest_error(request, error).response()
+        return answer(await _waiting(rm, request))
 
-    return [Route(PATH, waiting, methods=["GET"])]
+    return [Route(PATH, guarded(rm, waiting), methods=["GET"])]
 
 
 async def _waiting(rm: RMWeb, request: Request) -> dict[str, Any]:
-    if rm.model.number == 0:
-        raise RestError(503, "the resource manager is starting", SOON)
-    app_id = application_id(request.path_params["app"])
-    app, caller = rm.model.apps.get(app_id), await rm.users.reader(request)
-    if app is None:
-        raise RestError(404, f"app with id: {app_id} not found")
-    if caller is None or not rm.clients.acls.may_view(app, caller):
-        name = "Nobody" if caller is None else f"User {caller.user}"
-        raise RestError(403, f"{name} cannot perform operation VIEW_APP on {app_id}")
+    app_id = (await viewable_app(rm, request)).application_id
     report = (await rm.waits.reports([app_id])).get(app_id)
     if report is None:
         raise RestError(404, f"app with id: {app_id} not found")

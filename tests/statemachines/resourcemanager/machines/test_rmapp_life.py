@@ -49,7 +49,7 @@ def test_time_of_submission_may_be_given(workshop: Workshop) -> None:
 
     app = RMApp(workshop.context, "application_0_0042", given.submission, submit_ms=3)
 
-    assert (app.entity, app.number, app.submit_ms, app.start_ms) == ("application_0_0042", 42, 3, 10)
+    assert (app.entity, app.submit_ms, app.start_ms) == ("application_0_0042", 3, 10)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import RejectedExecutionError
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp
+from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
 from statemachines.resourcemanager.errors import (
     ApplicationRejectedError,
     InvalidRequestError,
@@ -138,12 +138,11 @@ def test_lifetime_of_nothing_is_refused(desk: Desk, clients: ClientRMService, li
     assert (desk.context.apps, desk.posted.events) == ({}, [])
 
 
-def test_new_ids_come_after_recovered_ones(desk: Desk, clients: ClientRMService) -> None:
-    """The greatest recovered number counts, so ids of forgotten applications are not used again."""
-    for id in ("application_0_0003", "application_0_0007", "application_1234_0042"):
-        desk.context.apps[id] = RMApp(desk.context, id, SUBMISSION)
+def test_a_huge_number_that_a_client_made_up_uses_up_no_ids(desk: Desk, clients: ClientRMService) -> None:
+    """Numbers are Java's int: after the greatest one, no id could be submitted any more."""
+    clients.submit_application(SUBMISSION._replace(application_id=f"application_0_{2**31 - 1}"))
 
-    assert clients.get_new_application() == "application_0_0008"
+    assert clients.get_new_application() == "application_0_0001"
 
 
 def test_new_ids_pass_over_one_that_a_client_made_up(desk: Desk, clients: ClientRMService) -> None:

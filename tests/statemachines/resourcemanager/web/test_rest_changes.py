@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import time
 from collections.abc import Iterator
@@ -44,7 +45,8 @@ def test_a_kill_that_is_done_at_once_is_answered_with_the_end(idle: Front, app: 
 
     assert (answer.status_code, answer.json()) == (200, {"state": "KILLED"})
     diagnostics = idle.manager.clients.get_application_report(app).diagnostics
-    assert "killed by user dr.who at 127.0.0.1: not needed" in diagnostics
+    assert diagnostics.endswith("killed by user dr.who: REST client at 127.0.0.1: not needed")
+    assert diagnostics.count("killed by") == 1
 
 
 def test_a_kill_that_takes_longer_is_answered_within_a_tenth_of_a_second(idle: Front, app: str) -> None:
@@ -59,6 +61,16 @@ def test_a_kill_that_takes_longer_is_answered_within_a_tenth_of_a_second(idle: F
     assert first.headers["location"] == f"{idle.door.url}/ws/v1/cluster/apps/{app}/state"
     assert 0.09 < took_s < 5  # not the deadline of other changes, which is 10 s
     assert (second.status_code, second.json()) == (200, {"state": "KILLED"})
+
+
+@pytest.mark.parametrize("blank", ["%0d%0a%0d%0a", "%0b", "%1f", "%e2%80%83"])
+def test_blanks_around_an_id_do_not_get_into_the_header_with_the_address(idle: Front, app: str, blank: str) -> None:
+    with idle.hanging():
+        answer = idle.put(f"/apps/{blank}{app}{blank}/state?user.name=ann", {"state": "KILLED"})
+    idle.http.cookies.clear()
+
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"{idle.door.url}/ws/v1/cluster/apps/{app}/state"
 
 
 def test_an_application_that_has_ended_stays_as_it_is() -> None:
@@ -96,6 +108,9 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+SHOWN = ["state", "queue", "priority", "deadline_ms"]
+
+
 @pytest.mark.parametrize(("what", "body"), CHANGES)
 def test_an_unknown_application_is_not_found_and_a_wrong_id_is_an_error(
     idle: Front, what: str, body: dict[str, Any]
@@ -109,6 +124,39 @@ def test_an_unknown_application_is_not_found_and_a_wrong_id_is_an_error(
 def test_a_wrong_body_is_an_error(idle: Front, app: str, what: str, body: dict[str, Any], wrong: Any) -> None:
     assert idle.put(f"/apps/{app}/{what}", wrong).status_code == 400
     assert idle.state(app) == "ACCEPTED"
+
+
+@pytest.mark.parametrize(("what", "body"), CHANGES)
+def test_nothing_is_done_for_a_client_that_does_not_take_json(
+    idle: Front, app: str, what: str, body: dict[str, Any]
+) -> None:
+    before = idle.manager.clients.get_application_report(app)
+
+    answer = idle.put(f"/apps/{app}/{what}", body, headers={"Accept": "application/xml"})
+
+    assert answer.status_code == 406
+    after = idle.manager.clients.get_application_report(app)
+    assert [getattr(after, each) == getattr(before, each) for each in SHOWN] == [True] * len(SHOWN)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip"])
+def test_a_compressed_body_is_refused_as_such(idle: Front, app: str, encoding: str) -> None:
+    answer = idle.http.put(
+        f"/ws/v1/cluster/apps/{app}/state",
+        content=gzip.compress(b'{"state": "KILLED"}'),
+        headers={"Content-Type": "application/json", "Content-Encoding": encoding},
+    )
+
+    assert answer.status_code == 415
+    assert encoding in message(answer)
+    assert idle.state(app) == "ACCEPTED"
+
+
+@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
+def test_the_identity_is_no_compression(idle: Front, app: str, encoding: str) -> None:
+    answer = idle.put(f"/apps/{app}/priority", {"priority": 2}, headers={"Content-Encoding": encoding})
+
+    assert answer.json() == {"priority": 2}
 
 
 @pytest.mark.parametrize(("what", "body"), CHANGES[1:])
@@ -227,12 +275,13 @@ def test_a_node_gets_another_size() -> None:
         )
         escaped = made.post("/nodes/n1%3A45454/resource", {"resource": {"memory": "1024", "vCores": 1}})
         unknown = made.post("/nodes/n2:1/resource", {"resource": {"memory": 1, "vCores": 1}})
+        nonsense = made.post("/nodes/n1/resource", {"resource": {"memory": 1, "vCores": 1}})
         wrong = made.post(f"/nodes/{NODE_ID}/resource", {"resource": {"memory": 1}})
         [node] = made.manager.clients.get_cluster_nodes()
 
     assert (answer.status_code, answer.json()) == (200, {"memory": 2048, "vCores": 2})
     assert escaped.json() == {"memory": 1024, "vCores": 1}
-    assert (unknown.status_code, wrong.status_code) == (404, 400)
+    assert (unknown.status_code, nonsense.status_code, wrong.status_code) == (404, 400, 400)
     assert node.capacity.memory_mb == 1024
 
 

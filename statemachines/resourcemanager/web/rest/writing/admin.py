@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from dispatcher.util.terminal import one_line
 from statemachines.resourcemanager.acls import Caller, QueueACL
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.web.cookies import is_user_name
-from statemachines.resourcemanager.web.rest.answers import BASE, RestError, answer
-from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
-from statemachines.resourcemanager.web.rest.writing.bodies import MOST_INT, MOST_LONG
+from statemachines.resourcemanager.web.rest import ids
+from statemachines.resourcemanager.web.rest.answers import MOST_INT, RestError, answer
+from statemachines.resourcemanager.web.rest.reading import route
+from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG
 from statemachines.resourcemanager.web.rest.writing.common import Deadline, changing, fields_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         memory_mb, vcores = amounts.number("memory", None, 0, MOST_LONG), amounts.number("vCores", None, 0, MOST_INT)
         body.number("overCommitTimeout", -1, -1, MOST_LONG)
         rm.clients.acls.check_administrator(caller, "updateNodeResource")
-        node_id = request.path_params["node"]
+        node_id = ids.node_id(request.path_params["node"])
         capacity = _node(rm, node_id).capacity._replace(memory_mb=memory_mb, vcores_milli=vcores * 1000)
         changed = rm.admin.update_node_resource_later(node_id, capacity, caller=caller)
         await deadline.result(changed, "it may still be done: send it again")
@@ -45,14 +46,11 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         return answer({"memory": total.memory_mb, "vCores": total.vcores_milli // 1000})
 
     async def access(request: Request) -> Response:
-        try:
-            return await _access(rm, request)
-        except Exception as error:
-            return rest_error(request, error).response()
+        return await _access(rm, request)
 
     return [
         changing(rm, "/nodes/{node}/resource", ["POST"], "updateNodeResource", set_resource),
-        Route(f"{BASE}/queues/{{queue:path}}/access", access, methods=["GET"]),
+        route(rm, "/queues/{queue:path}/access", access),
     ]
 
 
@@ -77,8 +75,6 @@ async def _resized(rm: RMWeb, node_id: str, capacity: Resource, deadline: Deadli
 
 async def _access(rm: RMWeb, request: Request) -> Response:
     """Whether a user may use or administer a queue; only for its administrators."""
-    if rm.model.number == 0:
-        raise RestError(503, "the resource manager is starting", SOON)
     queue, parameters, acls = request.path_params["queue"], request.query_params, rm.clients.acls
     shown = one_line(queue, 200)
     path = acls.path_of(queue)

@@ -15,8 +15,6 @@ from typing import Any, Final, NoReturn
 from dispatcher.util.terminal import one_line
 from statemachines.resourcemanager.web.rest.answers import RestError
 
-MOST_INT: Final = 2**31 - 1
-"""Java's int."""
 MOST_LONG: Final = 2**53
 """Less than Java's long: beyond this, tools that read JSON numbers as doubles get others."""
 _NUMBER: Final = re.compile(r"-?\d{1,20}", re.ASCII)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -15,15 +15,16 @@ from starlette.routing import BaseRoute
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.errors import AccessDeniedError
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
-from statemachines.resourcemanager.web.rest.answers import RestError, answer
-from statemachines.resourcemanager.web.rest.writing.bodies import MOST_INT, Fields
+from statemachines.resourcemanager.web.rest.answers import MOST_INT, RestError, answer
+from statemachines.resourcemanager.web.rest.app_texts import ENDED, timeout_info
+from statemachines.resourcemanager.web.rest.writing.bodies import Fields
 from statemachines.resourcemanager.web.rest.writing.common import (
     Deadline,
+    address_of,
     app_of,
     changing,
     fields_of,
     known_app,
-    own_address,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ KILL_WAIT_S: Final = 0.1
 """How long a kill's answer waits for the end."""
 _LOOKS_S: Final = (0.005, 0.01, 0.02, 0.04)
 """Between two looks at an application that is being killed; the last one again and again."""
-_ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 _LIFETIME: Final = "LIFETIME"
 _UNLIMITED: Final = "UNLIMITED"
 _AGAIN: Final = "it may still be done: send it again"
@@ -50,10 +50,10 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
             raise RestError(400, f"Only 'KILLED' is allowed as a target state{known}; the application is {app.state}")
         if target == app.state:
             return answer({"state": app.state})
-        state = await _kill(rm, app, caller, _told(request, caller, diagnostics))
-        if state in _ENDED:
+        state = await _kill(rm, app, caller, _told(request, diagnostics))
+        if state in ENDED:
             return answer({"state": state})
-        return answer({"state": state}, 202, {"Location": own_address(request)})
+        return answer({"state": state}, 202, {"Location": address_of(request, f"/apps/{app.application_id}/state")})
 
     async def set_queue(request: Request, caller: Caller, deadline: Deadline) -> Response:
         queue = (await fields_of(request)).text("queue")
@@ -113,7 +113,7 @@ async def _kill(rm: RMWeb, app: ApplicationReport, caller: Caller, diagnostics: 
     if not begun.done():
         return app.state
     begun.result()
-    await _until(rm, lambda: app_of(rm, app_id).state in _ENDED, until_s)
+    await _until(rm, lambda: app_of(rm, app_id).state in ENDED, until_s)
     return _later(rm, app).state
 
 
@@ -137,11 +137,10 @@ def _seen(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def _told(request: Request, caller: Caller, diagnostics: str) -> str:
-    """Why it was killed, for the application's diagnostics."""
-    client = f" at {request.client.host}" if request.client is not None and request.client.host else ""
-    text = f"killed by user {caller.user}{client}"
-    return f"{text}: {diagnostics}" if diagnostics else text
+def _told(request: Request, diagnostics: str) -> str:
+    """From where it was killed and why, for the application's diagnostics, which name the user by themselves."""
+    host = request.client.host if request.client is not None else ""
+    return ": ".join(filter(None, (f"REST client at {host}" if host else "", diagnostics)))
 
 
 def _later(rm: RMWeb, app: ApplicationReport) -> ApplicationReport:
@@ -169,19 +168,3 @@ def _expiry_ms(body: Fields) -> int | None:
     except (ValueError, OverflowError):
         expected = "expected a time in ISO 8601 with its zone, such as 2026-12-31T23:59:59.000+0000"
         raise RestError(400, f"{where}: is not a time; {expected}, or {_UNLIMITED}") from None
-
-
-def timeout_info(ends_ms: int | None, now_ms: int) -> dict[str, Any]:
-    """As YARN shows the timeout of an application that ends at this time, Unix ms."""
-    if ends_ms is None:
-        return {"type": _LIFETIME, "expiryTime": _UNLIMITED, "remainingTimeInSeconds": -1}
-    left_s = max(0, (ends_ms - now_ms) // 1000)
-    return {"type": _LIFETIME, "expiryTime": _time(ends_ms), "remainingTimeInSeconds": left_s}
-
-
-def _time(unix_ms: int) -> str:
-    try:
-        at = datetime.fromtimestamp(unix_ms / 1000, UTC)
-    except (ValueError, OverflowError):  # after the year 9999
-        return _UNLIMITED
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{unix_ms % 1000:03d}+0000"

@@ -15,12 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from dispatcher.util.terminal import one_line
 from dispatcher.web.security import describe_write
 from dispatcher.web.waiting import within
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.web.rest.answers import BASE, RestError
 from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
 from statemachines.resourcemanager.web.rest.ids import application_id
+from statemachines.resourcemanager.web.rest.reading import check_accept
 from statemachines.resourcemanager.web.rest.writing.bodies import Fields, object_of
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ def changing(rm: RMWeb, path: str, methods: list[str], operation: str, function:
     async def change(request: Request) -> Response:
         describe_write(request.scope, operation=operation, target=_target(request))
         try:
+            check_accept(request)
             deadline = Deadline(rm)
             caller = await rm.users.writer(request)
             if not rm.model.is_active():
@@ -96,7 +99,10 @@ def _target(request: Request) -> str:
 
 
 async def fields_of(request: Request) -> Fields:
-    """The object in the request's body. Raises RestError (400)."""
+    """The object in the request's body. Raises RestError: 400; 415 for a compressed body."""
+    encoding = request.headers.get("content-encoding", "")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise RestError(415, f"Content-Encoding: {one_line(encoding, 100)}: send the body uncompressed")
     return object_of(await request.body())
 
 
@@ -123,6 +129,9 @@ def app_of(rm: RMWeb, app_id: str) -> ApplicationReport:
     return app
 
 
-def own_address(request: Request) -> str:
-    """The address of the request without its query, for the header Location."""
-    return str(request.url.replace(query="", fragment=""))
+def address_of(request: Request, path: str) -> str:
+    """The address of a path below BASE, for the header Location.
+
+    The path is to be made of ids as ours are spelt: what the client has sent may not fit into a header.
+    """
+    return str(request.url.replace(path=BASE + path, query="", fragment=""))

@@ -14,13 +14,13 @@ from statemachines.resourcemanager.submission import (
     LocalResource,
     LogAggregationContext,
 )
-from statemachines.resourcemanager.web.rest.writing.bodies import MOST_INT, MOST_LONG, Fields, bad
+from statemachines.resourcemanager.web.rest.answers import MOST_INT
+from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG, Fields, bad
 
 _TYPES: Final = ("FILE", "ARCHIVE", "PATTERN")
 _VISIBILITIES: Final = ("APPLICATION", "PRIVATE", "PUBLIC")
 _ACLS: Final = ("VIEW_APP", "MODIFY_APP")
 _LONGEST_NAME: Final = 1000
-_MOST_VCORES: Final = MOST_INT
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_\-\s]*={0,2}\s*", re.ASCII)
 """Either alphabet: Hadoop encodes tokens for addresses, and other secrets with the standard one."""
 
@@ -55,7 +55,7 @@ def submission_of(body: Fields, application_id: str, user: str) -> ApplicationSu
 def resource_of(fields: Fields) -> Resource:
     """`{"memory": MB, "vCores": n}`; one core if only memory is given, as Hadoop's schedulers round it up."""
     memory_mb = fields.number("memory", None, 0, MOST_LONG)
-    return Resource(memory_mb, fields.number("vCores", 1, 0, _MOST_VCORES) * 1000)
+    return Resource(memory_mb, fields.number("vCores", 1, 0, MOST_INT) * 1000)
 
 
 def _resource(body: Fields) -> Resource:

@@ -14,10 +14,9 @@ from dispatcher.web.security import describe_write
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.ids import cluster_timestamp_of
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.web.rest.answers import RestError, answer
+from statemachines.resourcemanager.web.rest.answers import JSON, MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.ids import application_id
-from statemachines.resourcemanager.web.rest.writing.bodies import MOST_INT
-from statemachines.resourcemanager.web.rest.writing.common import Deadline, changing, fields_of, own_address
+from statemachines.resourcemanager.web.rest.writing.common import Deadline, address_of, changing, fields_of
 from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         again = f"it may still be stored: send it again with the same id, {app_id}, which submits nothing twice"
         await deadline.result(stored, again)
         await deadline.published()
-        location = f"{own_address(request).rstrip('/')}/{app_id}"
-        return Response(b"", 202, {"Location": location}, "application/json; charset=utf-8")
+        return Response(b"", 202, {"Location": address_of(request, f"/apps/{app_id}")}, JSON)
 
     return [
         changing(rm, "/apps/new-application", ["POST"], "Get New Application", new_application),
