@@ -137,7 +137,7 @@ class ApplicationSubmission(NamedTuple):
         return self.node_label, self.master_label
 
     def without_secrets(self) -> ApplicationSubmission:
-        """For an application that has ended: nothing is launched for it any more."""
+        """For an application that has ended, so nothing more is launched."""
         launch = self.launch
         public = None if launch is None else launch.without_secrets()
         return self if public is launch else self._replace(launch=public)

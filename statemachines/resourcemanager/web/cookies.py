@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(r"u=([^&]+)&p=([^&]+)&t=simple(?:&i=\d{1,19})?&e=(\d{
 
 
 class Flaw(Enum):
-    """Why a cookie does not say who a client is."""
+    """Why a cookie is refused."""
 
     FORGED = "its signature is wrong"
     EXPIRED = "it has expired"
@@ -55,7 +55,7 @@ class Signer:
         return f"{token}{_SIGNATURE}{self._signature(token)}"
 
     def read(self, value: str, now_ms: int) -> str | Flaw:
-        """The user's name, or why there is none."""
+        """The user's name, or why the cookie is refused."""
         token, mark, signature = value.strip().strip('"').rpartition(_SIGNATURE)
         if not mark or not hmac.compare_digest(self._signature(token).encode(), signature.encode("utf-8", "replace")):
             return Flaw.FORGED

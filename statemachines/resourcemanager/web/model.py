@@ -187,7 +187,7 @@ class ReadModel:
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
-        """Ask for no more publications; the handler thread then collects nothing any more."""
+        """Ask for no more publications. The handler thread then stops collecting changes."""
         following, self._following = self._following, None
         if following is not None:
             following.cancel()

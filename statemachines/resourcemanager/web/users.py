@@ -110,11 +110,11 @@ class Users:
 
     @property
     def _names_itself(self) -> bool:
-        """Whether clients over TCP only say who they are, so that their role tells nothing."""
+        """Whether clients over TCP name themselves without proof, so that their role means nothing."""
         return self._is_simple and self._is_anonymous
 
     def _is_local_name(self, principal: Principal) -> bool:
-        """Whether the principal is nobody in particular: a client over TCP without tokens and certificates."""
+        """Whether the principal is anonymous: a client over TCP, without token or certificate."""
         return self._names_itself and principal.name == "anonymous"
 
     def _user(self, request: Request, principal: Principal | None) -> tuple[str | None, bool]:

@@ -72,7 +72,7 @@ class Waits:
         return {each: self.kept[each][1] for each in wanted if each in self.kept}
 
     async def _work(self) -> None:
-        """Questions until nobody wants to know any more."""
+        """Ask until no reader waits for an answer."""
         loop = asyncio.get_running_loop()
         while self._wanted:
             await asyncio.sleep(max(0.0, self._next_s - loop.time()))

@@ -130,7 +130,7 @@ def _user_info(name: str, user: User, limit: Resource, am_limit: Resource) -> Qu
 
 
 def _used_share(share: Share) -> float:
-    """Finite, also while containers have a type that no node has any more."""
+    """Finite, even while containers hold a type that has left with its nodes."""
     return share_of(share.used.items(), share.total)
 
 

@@ -116,7 +116,7 @@ class Site:
         return answer
 
     async def respond(self, request: Request, function: PageFunction) -> Response:
-        """The page, or why there is none."""
+        """The page, or the error page."""
         headers: Mapping[str, str] = {}
         try:
             return await self.render(request, await function(request))

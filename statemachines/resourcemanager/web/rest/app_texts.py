@@ -79,7 +79,7 @@ class ApplicationTexts:
         return b"".join(parts)
 
     def forget(self, apps: Collection[str]) -> None:
-        """Drop the texts of applications that are not in `apps` any more, once there are many."""
+        """Drop the texts of applications that have left `apps`, once there are many."""
         if len(self._kept) > len(apps) * 1.25 + _SPARE:
             self._kept = {id: text for id, text in self._kept.items() if id in apps}
 
@@ -197,7 +197,7 @@ def _details(report: ApplicationReport, attempts: Attempts) -> dict[str, Any]:
 
 
 def _master(report: ApplicationReport, attempts: Attempts) -> dict[str, Any]:
-    """Where the master is, or was. A node that has been forgotten has no address any more."""
+    """Where the master is, or was. A forgotten node has no address."""
     shown: dict[str, Any] = {}
     if report.master_container is not None:
         address = attempts[-1].node_http_address if attempts else ""

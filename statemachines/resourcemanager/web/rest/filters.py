@@ -105,7 +105,7 @@ def _lowered(query: QueryParams, parameter: str) -> frozenset[str] | None:
 
 
 def _text(query: QueryParams, parameter: str) -> str | None:
-    """The first value; an empty one is none."""
+    """The first value that is not empty."""
     return next((each for each in query.getlist(parameter) if each), None)
 
 
