@@ -137,7 +137,7 @@ class StateDatabase:
                     os.close(open_file(self.path, os.O_CREAT | os.O_RDWR, permissions.file_mode))
             elif self.path.is_file() and self.path.stat().st_size < _SMALLEST:
                 # SQLite takes it for a new database, and removes the log beside it.
-                left = next((file.name for file in beside if file.exists() and file.stat().st_size), None)
+                left = next((file.name for file in beside if file.exists() and _has_data(file)), None)
                 if left is not None:
                     raise self._damaged(f"it is empty, but {left} beside it is not")
                 if size := self.path.stat().st_size:
@@ -289,6 +289,18 @@ class StateDatabase:
 def _line(text: str) -> str:
     """A text from the file, which may hold anything, as a part of one line."""
     return printable("; ".join(text[:_LONGEST].splitlines()))
+
+
+def _has_data(file: Path) -> bool:
+    """Whether a file beside an empty database may hold some of its data.
+
+    A process that is killed while it creates the database leaves a rollback journal: it says that the database had 0
+    pages before, in the 4 bytes from 16 on, or nothing yet.
+    """
+    if not file.name.endswith("-journal"):
+        return file.stat().st_size > 0
+    with file.open("rb") as journal:
+        return any(journal.read(20)[16:])
 
 
 def _shown(value: object) -> str:

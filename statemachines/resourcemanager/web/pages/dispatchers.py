@@ -14,11 +14,13 @@ from dispatcher.ops import journals, stacks
 from dispatcher.ops.answers import Refusal, choice
 from dispatcher.ops.process import process_numbers
 from dispatcher.ops.sampler import Sampler, shared_sampler
+from dispatcher.service import ServiceState
 from dispatcher.view import DispatcherView, dispatchers
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View
 
 DISPATCHER: Final = "/cluster/dispatcher"
 SORTS: Final = ("time", *(sort for sort in of_dispatchers.SORTS if sort != "time"))
+_DISPATCHERS_SHOWN: Final = 12
 _TYPES_SHOWN: Final = 40
 _FAILURES_SHOWN: Final = 20
 _TAIL_SHOWN: Final = 25
@@ -41,10 +43,18 @@ async def dispatcher_view(site: Site, request: Request) -> View:
 
 def _read(sampler: Sampler, sort: str, name: str) -> dict[str, Any]:
     """All that the page shows. On a thread of its own: it walks over queues, stacks and the journal's end."""
+    views = sorted(dispatchers(), key=lambda view: _rank(view, name))
     return {
         "process": process_numbers(name),
-        "dispatchers": [_one(view, sampler, sort) for view in dispatchers()],
+        "dispatchers": [_one(view, sampler, sort) for view in views[:_DISPATCHERS_SHOWN]],
+        "dispatchers_left_out": max(0, len(views) - _DISPATCHERS_SHOWN),
     }
+
+
+def _rank(view: DispatcherView, name: str) -> tuple[bool, bool, str]:
+    """The sort key: those that run first, and among them the resource manager's own."""
+    is_own = view.name == name or view.name.startswith(f"{name}-")
+    return view.state is not ServiceState.STARTED, not is_own, view.name
 
 
 def _one(view: DispatcherView, sampler: Sampler, sort: str) -> Mapping[str, Any]:

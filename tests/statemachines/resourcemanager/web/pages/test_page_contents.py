@@ -209,6 +209,17 @@ def test_gzip_is_used_where_the_client_takes_it(busy: Front) -> None:
     assert "Accept-Encoding" in zipped.headers["vary"]
 
 
+def test_the_dispatchers_page_shows_a_few_of_many_dispatchers_those_that_run_first(busy: Front) -> None:
+    others = [AsyncDispatcher(name=f"A{number}") for number in range(100)]
+
+    text = busy.http.get("/cluster/dispatcher").text
+
+    shown = re.findall(r'<section id="([^"]+)">', text)
+    assert len(shown) == 12
+    assert shown.index("ResourceManager") < shown.index("ResourceManager-scheduler")
+    assert int(re.findall(r"And ([\d,]+) more dispatchers", text)[0].replace(",", "")) >= len(others) - 12
+
+
 def test_the_dispatchers_page_shows_types_and_says_when_the_ops_api_is_off(busy: Front) -> None:
     text = busy.http.get("/cluster/dispatcher").text
     with front(ops={"enabled": False}) as other:
