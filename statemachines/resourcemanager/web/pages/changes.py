@@ -183,8 +183,7 @@ async def _do(site: Site, change: Change, about: Mapping[str, Any], form: Form, 
     clients, admin, deadline_s = site.rm.clients, site.rm.admin, site.rm.config.write_timeout_s
     id = about["id"]
     if change.name == "kill":
-        reason = f"killed by user {caller.user} on its page"
-        await within(clients.force_kill_application_later(id, reason, caller=caller), deadline_s)
+        await within(clients.force_kill_application_later(id, "from its page", caller=caller), deadline_s)
     elif change.name == "move":
         queue = form.get("queue", "")
         await within(clients.move_application_across_queues_later(id, queue, caller=caller), deadline_s)

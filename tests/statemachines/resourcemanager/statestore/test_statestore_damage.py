@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -181,28 +180,19 @@ def test_an_empty_file_beside_a_log_with_writes_is_refused(path: Path) -> None:
     assert str(refusal(crashed)).startswith(f"damaged: it is empty, but {path.name}-wal beside it is not")
 
 
-def test_a_creation_that_was_killed_begins_again(path: Path) -> None:
-    """It was refused as damaged: SQLite leaves a rollback journal beside the file, which is still empty."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("BEGIN EXCLUSIVE")
-    shutil.copytree(path.parent, path.parent.parent / f"{path.parent.name} killed")
-    connection.close()
-    killed = path.parent.parent / f"{path.parent.name} killed" / path.name
-    journal = killed.with_name(f"{path.name}-journal")
-    assert (killed.stat().st_size, journal.stat().st_size > 0) == (0, True)
-
-    database = StateDatabase(killed)
-
-    assert database.get_and_increment_epoch() == 0
-    database.close()
-
-
-def test_an_empty_file_beside_a_journal_of_its_pages_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("pages", [0, 3])
+def test_an_empty_file_beside_a_journal_is_refused_if_it_had_pages(path: Path, pages: int) -> None:
+    """SQLite leaves a journal of 0 pages where its creation of a database was killed. That was refused, too."""
     path.write_bytes(b"")
     journal = path.with_name(f"{path.name}-journal")
-    journal.write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(8) + (3).to_bytes(4) + bytes(492))
+    journal.write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(8) + pages.to_bytes(4) + bytes(492))
 
-    assert str(refusal(path)).startswith(f"damaged: it is empty, but {journal.name} beside it is not")
+    if pages:
+        assert str(refusal(path)).startswith(f"damaged: it is empty, but {journal.name} beside it is not")
+    else:
+        database = StateDatabase(path)
+        assert database.get_and_increment_epoch() == 0
+        database.close()
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-journal"])
