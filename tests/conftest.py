@@ -36,6 +36,7 @@ LONG_FILES = (
     "tests/statemachines/resourcemanager/test_config_extremes.py",
     "tests/statemachines/resourcemanager/web/",
     "tests/statemachines/simulation/test_openb.py",
+    "tests/statemachines/simulation/test_real_time_workload.py",
     "tests/statemachines/simulation/test_recorded_waits.py",
     "tests/statemachines/simulation/workload/test_broken_files.py",
     "tests/statemachines/test_cli.py",
