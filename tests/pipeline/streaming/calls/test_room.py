@@ -45,7 +45,7 @@ def test_the_queue_grows_while_its_oldest_call_would_idle_the_others() -> None:
             taken.add(len(harness.operator.snapshot_state()))
             answer_all_but_the_first(harness)
 
-        assert taken == {2, 4, 8, 16, 32, 64, 128}
+        assert taken == {2, 20, 40, 80, 128}
         assert len(harness.called()) == 2 * MOST_PER_CALL
         harness.answer(0, 0)
         assert harness.values() == list(range(2 * MOST_PER_CALL))
@@ -153,7 +153,7 @@ def full_queue(values: list[Any]) -> OrderedStreamElementQueue[Any, Any]:
 
 def test_large_records_keep_the_queue_small() -> None:
     queue = full_queue([bytes(1000)] * 4)
-    room = GrowingRoom(queue, calls=4, least=4, most=64, most_bytes=6000)
+    room = GrowingRoom(queue, calls=4, usual=8, most=64, most_bytes=6000)
 
     room.adapt(under_way=1)
 
@@ -166,7 +166,7 @@ def test_results_count_as_well() -> None:
     for entry in entries[1:]:
         assert entry is not None
         entry.complete([bytes(1000)] * 2)
-    room = GrowingRoom(queue, calls=4, least=4, most=64, most_bytes=8000)
+    room = GrowingRoom(queue, calls=4, usual=8, most=64, most_bytes=8000)
 
     room.adapt(under_way=1)
 
@@ -175,7 +175,7 @@ def test_results_count_as_well() -> None:
 
 def test_a_queue_that_has_grown_shrinks_for_larger_records_but_never_below_the_least() -> None:
     queue = full_queue([1, 2, 3, 4])
-    room = GrowingRoom(queue, calls=4, least=4, most=8, most_bytes=6000)
+    room = GrowingRoom(queue, calls=4, usual=8, most=8, most_bytes=6000)
     room.adapt(under_way=1)
     assert queue.capacity == 8
     for _ in range(4):
