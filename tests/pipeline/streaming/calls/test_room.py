@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.streaming.calls.element_queues import OrderedStreamElementQueue
+from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.room import MOST_PER_CALL, GrowingRoom, approximate_bytes
 from pipeline.streaming.elements import StreamRecord, Watermark
 
@@ -49,6 +50,25 @@ def test_the_queue_grows_while_its_oldest_call_would_idle_the_others() -> None:
         assert len(harness.called()) == 2 * MOST_PER_CALL
         harness.answer(0, 0)
         assert harness.values() == list(range(2 * MOST_PER_CALL))
+
+
+def test_a_queue_that_has_grown_makes_no_more_calls_at_once() -> None:
+    """The calls under way went straight to the host, which takes any number."""
+    function = HandFunction()
+    host = make_host(function)
+    host.start()
+    with Harness(host, capacity=None, concurrency=2) as harness:
+        values = itertools.count()
+        for _ in range(5):
+            feed(harness, values)
+            function.settle()
+            assert sum(call.is_open() for call in function.calls) == 2
+            function.calls[-1].complete(1)
+            function.settle()
+            harness.run_mail()
+
+        assert len(harness.operator.snapshot_state()) == 20
+    assert host.stop()
 
 
 def test_the_queue_does_not_grow_while_all_slots_are_used() -> None:
