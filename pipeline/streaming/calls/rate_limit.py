@@ -21,11 +21,15 @@ import numbers
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 
 RateLimitScope: TypeAlias = Literal["job", "worker", "task"]
 
-_DEFAULT_BURST_S = 0.02
+_DEFAULT_BURST_S: Final = 0.02
+RESUMED_CALLS_PER_S: Final = 20.0
+"""After a first pause, the rate at which calls begin again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +100,11 @@ class RateLimiter:
     Times are milliseconds of a monotonic clock that all users share.
     """
 
-    __slots__ = ("_burst_ms", "_full_ms", "_last_ms", "_lock", "_ms_per_unit", "_paused_until_ms", "limit")
+    __slots__ = ("_burst_ms", "_full_ms", "_last_ms", "_lock", "_ms_per_unit", "_paused_until_ms", "limit", "resumed")
 
     def __init__(self, limit: RateLimit) -> None:
         self.limit = limit  # never changes
+        self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)  # never changes; used from a first pause on
         self._lock = threading.Lock()  # leaf lock
         self._ms_per_unit = 1000.0 / limit.calls_per_s  # never changes
         self._burst_ms = limit.burst_calls * self._ms_per_unit  # time to refill an empty burst

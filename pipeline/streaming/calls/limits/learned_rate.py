@@ -1,36 +1,24 @@
-"""Adaptive rate limits: they find how many calls a service accepts, and follow it when that changes.
+"""The rate at which a service accepts calls, learned from its answers.
 
-An `AdaptiveRateLimit` is a value, as a `RateLimit` is. An `AdaptiveRateLimiter` enforces one for all operators of its
-scope, from their answers alone. A call that the service refuses (the function raises `RetryAfter`) is the only sign of
-its limit.
+A call that the service refuses is the only sign of its limit.
 
 - At first the rate grows exponentially with the calls accepted, until one is refused.
-- A refusal cuts the rate: to the share of the calls then under way that the service accepted, by at least 15 %. It
-  is cut once for all calls under way.
+- A refusal cuts the rate by at least 15 %: to the share of the calls then under way that the service accepted, but
+  hardly below what it accepted in the second before. All calls under way lead to one cut.
 - After that the rate grows linearly, by an amount that is larger for its size at low rates, so that the tasks of a job
-  approach equal shares. It passes the rate of the last refusal only after 20 accepted calls for each call refused.
-  When it has passed that by a quarter, the service's limit has risen, and the rate grows exponentially again.
+  approach equal shares. It passes the rate of the last refusal only after 20 accepted calls for each one refused. Once
+  it has passed that by a quarter, the service's limit has risen, and the rate grows exponentially again.
 
-Additive increase and multiplicative decrease are TCP's (Jacobson, "Congestion Avoidance and Control", 1988). That the
-rate follows what the service accepts is the adaptive throttling of "Site Reliability Engineering" (chapter 21) and of
-Beam's AdaptiveThrottler, except that a call waits here where it is rejected there.
+Additive increase and multiplicative decrease are TCP's (Jacobson, "Congestion Avoidance and Control", 1988). The bound
+by what the service accepts is the adaptive throttling of "Site Reliability Engineering", chapter 21, and of Beam's
+AdaptiveThrottler; but a call that is rejected there waits here.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
-
-from pipeline.streaming.calls.rate_limit import (
-    RateLimitScope,
-    check_cost_and_scope,
-    check_rate,
-    check_workers,
-    cost_of,
-)
+from typing import Final
 
 _BURST_S: Final = 0.02
 """A timer that is so late costs no calls."""
@@ -55,51 +43,12 @@ _LIMIT_HAS_RISEN: Final = 1.25
 _CALLS_PER_REFUSAL: Final = 20
 _TESTED_PAUSE_MS: Final = 2000
 """A longer pause is what the service means; a shorter one may be no more than a header's whole seconds."""
+_LEAST_TESTED_PAUSE_MS: Final = 100
+"""Also where the service names none."""
 _TESTS: Final = 3
 _TEST_AFTER_MS: Final = 40
 _LONGEST_SETTLING_MS: Final = 250
 _MOST_CAUTION_S: Final = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptiveRateLimit:
-    """As many calls per second as the service accepts. `rate_limit="adaptive"` is one with the defaults.
-
-    The function tells the limiter of a refusal (HTTP 429) by raising `RetryAfter`. A pause of up to 2 seconds ends
-    when the service accepts a call that was made after the refused one; up to three calls are made to find out. A
-    longer pause is kept.
-
-    `initial_calls_per_s`: the rate of the first calls. `max_calls_per_s`: the rate never exceeds it; None: no bound.
-    `cost`, `scope`: as in RateLimit, with the rates in the cost's unit.
-
-    Raises:
-        ValueError: a number is out of its range, or the scope unknown; the message names it.
-    """
-
-    initial_calls_per_s: float = 20.0
-    max_calls_per_s: float | None = None
-    cost: Callable[[Any], float] | None = field(default=None, compare=False)
-    scope: RateLimitScope = "job"
-
-    def __post_init__(self) -> None:
-        check_rate("initial_calls_per_s", self.initial_calls_per_s)
-        if self.max_calls_per_s is not None:
-            check_rate("max_calls_per_s", self.max_calls_per_s)
-        check_cost_and_scope(self.cost, self.scope)
-
-    def cost_of(self, value: object) -> float:
-        """As `RateLimit.cost_of`."""
-        return cost_of(self.cost, value)
-
-    def split(self, workers: int) -> AdaptiveRateLimit:
-        """The share of each of `workers` workers: that of the first calls, and of the bound.
-
-        Raises:
-            ValueError: `workers` is not a whole number of at least 1.
-        """
-        check_workers(workers)
-        most = None if self.max_calls_per_s is None else self.max_calls_per_s / workers
-        return replace(self, initial_calls_per_s=self.initial_calls_per_s / workers, max_calls_per_s=most)
 
 
 class AcceptedRate:
@@ -134,47 +83,50 @@ class AcceptedRate:
         return now_ms - began_ms
 
 
-class AdaptiveRateLimiter:
+class LearnedRate:
     """Lets calls start at a rate that it learns from their answers. Any thread; never waits.
 
-        ready_ms = limiter.try_start(now_ms, cost)      # now_ms: start the call; later: ask again then
-        limiter.accepted(sent_ms, now_ms, cost)         # after an answer to a call that was started at sent_ms
-        limiter.refused(sent_ms, now_ms, delay_ms)
+        ready_ms = rate.try_start(now_ms, cost)      # now_ms: start the call; later: ask again then
+        rate.accepted(sent_ms, now_ms, cost)         # after an answer to a call that was started at sent_ms
+        rate.refused(sent_ms, now_ms, delay_ms)
 
-    Times are milliseconds of a monotonic clock that all users share. `keeps_pauses`: every pause is kept to its end.
+    Times are milliseconds of a monotonic clock that all users share. `initial_per_s`, `most_per_s`: the rate at first,
+    and at most. `keeps_pauses`: every pause is kept to its end; otherwise those of up to 2 seconds end once the service
+    accepts a call that was made after the refused one.
     """
 
-    def __init__(self, limit: AdaptiveRateLimit | None = None, *, keeps_pauses: bool = False) -> None:
-        self.limit = AdaptiveRateLimit() if limit is None else limit  # never changes
+    def __init__(self, initial_per_s: float, most_per_s: float | None = None, *, keeps_pauses: bool = False) -> None:
+        self._most = math.inf if most_per_s is None else most_per_s  # never changes
         self._keeps_pauses = keeps_pauses  # never changes
-        self._lock = threading.Lock()  # leaf lock; guards all that follows
-        self._rate = min(self.limit.initial_calls_per_s, self.limit.max_calls_per_s or math.inf)  # units per second
-        self._unit = 1.0  # the mean cost of a call
-        self._full_ms = -math.inf  # when the burst is full again
-        self._is_waited_for = False  # the latest request has to wait: the rate is what holds calls back
-        self._waiting_rate = self._rate  # the rate that the latest wait was worked out with
-        self._call_ms = 0.0  # the mean time of a call
-        self._accepted = AcceptedRate()
-        # The rate as it follows refusals.
-        self._is_searching = True  # grows exponentially
-        self._has_found = False  # a limit, at least once
-        self._ceiling = math.inf  # the rate that the service accepts at most, by the latest refusal
-        self._added_per_s = 0.0  # the growth below the ceiling
-        self._owed = 0.0  # what is to be accepted before the rate passes the ceiling
-        self._caution = 0  # pauses kept to their end, one after the other
+        self._lock = threading.Lock()  # leaf lock
+        self._rate = min(initial_per_s, self._most)  # units of cost per second; guarded by _lock
+        self._unit = 1.0  # the mean cost of a call; guarded by _lock
+        self._call_ms = 0.0  # the mean time of a call; guarded by _lock
+        self._accepted = AcceptedRate()  # guarded by _lock
+        self._full_ms = -math.inf  # when the burst is full again; guarded by _lock
+        self._is_waited_for = False  # the latest request has to wait, because of the rate; guarded by _lock
+        self._waiting_rate = self._rate  # the rate that the latest wait was worked out with; guarded by _lock
+        self.is_used = False  # a pause has begun here; set once under _lock, read without it
+        # How the rate grows.
+        self._is_searching = True  # exponentially; guarded by _lock
+        self._has_found = False  # a limit, at least once; guarded by _lock
+        self._ceiling = math.inf  # what the service accepts at most, by the latest refusal; guarded by _lock
+        self._added_per_s = 0.0  # growth below the ceiling; guarded by _lock
+        self._owed = 0.0  # still to be accepted before the rate passes the ceiling; guarded by _lock
+        self._caution = 0  # pauses in a row that were kept to their ends; guarded by _lock
         # The latest cut.
-        self._cut_ms = -math.inf
-        self._refused_sent_ms = -math.inf  # the refused call that led to it was started then
-        self._rate_before = 0.0
-        self._accepted_before = 0.0  # per second
-        self._seen = [0, 0]  # answers to calls sent between those two times: accepted, refused
+        self._cut_ms = -math.inf  # guarded by _lock
+        self._refused_sent_ms = -math.inf  # when the refused call was started; guarded by _lock
+        self._rate_before = 0.0  # guarded by _lock
+        self._accepted_before = 0.0  # per second; guarded by _lock
+        self._seen = [0, 0]  # accepted, refused: of the calls started between those two times; guarded by _lock
         # The latest pause.
-        self._paused_until_ms = -math.inf
-        self._settled_ms = -math.inf  # when the calls under way should have been answered
-        self._is_kept = False  # the pause, to its end
-        self._test_ms: float | None = None  # the start of the next test
-        self._tests = 0  # refused ones
-        self._refused_tests = 0  # in a row, over several pauses
+        self._paused_until_ms = -math.inf  # written under _lock, read without it: one reference
+        self._settled_ms = -math.inf  # when the calls under way should have been answered; guarded by _lock
+        self._is_kept = False  # to its end; guarded by _lock
+        self._test_ms: float | None = None  # the start of the next test; guarded by _lock
+        self._tests = 0  # refused in this pause; guarded by _lock
+        self._refused_tests = 0  # refused in a row, over several pauses; guarded by _lock
 
     @property
     def calls_per_s(self) -> float:
@@ -228,8 +180,9 @@ class AdaptiveRateLimiter:
                 self._cut_and_pause(sent_ms, now_ms, delay_ms)
 
     def pause(self, now_ms: float, delay_ms: float) -> None:
-        """Start no call for `delay_ms`. The calls under way say nothing about the rate: they began without it."""
+        """Start no call for `delay_ms`. Calls under way say nothing about the rate: they began without it."""
         with self._lock:
+            self.is_used = True
             self._cut_ms = self._refused_sent_ms = max(self._cut_ms, now_ms)
             self._paused_until_ms = max(self._paused_until_ms, now_ms + delay_ms)
             self._is_kept = True
@@ -243,8 +196,8 @@ class AdaptiveRateLimiter:
         return max(self._unit, self._rate * _BURST_S) * 1000.0 / self._rate
 
     def _empty_burst(self, at_ms: float) -> None:
-        """Space the calls from then on; so that they do not start together."""
-        self._full_ms = max(self._full_ms, at_ms + self._burst_ms())
+        """From then on, space the calls: one may start at once, the others do not start with it."""
+        self._full_ms = max(self._full_ms, at_ms + self._burst_ms() - self._unit * 1000.0 / self._rate)
 
     def _grow(self, cost: float) -> None:
         if self._is_searching:
@@ -257,8 +210,7 @@ class AdaptiveRateLimiter:
             self._rate += self._least_growth() * cost / self._rate
             if self._rate > _LIMIT_HAS_RISEN * self._ceiling:
                 self._is_searching, self._caution = True, 0
-        if self.limit.max_calls_per_s is not None:
-            self._rate = min(self._rate, self.limit.max_calls_per_s)
+        self._rate = min(self._rate, self._most)
 
     def _least_growth(self) -> float:
         """Per second. A square root: what is added to a low rate is more of it, so that shares become equal."""
@@ -275,9 +227,10 @@ class AdaptiveRateLimiter:
         self._cut(now_ms)
         self._owe(_CALLS_PER_REFUSAL * self._unit)
         self._settled_ms = now_ms + min(self._call_ms, _LONGEST_SETTLING_MS)
-        self._paused_until_ms = max(now_ms + delay_ms, self._settled_ms)
-        self._tests = 0
         self._is_kept = self._keeps_pauses or delay_ms > _TESTED_PAUSE_MS
+        least_ms = 0.0 if self._is_kept else _LEAST_TESTED_PAUSE_MS
+        self._paused_until_ms = max(self._paused_until_ms, now_ms + max(delay_ms, least_ms), self._settled_ms)
+        self._tests = 0
         self._test_ms = None if self._is_kept else now_ms + max(5.0, 1000 * self._unit / self._rate)
         self._empty_burst(self._paused_until_ms if self._is_kept else now_ms)
         if self._is_kept:
@@ -336,10 +289,11 @@ class AdaptiveRateLimiter:
             return False
         self._paused_until_ms = min(self._paused_until_ms, max(now_ms, self._settled_ms))
         self._test_ms = None
-        self._full_ms = self._paused_until_ms + self._burst_ms()
+        self._full_ms = -math.inf
+        self._empty_burst(self._paused_until_ms)
         return True
 
     def _be_cautious(self, pause_ms: float) -> None:
-        """After a pause, which costs more than a refused call: the longer it was, the later the rate passes the limit."""
+        """After a pause, which costs more than a refusal: the longer it was, the later the rate passes the ceiling."""
         self._caution = min(self._caution + 1, 3)
         self._owed = max(self._owed, min(_MOST_CAUTION_S, 2**self._caution * pause_ms / 1000) * self._ceiling)
