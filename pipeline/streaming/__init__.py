@@ -18,6 +18,7 @@ from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import (
     AsyncOperatorError,
     AsyncTimeoutError,
+    CallTimes,
     CapturedError,
     CheckpointError,
     ForkedWaitError,
@@ -60,6 +61,7 @@ __all__ = [
     "AvailabilityProvider",
     "CallHost",
     "CallMetrics",
+    "CallTimes",
     "CapturedError",
     "Checkpoint",
     "CheckpointError",
