@@ -43,6 +43,7 @@ from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options
 from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
 
@@ -207,8 +208,7 @@ def _check(df: DataFrame, task: AsyncWaitTask) -> None:
         raise ValueError(
             f"the schema of the results has a column {clashes[0]}; rename it, or choose another error_column"
         )
-    if not task.idle_s >= 0:
-        raise ValueError(f"idle_timeout is {task.idle_s}; it must be 0 seconds or more")
+    require_number("idle_timeout", task.idle_s, least=0)
     host_for(task.function, task.options)
 
 
