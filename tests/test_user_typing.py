@@ -1,0 +1,96 @@
+"""A user's script passes `mypy --strict`, against the wheel and against an editable install, without our settings.
+
+The scripts are the examples of the documents, as a user copies them, and those in examples/.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .documents import PAGES, examples_of
+from .installs import PACKAGES, ROOT, TIMEOUT_S, build_wheel, copy_tree, install_editable, pip
+
+SESSION = "from pyspark.sql import SparkSession\n\nspark: SparkSession\n"
+"""The session that examples for Spark are given."""
+
+
+def scripts_in(folder: Path) -> list[Path]:
+    """Write each page's examples as scripts: one for the plain ones, one for those on Spark, one for each other."""
+    folder.mkdir()
+    for page in PAGES:
+        name = f"page_{page.stem.replace('-', '_')}"
+        texts = {name: "\n\n".join(examples_of(page, "python"))}
+        if on_spark := examples_of(page, "python spark"):
+            texts[f"{name}_spark"] = "\n\n".join([SESSION, *on_spark])
+        if page.name == "README.md":  # which shows fragments, too: of pages that have them whole
+            whole = [text for text in examples_of(page, "python notest") if text.startswith(("from ", "import "))]
+            texts |= {f"{name}_{number}": text for number, text in enumerate(whole)}
+        for script, text in texts.items():
+            if text:
+                (folder / f"{script}.py").write_text(text, encoding="utf-8")
+    for example in (ROOT / "examples").glob("*.py"):
+        shutil.copy(example, folder / f"example_{example.name}")
+    return sorted(folder.glob("*.py"))
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """The Python of an environment with all of this one's packages but ours."""
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=TIMEOUT_S)
+    (site_packages,) = home.glob("lib/python*/site-packages")
+    # Paths in a .pth are not searched for further .pth, such as that of our own editable install.
+    (site_packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    return home / "bin/python"
+
+
+def mypy(python: Path, scripts: list[Path]) -> str:
+    """What `mypy --strict` of this environment says about scripts that run with `python`."""
+    options = ["--strict", "--config-file=", f"--python-executable={python}", f"--cache-dir={python.parent}"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *(script.name for script in scripts)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        cwd=scripts[0].parent,
+    )
+    return checked.stdout + checked.stderr
+
+
+def install_wheel(tree: Path, python: Path) -> None:
+    wheel = build_wheel(tree, tree.parent / "built")
+    (site_packages,) = python.parent.parent.glob("lib/python*/site-packages")
+    pip("install", "--no-deps", "--target", site_packages, wheel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("install", [install_wheel, install_editable])
+def test_every_example_passes_mypy_strict(install: Callable[[Path, Path], None], python: Path, tmp_path: Path) -> None:
+    copy_tree(tmp_path / "tree")
+    install(tmp_path / "tree", python)
+    scripts = scripts_in(tmp_path / "scripts")
+    assert len(scripts) > len(PAGES)
+
+    assert mypy(python, scripts) == f"Success: no issues found in {len(scripts)} source files\n"
+
+
+def test_a_configuration_tells_its_defaults_to_a_type_checker() -> None:
+    """Without pydantic's plugin, mypy knows a default only by the name `default`, and not as the first argument."""
+    calls = [
+        (path, node.lineno)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field" and node.args
+    ]
+
+    assert calls == []
