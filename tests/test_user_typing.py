@@ -22,6 +22,78 @@ SESSION = "from pyspark.sql import SparkSession\n\nspark: SparkSession\n"
 """The session that examples for Spark are given."""
 
 
+FUNCTIONS = (
+    SESSION
+    + """
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import Row
+
+from pipeline.spark import ordered_wait, unordered_wait
+from pipeline.streaming import AsyncFunction
+from pipeline.streaming import ordered_wait as wait_for_each
+
+
+@dataclass
+class Price:
+    price: float
+
+
+class One(AsyncFunction[Row, Price]):
+    async def open(self) -> None: ...
+
+    async def async_invoke(self, value: Row) -> Price:
+        return Price(value.id)
+
+    def timeout(self, value: Row) -> Price:
+        return Price(0)
+
+
+class Many(AsyncFunction[Row, Price]):
+    def close(self) -> None: ...
+
+    async def async_invoke(self, value: Row) -> list[Price]:
+        return [Price(value.id)] * 2
+
+    def timeout(self, value: Row) -> list[Price]:
+        return []
+
+
+class Either(AsyncFunction[int, str]):
+    async def async_invoke(self, value: int) -> str | list[str]:
+        return str(value) if value else []
+
+
+class Batches(AsyncFunction[Row, Price]):
+    async def async_invoke_batch(self, values: list[Row]) -> list[list[Price] | Exception]:
+        return [[Price(value.id)] for value in values]
+
+
+def blocking(row: Row) -> float | None:
+    return None
+
+
+df = spark.range(1)
+ordered_wait(df, One(), timeout=10, extra="ignore")
+unordered_wait(df, Many(), Price, timeout=10, keep_input=True)
+unordered_wait(df, Batches(), "price double", timeout=10, max_batch_size=10, linger_ms=5)
+ordered_wait(df, blocking, timeout=10, pool_size=4, on_error="capture")
+answers: Iterator[str] = wait_for_each([1, 2], Either(), timeout=1)
+
+class Mistaken(AsyncFunction[Row, Price]):
+    async def async_invoke(self, value: Row) -> str:  # type: ignore[override]
+        return ""
+
+
+ordered_wait(df, One(), timeout="10")  # type: ignore[arg-type]
+ordered_wait(df, One(), timeout=10, capacities=5)  # type: ignore[call-arg]
+ordered_wait(df, One(), timeout=10, extra="drop")  # type: ignore[arg-type]
+"""
+)
+"""What may be written, and what a type checker refuses: `--strict` reports an ignored error that there is not."""
+
+
 def scripts_in(folder: Path) -> list[Path]:
     """Write each page's examples as scripts: one for the plain ones, one for those on Spark, one for each other."""
     folder.mkdir()
@@ -38,6 +110,7 @@ def scripts_in(folder: Path) -> list[Path]:
                 (folder / f"{script}.py").write_text(text, encoding="utf-8")
     for example in (ROOT / "examples").glob("*.py"):
         shutil.copy(example, folder / f"example_{example.name}")
+    (folder / "functions.py").write_text(FUNCTIONS, encoding="utf-8")
     return sorted(folder.glob("*.py"))
 
 
