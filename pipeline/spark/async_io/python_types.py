@@ -122,7 +122,7 @@ def _type_of_one(declared: Any, outer: tuple[Any, ...]) -> T.DataType:
                 return _SCALARS[base]
     if declared is Row:
         raise UnfitTypeError("a Row does not declare its columns; " + ADVICE)
-    raise UnfitTypeError(f"{shown(declared)} has no counterpart in Spark; {ADVICE}")
+    raise UnfitTypeError(f"{shown(declared)} has no counterpart in Spark; convert it, or give the schema")
 
 
 def _inside(part: str, inner: Any, declared: Any, outer: tuple[Any, ...]) -> tuple[T.DataType, bool]:

@@ -96,7 +96,7 @@ def as_results(returned: Any) -> Sequence[Any]:
     if isinstance(returned, list):
         return returned
     if returned is None:
-        raise TypeError("the function returned None. Return a list of results; [] for no result.")
+        raise TypeError("the function returned None. Return a list of results; [] for no result, [None] for a null.")
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()
