@@ -64,7 +64,11 @@ class UnfitTypeError(Exception):
 
 def spark_type(declared: Any, outer: tuple[Any, ...]) -> tuple[T.DataType, bool]:
     """The type, and whether it may be null. `outer`: the classes around it, which it must not contain."""
-    members = members_of(declared)
+    return joined_type(members_of(declared), outer)
+
+
+def joined_type(members: list[Any], outer: tuple[Any, ...] = ()) -> tuple[T.DataType, bool]:
+    """The one type of all alternatives of a union, and whether None is among them."""
     some = [member for member in members if member is not type(None)]
     if not some:
         raise UnfitTypeError("it is always None")
@@ -113,7 +117,7 @@ def _type_of_one(declared: Any, outer: tuple[Any, ...]) -> T.DataType:
         value, contains_null = _inside("[value]", arguments[1], declared, outer)
         return T.MapType(key, value, contains_null)
     if isinstance(declared, type) and issubclass(declared, enum.Enum) and len(declared):
-        return spark_type(typing.Union[tuple({type(each.value) for each in declared})], outer)[0]  # noqa: UP007
+        return joined_type([type(each.value) for each in declared])[0]
     if (fields := _fields(declared)) is not None:
         return _struct(declared, fields, outer)
     if isinstance(declared, type) and not issubclass(declared, tuple):
@@ -173,7 +177,7 @@ def _model_fields(model: Any) -> dict[str, Any]:
 def _hints(declared: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(declared, include_extras=True)
-    except (NameError, TypeError) as error:
+    except Exception as error:  # of an annotation, which may be any expression
         raise UnfitTypeError(
             f"the types of the fields of {shown(declared)} cannot be evaluated ({error}); define them in the module, "
             "or give the schema"
@@ -189,7 +193,8 @@ def _may_be_missing(declared: Any, name: str, field: Any) -> bool:
 
 def is_list(declared: Any) -> bool:
     """Whether it is `list[X]`, or an abstract type for it, such as `Sequence[X]`."""
-    return (get_origin(declared) or declared) in _LISTS
+    kind = get_origin(declared) or declared
+    return isinstance(kind, type) and kind in _LISTS
 
 
 def element_of(declared: Any) -> Any:

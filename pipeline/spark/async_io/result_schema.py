@@ -21,9 +21,9 @@ from pipeline.spark.async_io.python_types import (
     UnfitTypeError,
     element_of,
     is_list,
+    joined_type,
     members_of,
     shown,
-    spark_type,
 )
 from pipeline.spark.errors import ResultTypeError
 from pipeline.streaming.calls.functions import AnyFunction, AsyncFunction, is_batch_function, name_of
@@ -78,7 +78,7 @@ def value_type_of(function: AnyFunction[Any, Any]) -> ResultType:
     Raises:
         ResultTypeError: as `schema_of`.
     """
-    return _of_function(function, _value_type)
+    return _of_function(function, _joined)
 
 
 def schema_from(kind: Any) -> T.StructType:
@@ -93,13 +93,13 @@ def schema_from(kind: Any) -> T.StructType:
 def accepts_none(function: AnyFunction[Any, Any]) -> bool:
     """Whether the function declares that a result may be None, which is then a null. False if it declares no type."""
     try:
-        members = list(members_of(_declared(function)))
+        members = _declared(function)
     except UnfitTypeError:
         return False
     return type(None) in members and not any(is_list(member) for member in members)
 
 
-def _of_function(function: AnyFunction[Any, Any], convert: Callable[[Any], ResultType]) -> ResultType:
+def _of_function(function: AnyFunction[Any, Any], convert: Callable[[list[Any]], ResultType]) -> ResultType:
     return _named(name_of(function), lambda: convert(_declared(function)))
 
 
@@ -113,8 +113,8 @@ def _named(name: str, result_type: Callable[[], ResultType]) -> ResultType:
 # -- what a function declares ------------------------------------------------------------------------------------------
 
 
-def _declared(function: AnyFunction[Any, Any]) -> Any:
-    """The type of what a call returns; with the batch form, of what it returns for one value."""
+def _declared(function: AnyFunction[Any, Any]) -> list[Any]:
+    """The types of what a call returns, one of them or a union; with the batch form, for one value."""
     while isinstance(function, functools.partial):
         function = function.func
     is_batch = is_batch_function(function)
@@ -126,31 +126,30 @@ def _declared(function: AnyFunction[Any, Any]) -> Any:
     elif not inspect.isroutine(function):
         called = type(function).__call__
     declared = _return_type(called)
-    if declared is not None and is_batch:
-        declared = _of_one_value(declared)
     if (declared is None or _has_variables(declared)) and isinstance(function, AsyncFunction):
-        declared = _declared_by_base(type(function))
+        declared, is_batch = _declared_by_base(type(function)), False
     if declared is None or isinstance(declared, typing.TypeVar):
         raise UnfitTypeError("it declares no return type; annotate it, or give the schema, such as 'price double'")
-    return declared
+    return _of_one_value(declared) if is_batch else members_of(declared)
 
 
 def _return_type(function: Any) -> Any:
     """The annotation, with the names in it resolved; None if there is none, `type(None)` for None."""
-    annotations = getattr(function, "__annotations__", {})
-    if "return" not in annotations:
-        return None
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
-    holder = types.SimpleNamespace(__annotations__={"return": annotations["return"]})
+    written: Any = ""
     try:
-        return typing.get_type_hints(holder, getattr(inner, "__globals__", {}), _enclosed(inner), include_extras=True)[
-            "return"
-        ]
-    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        annotations = getattr(function, "__annotations__", {})
+        if "return" not in annotations:
+            return None
+        written = annotations["return"]
+        holder = types.SimpleNamespace(__annotations__={"return": written})
+        names = getattr(inner, "__globals__", {}), _enclosed(inner)
+        return typing.get_type_hints(holder, *names, include_extras=True)["return"]
+    except Exception as error:  # of the annotation, which may be any expression
         raise UnfitTypeError(
-            f"its return type {annotations['return']!r} cannot be evaluated ({error}); define the types that it names "
-            "in the module, or give the schema"
+            f"its return type {written!r} cannot be evaluated ({error}); define the types that it names in the module, "
+            "or give the schema"
         ) from None
 
 
@@ -166,19 +165,15 @@ def _enclosed(function: Any) -> dict[str, Any]:
     return found
 
 
-def _of_one_value(declared: Any) -> Any:
-    """`X | Y` of a batch function's `list[X | Y | Exception]`."""
+def _of_one_value(declared: Any) -> list[Any]:
+    """X and Y of a batch function's `list[X | Y | Exception]`."""
     lists = [member for member in members_of(declared) if is_list(member)]
     if len(lists) != 1 or not get_args(lists[0]):
         raise UnfitTypeError(
             "async_invoke_batch must declare a list with one list for each value, as list[list[Price]]"
         )
-    entries = [
-        member
-        for member in members_of(get_args(lists[0])[0])
-        if not (isinstance(member, type) and issubclass(member, BaseException))
-    ]
-    return typing.Union[tuple(entries)] if entries else None  # noqa: UP007 - of members that are known only here
+    entries = members_of(get_args(lists[0])[0])
+    return [entry for entry in entries if not (isinstance(entry, type) and issubclass(entry, BaseException))]
 
 
 def _declared_by_base(kind: type) -> Any:
@@ -207,26 +202,26 @@ def _has_variables(declared: Any) -> bool:
 # -- from the type to the columns --------------------------------------------------------------------------------------
 
 
-def _result_type(declared: Any) -> ResultType:
+def _result_type(declared: list[Any]) -> ResultType:
     """A list is a list of results, so that `X`, `list[X]` and `X | list[X]` mean the same."""
-    members = []
-    has_lists = False
-    for member in members_of(declared):
-        if is_list(member):
-            has_lists = True
-            members.extend(members_of(element_of(member)))
-        else:
-            members.append(member)
-    if has_lists and type(None) in members_of(declared):
+    if type(None) in declared and any(map(is_list, declared)):
         raise UnfitTypeError("it may return a list or None; return [] for no result, or [None] for a null")
+    members = [
+        member
+        for returned in declared
+        for member in (members_of(element_of(returned)) if is_list(returned) else [returned])
+    ]
     if members == [type(None)]:
         raise UnfitTypeError("it returns None; return a result, or a list of them")
     for member in members:
         if get_origin(member) in MAPS or get_origin(member) is tuple:
             raise UnfitTypeError(f"{shown(member)} does not name the columns; {ADVICE}")
-    return _value_type(typing.Union[tuple(members)])  # noqa: UP007 - of members that are known only here
+    return _joined(members)
 
 
 def _value_type(declared: Any) -> ResultType:
-    data_type, is_nullable = spark_type(declared, ())
-    return ResultType(data_type, is_nullable)
+    return _joined(members_of(declared))
+
+
+def _joined(members: list[Any]) -> ResultType:
+    return ResultType(*joined_type(members))

@@ -274,6 +274,9 @@ def untyped(row):  # type: ignore[no-untyped-def]
         (returning(Awaitable[Offer]), "Awaitable.* has no counterpart"),
         (returning(Tree), "field children.*: .*Tree contains itself"),
         (returning(Deep), r"field places\[value\]\[\]: .*Holder"),
+        (returning([int]), "int.* has no counterpart"),
+        (returning({"price": float}), "price.* has no counterpart"),
+        (returning("1 / 0"), "'1 / 0' cannot be evaluated .*division by zero"),
         (returning("Missing"), "'Missing' cannot be evaluated .*give the schema"),
     ],
 )
