@@ -13,9 +13,14 @@ from pipeline.streaming import (
     AsyncFunction,
     AsyncOptions,
     AsyncWaitOperator,
+    CheckpointStorage,
+    IterableInput,
+    QueueInput,
     RateLimit,
     RetryAfter,
     RetryStrategy,
+    SourceStreamTask,
+    StreamTask,
     async_wait_operator,
     make_host,
     ordered_wait,
@@ -83,6 +88,19 @@ def backoff(**options: Any) -> object:
     return RetryStrategy.exponential_backoff(**{**given, **options})
 
 
+def task(**options: Any) -> object:
+    return StreamTask(IterableInput([]), [], print, **options)
+
+
+def source_task(**options: Any) -> object:
+    source: Any = None
+    return SourceStreamTask(source, [], print, **options)
+
+
+def storage(**options: Any) -> object:
+    return CheckpointStorage("folder", **options)
+
+
 CALLS: dict[Callable[..., object], Callable[..., Any]] = {
     operator: AsyncWaitOperator,
     factory: async_wait_operator,
@@ -94,6 +112,10 @@ CALLS: dict[Callable[..., object], Callable[..., Any]] = {
     fixed_delay: RetryStrategy.fixed_delay,
     backoff: RetryStrategy.exponential_backoff,
     RetryAfter: RetryAfter,
+    task: StreamTask,
+    source_task: SourceStreamTask,
+    storage: CheckpointStorage,
+    QueueInput: QueueInput,
 }
 OPTIONS = [(call, name) for call, function in CALLS.items() for name in numbers_of(function)]
 
