@@ -44,6 +44,7 @@ LONG_FILES = (
     "tests/statemachines/resourcemanager/test_config_extremes.py",
     "tests/statemachines/resourcemanager/web/",
     "tests/statemachines/simulation/test_openb.py",
+    "tests/statemachines/simulation/test_preemption_replay.py",
     "tests/statemachines/simulation/test_real_time_workload.py",
     "tests/statemachines/simulation/test_recorded_waits.py",
     "tests/statemachines/simulation/workload/test_broken_files.py",
@@ -51,6 +52,7 @@ LONG_FILES = (
     "tests/statemachines/test_cli.py",
     "tests/statemachines/test_time_travel.py",
     "tests/test_command_mistakes.py",
+    "tests/test_packages.py",
     "tests/test_run_script.py",
     "tests/test_wheel.py",
 )
