@@ -13,7 +13,7 @@ from pipeline.spark.call_metrics import METRICS_TYPE, TaskReport, call_metrics, 
 from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
 from pipeline.streaming.calls.retry import RetryStrategy
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 def counted(calls: int, call_ns: int) -> CallMetrics:
