@@ -143,6 +143,7 @@ class RecordCalls:
             answers.clear()
             return
         is_plain = self._retry is None and self._dedupe_by is None and self._combine is None
+        is_plain = is_plain and not self._path.learns
         metrics = self._metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         count_limit_wait = metrics.limit_wait.record_ns
@@ -181,8 +182,8 @@ class RecordCalls:
     def _answered(self, call: RecordCall) -> None:
         if call.is_done:
             return
-        if isinstance(call.error, RetryAfter):
-            self._pause(call.error)  # before its slot is released to another call
+        if not call.is_returned:
+            self._report(call)
         if call.is_counted:
             self._path.ended(call)
         if call.is_returned:
@@ -193,6 +194,14 @@ class RecordCalls:
         self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
         self._count_wait(call)
         self._settle(call)
+
+    def _report(self, call: RecordCall) -> None:
+        """Tell the limits of an answer, before its slot is released to another call."""
+        if isinstance(call.error, RetryAfter):
+            self.limit()
+            self._path.answered(call)
+        elif self._path.learns:
+            self._path.answered(call)
 
     def _begin(self, call: RecordCall) -> None:
         call.is_begun = True
@@ -223,8 +232,7 @@ class RecordCalls:
             return
         members = call.hand_out()
         for member in members:
-            if isinstance(member.error, RetryAfter):
-                self._pause(member.error)
+            self._report(member)
         self._path.ended(call)
         self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
         failure: BaseException | None = None
@@ -297,10 +305,6 @@ class RecordCalls:
         if retry is None or self._is_ending or not retry.can_retry(call.attempts):
             return False
         return retry.retries_error(error) if error is not None else retry.retries_result(results)
-
-    def _pause(self, wanted: RetryAfter) -> None:
-        self.limit()
-        self._path.pause(self._timers.current_processing_time() + wanted.delay_s * 1000)
 
     def _retry_later(self, call: RecordCall) -> None:
         assert self._retry is not None
