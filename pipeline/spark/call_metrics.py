@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -23,6 +24,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.histogram import bucket_of
 
 METRICS_COLUMN: Final = "__async_wait_metrics"
 _COUNTERS: Final = (
@@ -59,9 +61,9 @@ class TaskReport:
     def take(self, is_last: bool) -> list[int]:
         """The values of METRICS_TYPE since the last call."""
         metrics, time = self._metrics, self._metrics.call_time
-        counts = list(time.counts)
-        first, last = _BUCKETS[0], _BUCKETS[-1]
-        buckets = [sum(counts[: first + 1]), *counts[first + 1 : last], sum(counts[last:])]
+        counts = time.counts.copy()
+        ends = [0, *(bucket_of(1 << bits) for bits in _BUCKETS[:-1]), len(counts)]
+        buckets = [sum(counts[start:end]) for start, end in pairwise(ends)]
         counters = [getattr(metrics, name) for name in _COUNTERS]
         now = [int(is_last), *counters, time.total_ns, 0, *buckets]
         values = [new - old for new, old in zip(now, self._reported, strict=True)]
@@ -124,7 +126,7 @@ def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
     metrics.call_time.total_ns = values["call_time_sum_ns"]
     metrics.call_time.max_ns = values["call_time_max_ns"]
     for bits, count in zip(_BUCKETS, values["call_time_counts"].split(","), strict=True):
-        metrics.call_time.counts[bits] = int(count)
+        metrics.call_time.counts[bucket_of((1 << bits) - 1)] = int(count)
     return metrics
 
 
@@ -142,18 +144,17 @@ def _as_dict(observed: Any) -> dict[str, Any] | None:
 
 def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
     """A table to print, with one line per operator and times in milliseconds."""
-    head = ("operator", "calls", "completed", "failed", "retried", "timed out", "dropped", "captured", "shared")
-    times = ("mean ms", "p50 ms", "p99 ms", "max ms")
-    rows: list[tuple[str, ...]] = [(*head, *times)]
+    counters = ("calls", "completed", "failed", "retried", "timed out", "dropped", "captured", "shared")
+    times = ("mean ms", "min ms", "p50 ms", "p99 ms", "max ms", "limit p50 ms", "limit p99 ms")
+    rows: list[tuple[str, ...]] = [("operator", *counters, *times)]
     for name, each in metrics.items():
-        time = each.call_time
-        mean_s = time.sum_s / time.count if time.count else 0.0
         counts = (each.calls, each.completed, each.failed, each.retried, each.timed_out, each.dropped, each.captured)
-        # A quantile is an estimate within its bucket, and the first bucket extends to 1 ms.
-        p50_s, p99_s = (min(time.quantile(share), time.max_s) for share in (0.5, 0.99))
-        in_ms = (mean_s, p50_s, p99_s, time.max_s)
+        time, waits = each.call_time, each.limit_wait
+        mean_s = time.sum_s / time.count if time.count else 0.0
+        times_s = (mean_s, time.min_s, time.quantile(0.5), time.quantile(0.99), time.max_s)
+        in_s = (*times_s, waits.quantile(0.5), waits.quantile(0.99))
         shared = each.shared + each.remembered
-        rows.append((name, *map(str, counts), str(shared), *(f"{seconds * 1e3:.1f}" for seconds in in_ms)))
+        rows.append((name, *map(str, counts), str(shared), *(f"{seconds * 1e3:.1f}" for seconds in in_s)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 

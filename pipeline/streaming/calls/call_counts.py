@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import REGISTRY
 
-from dispatcher.util import histogram as durations
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
+from pipeline.streaming.calls.histogram import Histogram
 
 _COUNTERS = {
     "calls": "Calls begun; each attempt counts.",
@@ -28,61 +28,12 @@ _COUNTERS = {
 }
 
 
-class Histogram(durations.Histogram):
-    """Durations in power-of-two nanosecond buckets, and their maximum. Written by one thread."""
-
-    __slots__ = ("max_ns",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.max_ns = 0
-
-    def record_ns(self, duration_ns: int) -> None:
-        """Count a duration; a negative one (the clock was set back) counts as 0."""
-        if duration_ns < 0:
-            duration_ns = 0
-        self.counts[duration_ns.bit_length()] += 1  # 65 buckets cover 584 years
-        self.total_ns += duration_ns
-        if duration_ns > self.max_ns:
-            self.max_ns = duration_ns
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-    @property
-    def sum_s(self) -> float:
-        return self.total_ns / 1e9
-
-    @property
-    def max_s(self) -> float:
-        return self.max_ns / 1e9
-
-    def quantile(self, q: float) -> float:
-        """The `q` quantile in seconds, accurate to a factor of 2; 0 if nothing was counted.
-
-        Raises:
-            ValueError: `q` is not from 0 to 1.
-        """
-        if not 0 <= q <= 1:
-            raise ValueError(f"q is {q!r}; it must be a fraction from 0 to 1, such as 0.99.")
-        counts = list(self.counts)
-        rank = max(q * sum(counts), 1)
-        below = 0
-        for bits, count in enumerate(counts):
-            if count and below + count >= rank:
-                lowest_ns = (1 << bits) >> 1
-                highest_ns = min((1 << bits) - 1, max(self.max_ns, lowest_ns))  # max_ns is written after the counts
-                return (lowest_ns + (highest_ns - lowest_ns) * (rank - below) / count) / 1e9
-            below += count
-        return 0.0
-
-    def merge(self, other: Histogram) -> None:
-        """Add the counts of `other`. Only the thread that writes this histogram may call it."""
-        for bits, count in enumerate(list(other.counts)):
-            self.counts[bits] += count
-        self.total_ns += other.total_ns
-        self.max_ns = max(self.max_ns, other.max_ns)
+_HISTOGRAMS = {
+    "queue_wait": ("async_queue_wait_seconds", "Time a record waits before its first call starts."),
+    "limit_wait": ("async_limit_wait_seconds", "Time a call waits for our own limits; each attempt counts."),
+    "call_time": ("async_call_seconds", "Duration of a call; each attempt counts."),
+}
+_QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 class CallMetrics:
@@ -93,7 +44,7 @@ class CallMetrics:
     Pickling copies the current numbers.
     """
 
-    __slots__ = (*_COUNTERS, "__weakref__", "call_time", "ended", "queue_wait")
+    __slots__ = (*_COUNTERS, *_HISTOGRAMS, "__weakref__", "ended")
 
     def __init__(self) -> None:
         self.calls = 0  # mailbox thread: attempts begun
@@ -107,6 +58,9 @@ class CallMetrics:
         self.shared = 0  # mailbox thread: records
         self.remembered = 0  # mailbox thread: records
         self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
+        # Mailbox thread: from an attempt's beginning to its start, if a concurrency, rate or pool limit or a pause
+        # delays it; not from the end of an attempt to the next, which is the retry's delay.
+        self.limit_wait = Histogram()
         self.call_time = Histogram()  # mailbox thread: from the start of an attempt to its answer
 
     @property
@@ -117,23 +71,23 @@ class CallMetrics:
         return self.calls - ended
 
     def snapshot(self) -> dict[str, float | int]:
-        """All counters by name, and each histogram's count, sum, maximum and quantiles in seconds."""
+        """All counters by name; of each histogram the count, and in seconds sum, minimum, maximum and quantiles."""
         numbers: dict[str, float | int] = {name: getattr(self, name) for name in _COUNTERS}
         numbers["in_flight"] = self.in_flight
-        for name, histogram in (("queue_wait", self.queue_wait), ("call_time", self.call_time)):
+        for name in _HISTOGRAMS:
+            histogram = getattr(self, name).copy()
             numbers[f"{name}_count"] = histogram.count
             numbers[f"{name}_sum_s"] = histogram.sum_s
-            numbers[f"{name}_max_s"] = histogram.max_s
-            numbers[f"{name}_p50_s"] = histogram.quantile(0.5)
-            numbers[f"{name}_p99_s"] = histogram.quantile(0.99)
+            for quantile, share in _QUANTILES.items():
+                numbers[f"{name}_{quantile}_s"] = histogram.quantile(share)
         return numbers
 
     def merge(self, other: CallMetrics) -> None:
         """Add the counts of `other`. Only the owner of this object may call it."""
         for name in (*_COUNTERS, "ended"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.queue_wait.merge(other.queue_wait)
-        self.call_time.merge(other.call_time)
+        for name in _HISTOGRAMS:
+            getattr(self, name).merge(getattr(other, name))
 
 
 class _CallMetricsCollector(NamedCollector[CallMetrics]):
@@ -147,17 +101,14 @@ class _CallMetricsCollector(NamedCollector[CallMetrics]):
                 counter.add_metric([operator], getattr(metrics, field))
             yield counter
         in_flight = GaugeMetricFamily("async_in_flight", "Calls under way.", labels=["operator"])
-        queue_wait = HistogramMetricFamily(
-            "async_queue_wait_seconds", "Time a record waits before its first call starts.", labels=["operator"]
-        )
-        call_time = HistogramMetricFamily(
-            "async_call_seconds", "Duration of a call; each attempt counts.", labels=["operator"]
-        )
         for operator, metrics in operators.items():
             in_flight.add_metric([operator], metrics.in_flight)
-            add_histogram(queue_wait, [operator], metrics.queue_wait)
-            add_histogram(call_time, [operator], metrics.call_time)
-        yield from (in_flight, queue_wait, call_time)
+        yield in_flight
+        for field, (name, text) in _HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, text, labels=["operator"])
+            for operator, metrics in operators.items():
+                add_histogram(histogram, [operator], getattr(metrics, field))
+            yield histogram
 
 
 _collectors = RegistryCollectors(_CallMetricsCollector)

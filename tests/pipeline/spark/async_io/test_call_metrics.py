@@ -74,20 +74,20 @@ def test_table_has_a_line_for_each_operator() -> None:
     head, first, second = table.splitlines()
     assert head.split()[:3] == ["operator", "calls", "completed"]
     assert first.split()[:4] == ["look", "up", "3", "3"]
-    assert first.split()[-4] == first.split()[-1] == "2.0"  # the mean and the longest time, ms
-    assert second.split() == ["idle", *["0"] * 8, *["0.0"] * 4]
+    assert first.split()[-7:] == [*["2.0"] * 5, "0.0", "0.0"]  # mean, minimum, quantiles and maximum, ms; no limits
+    assert second.split() == ["idle", *["0"] * 8, *["0.0"] * 7]
     assert len({len(line) for line in table.splitlines()}) == 1
 
 
-def test_no_quantile_of_a_printed_table_is_above_the_longest_time() -> None:
-    """All times below 1 ms share one bucket, so the median of short calls was printed as 0.5 ms."""
-    metrics = CallMetrics()
-    metrics.call_time.counts[20] = 10
-    metrics.call_time.total_ns, metrics.call_time.max_ns = 1_000_000, 100_000
+def test_table_tells_how_long_calls_waited_for_limits() -> None:
+    metrics = counted(3, 2_000_000)
+    for wait_ms in (1, 1, 40):
+        metrics.limit_wait.record_ns(wait_ms * 1_000_000)
 
-    _, line = format_call_metrics({"look up": metrics}).splitlines()
+    head, line = format_call_metrics({"look up": metrics}).splitlines()
 
-    assert line.split()[-4:] == ["0.1"] * 4
+    assert head.endswith("limit p50 ms  limit p99 ms")
+    assert [float(cell) for cell in line.split()[-2:]] == [pytest.approx(1, rel=0.05), 40]
 
 
 # ------------------------------------------------------------------------------------------------------ of a query
