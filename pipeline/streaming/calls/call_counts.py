@@ -58,8 +58,8 @@ class CallMetrics:
         self.shared = 0  # mailbox thread: records
         self.remembered = 0  # mailbox thread: records
         self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
-        # Mailbox thread: from an attempt's beginning to its start, if a concurrency, rate or pool limit or a pause
-        # delays it; not from the end of an attempt to the next, which is the retry's delay.
+        # Mailbox thread: from when a call was wanted to its start, if it went through the operator's own limits (rate,
+        # concurrency, batch, pause). An operator without limits sends its calls straight on and counts none.
         self.limit_wait = Histogram()
         self.call_time = Histogram()  # mailbox thread: from the start of an attempt to its answer
 
