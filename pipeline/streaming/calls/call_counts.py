@@ -16,7 +16,7 @@ from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_h
 from pipeline.streaming.calls.histogram import Histogram
 
 _COUNTERS = {
-    "calls": "Calls begun; each attempt counts.",
+    "calls": "Calls begun; each attempt counts, also a repetition that the function makes itself.",
     "completed": "Records whose call returned results.",
     "timed_out": "Records whose timeout expired before their call returned.",
     "retried": "Calls repeated after an earlier attempt.",
@@ -25,13 +25,14 @@ _COUNTERS = {
     "captured": "Failed records whose error was captured as data.",
     "shared": "Records that joined the call of another record.",
     "remembered": "Records answered with remembered results.",
+    "lost_attempts": "Spark's task attempts whose counts are missing: they failed, were killed or ended early.",
 }
 
 
 _HISTOGRAMS = {
-    "queue_wait": ("async_queue_wait_seconds", "Time a record waits before its first call starts."),
-    "limit_wait": ("async_limit_wait_seconds", "Time a call waits for our own limits; each attempt counts."),
-    "call_time": ("async_call_seconds", "Duration of a call; each attempt counts."),
+    "queue_wait": ("async_queue_wait", "Time a record waits before its first call starts."),
+    "limit_wait": ("async_limit_wait", "Time a call waits for our own limits; each attempt counts."),
+    "call_time": ("async_call", "Duration of a call; each attempt counts."),
 }
 _QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
@@ -41,7 +42,8 @@ class CallMetrics:
 
     A record ends completed or failed, unless its task ends first. A timed-out record also counts as failed, unless the
     function's `timeout` returned results. A failed record that does not fail the task is dropped or captured.
-    Pickling copies the current numbers.
+    A function that repeats its calls itself, as a lookup does with its queries, tells how many: they are counted as
+    calls and as retried, one for each query, however many keys it has. Pickling copies the current numbers.
     """
 
     __slots__ = (*_COUNTERS, *_HISTOGRAMS, "__weakref__", "ended")
@@ -51,17 +53,24 @@ class CallMetrics:
         self.ended = 0  # mailbox thread: attempts answered or given up; each counts once
         self.completed = 0  # mailbox thread: records
         self.timed_out = 0  # mailbox thread: records
-        self.retried = 0  # mailbox thread: attempts followed by another
+        self.retried = 0  # mailbox thread: attempts followed by another, and the function's own repetitions
         self.failed = 0  # mailbox thread: records, including dropped and captured ones
         self.dropped = 0  # mailbox thread: records
         self.captured = 0  # mailbox thread: records
         self.shared = 0  # mailbox thread: records
         self.remembered = 0  # mailbox thread: records
+        self.lost_attempts = 0  # mailbox thread: attempts of Spark tasks, whose calls are in no other count
         self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
         # Mailbox thread: from when a call was wanted to its start, if it went through the operator's own limits (rate,
         # concurrency, batch, pause). An operator without limits sends its calls straight on and counts none.
         self.limit_wait = Histogram()
         self.call_time = Histogram()  # mailbox thread: from the start of an attempt to its answer
+
+    def count_repetitions(self, number: int) -> None:
+        """Count calls that the function has repeated itself. Mailbox thread."""
+        self.calls += number
+        self.ended += number
+        self.retried += number
 
     @property
     def in_flight(self) -> int:
@@ -105,10 +114,18 @@ class _CallMetricsCollector(NamedCollector[CallMetrics]):
             in_flight.add_metric([operator], metrics.in_flight)
         yield in_flight
         for field, (name, text) in _HISTOGRAMS.items():
-            histogram = HistogramMetricFamily(name, text, labels=["operator"])
+            histogram = HistogramMetricFamily(f"{name}_seconds", text, labels=["operator"])
+            percentiles = GaugeMetricFamily(
+                f"{name}_percentile_seconds",
+                f"Percentiles of {name}_seconds since the operator began, within 5 %.",
+                labels=["operator", "percentile"],
+            )
             for operator, metrics in operators.items():
-                add_histogram(histogram, [operator], getattr(metrics, field))
-            yield histogram
+                durations = getattr(metrics, field).copy()
+                add_histogram(histogram, [operator], durations)
+                for share in _QUANTILES.values():
+                    percentiles.add_metric([operator, f"{100 * share:g}"], durations.quantile(share))
+            yield from (histogram, percentiles)
 
 
 _collectors = RegistryCollectors(_CallMetricsCollector)

@@ -47,6 +47,7 @@ class RecordCalls:
         self._emission = emission
         self._errors = errors
         self._metrics = metrics
+        self._has_own_retries = host.has_own_retries
         self._on_ended = on_ended
         self._timeout_ms = options.timeout_ms
         self._deadline_ms = options.deadline_ms
@@ -101,6 +102,7 @@ class RecordCalls:
                 call.retry_timer.cancel()  # a pending timer would keep this object alive
             self._path.give_up(call)
         self._metrics.ended += self._under_way
+        self._metrics.count_repetitions(self._host.take_own_retries())
         self._under_way = 0
         self._lateness.clear()
 
@@ -159,6 +161,8 @@ class RecordCalls:
             # An answer that fails the task must not discard those behind it.
             if answers and not box.is_notified:
                 box.notify()
+            if self._has_own_retries:
+                metrics.count_repetitions(self._host.take_own_retries())
             self._emit()
 
     def _emit(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -87,7 +88,12 @@ class CallHost(ABC):
         self.is_batch = is_batch_function(function)  # never changes
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._is_forked = False  # this process is a child of the one that made the host; written at the fork
-        self._limiters: dict[RateLimit, RateLimiter] = {}  # of the scope "worker"; setdefault is atomic
+        hook = getattr(function, "own_retries", None)
+        self._own_retries: Callable[[], int] | None = hook if callable(hook) else None  # never changes
+        # Guarded by _retries_lock; a new host does not count what the function made for an earlier one.
+        self._taken_retries = 0 if self._own_retries is None else self._own_retries()
+        self._retries_lock = threading.Lock()  # the function's own_retries is called while it is held
+        self._limiters: dict[RateLimit, RateLimiter] = {}  # any thread, setdefault is atomic; of the scope "worker"
 
         _hosts.add(self)
 
@@ -131,6 +137,22 @@ class CallHost(ABC):
             if error.timeout_ms is None and error.deadline_ms is None:  # the default hook's, which knows nothing
                 raise late from None
             raise
+
+    @property
+    def has_own_retries(self) -> bool:
+        """Whether the function counts calls that it repeats itself."""
+        return self._own_retries is not None
+
+    def take_own_retries(self) -> int:
+        """How many calls the function has repeated itself since an operator last asked. Any thread.
+
+        Operators that share the host share the number: each repetition is given to one of them.
+        """
+        if self._own_retries is None:
+            return 0
+        with self._retries_lock:
+            before, self._taken_retries = self._taken_retries, self._own_retries()
+            return self._taken_retries - before
 
     def _refuse(self, call: Call) -> None:
         """Answer a call that the host, which has ended, will not make or finish. Any thread."""

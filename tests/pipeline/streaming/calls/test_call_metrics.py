@@ -14,7 +14,18 @@ from prometheus_client.registry import REGISTRY
 
 from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
 
-COUNTERS = ("calls", "completed", "timed_out", "retried", "failed", "dropped", "captured", "shared", "remembered")
+COUNTERS = (
+    "calls",
+    "completed",
+    "timed_out",
+    "retried",
+    "failed",
+    "dropped",
+    "captured",
+    "shared",
+    "remembered",
+    "lost_attempts",
+)
 
 
 def some_metrics(first: int = 1) -> CallMetrics:
@@ -36,7 +47,7 @@ def page(registry: CollectorRegistry) -> dict[str, float]:
         f"{sample.name}{{{sample.labels['operator']}}}": sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())
         for sample in family.samples
-        if "le" not in sample.labels
+        if not sample.labels.keys() & {"le", "percentile"}
     }
 
 
@@ -52,6 +63,14 @@ def test_calls_are_in_flight_from_their_beginning_to_their_end() -> None:
     assert metrics.in_flight == 2
 
 
+def test_repetitions_of_the_function_are_calls_that_have_ended() -> None:
+    metrics = CallMetrics()
+
+    metrics.count_repetitions(3)
+
+    assert (metrics.calls, metrics.retried, metrics.in_flight) == (3, 3, 0)
+
+
 def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
     metrics = some_metrics()
 
@@ -59,7 +78,7 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
     metrics.calls += 1
 
     assert snapshot == {
-        "calls": 15,
+        "calls": 16,
         "completed": 2,
         "timed_out": 3,
         "retried": 4,
@@ -68,6 +87,7 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
         "captured": 7,
         "shared": 8,
         "remembered": 9,
+        "lost_attempts": 10,
         "in_flight": 5,
         "queue_wait_count": 1,
         "queue_wait_sum_s": 0.002,
@@ -118,7 +138,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
     register_call_metrics(metrics, "enrich", registry)
 
     assert page(registry) == {
-        "async_calls_total{enrich}": 15,
+        "async_calls_total{enrich}": 16,
         "async_completed_total{enrich}": 2,
         "async_timed_out_total{enrich}": 3,
         "async_retried_total{enrich}": 4,
@@ -127,6 +147,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
         "async_captured_total{enrich}": 7,
         "async_shared_total{enrich}": 8,
         "async_remembered_total{enrich}": 9,
+        "async_lost_attempts_total{enrich}": 10,
         "async_in_flight{enrich}": 5,
         "async_queue_wait_seconds_count{enrich}": 1,
         "async_queue_wait_seconds_sum{enrich}": 0.002,
@@ -151,6 +172,21 @@ def test_the_buckets_on_the_page_are_cumulative() -> None:
     assert at_most(repr(2**20 / 1e9)) == 1
     assert at_most(repr(2**24 / 1e9)) == 3
     assert at_most("+Inf") == 4
+
+
+def test_the_percentiles_on_the_page_are_those_of_the_calls() -> None:
+    registry, metrics = CollectorRegistry(), CallMetrics()
+    for duration_ms in range(1, 1001):
+        metrics.call_time.record_ns(duration_ms * 1_000_000)
+
+    register_call_metrics(metrics, "enrich", registry)
+
+    def percentile(share: str) -> float | None:
+        labels = {"operator": "enrich", "percentile": share}
+        return registry.get_sample_value("async_call_percentile_seconds", labels)
+
+    assert (percentile("0"), percentile("100")) == (0.001, 1)
+    assert [percentile(share) for share in ("50", "95", "99")] == pytest.approx([0.5, 0.95, 0.99], rel=0.05)
 
 
 def test_a_scrape_sees_what_was_counted_since_the_last() -> None:
