@@ -58,7 +58,8 @@ class RecordCalls:
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._slots = HostSlots.of(host, options)
         self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
-        self._path = CallPath(host, self._box, executor, timers, options, nothing_follows, self._lateness.sent)
+        self._begin_timeout = self._lateness.begin
+        self._path = CallPath(host, self._box, executor, timers, options, nothing_follows, metrics, self._lateness.sent)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._is_ending = False  # no more retries
@@ -72,9 +73,14 @@ class RecordCalls:
         if self._deadline_ms is not None:
             self._lateness.take_in(call)
         if self._dedupe_by is None or self._leads(call):
-            if self._path.is_direct:
-                self._lateness.begin(call)
-            self._begin(call)
+            path = self._path
+            # _begin, inlined: this runs for each record.
+            if path.is_direct:
+                self._begin_timeout(call)
+                self._metrics.calls += 1
+            call.is_begun = True
+            self._under_way += 1
+            path.start(call)
 
     def under_way(self) -> int:
         """Attempts begun and neither answered nor given up, including those that wait for the limits."""
@@ -95,15 +101,15 @@ class RecordCalls:
     def close(self) -> None:
         """Give up all calls and ignore their answers."""
         self._is_closed = True
+        self._metrics.ended += self._under_way - self._path.waiting()
+        self._metrics.count_repetitions(self._host.take_own_retries())
+        self._under_way = 0
         self._path.close()
         for call in self._lateness.unfinished():
             call.is_done = True
             if call.retry_timer is not None:
                 call.retry_timer.cancel()  # a pending timer would keep this object alive
             self._path.give_up(call)
-        self._metrics.ended += self._under_way
-        self._metrics.count_repetitions(self._host.take_own_retries())
-        self._under_way = 0
         self._lateness.clear()
 
     def _leads(self, call: RecordCall) -> bool:
@@ -146,7 +152,8 @@ class RecordCalls:
                     # _answered, inlined for the common case.
                     if call.is_counted:
                         self._path.ended(call)
-                        count_limit_wait(call.limit_wait_ns())
+                        if call.was_in_line:
+                            count_limit_wait(call.limit_wait_ns())
                     self._under_way -= 1
                     metrics.ended += 1
                     metrics.completed += 1
@@ -189,13 +196,15 @@ class RecordCalls:
     def _begin(self, call: RecordCall) -> None:
         call.is_begun = True
         self._under_way += 1
-        self._metrics.calls += 1
+        if self._path.is_direct:
+            self._metrics.calls += 1
         self._path.start(call)
 
     def _ended(self, call: RecordCall) -> None:
         call.is_begun = False
         self._under_way -= 1
-        self._metrics.ended += 1
+        if not call.is_waiting:
+            self._metrics.ended += 1
 
     def _count_wait(self, call: RecordCall) -> None:
         if call.is_first:
@@ -203,7 +212,7 @@ class RecordCalls:
             if self._slots.may_wait:
                 call.later_ms = call.waited_in_host_ms()  # the other attempts have the rest of the timeout
             self._metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
-        if call.sent_ns:
+        if call.was_in_line:
             self._metrics.limit_wait.record_ns(call.limit_wait_ns())
 
     def _answered_batch(self, call: Call) -> None:
