@@ -21,27 +21,23 @@ class Histogram:
     def __init__(self) -> None:
         self.counts = [0] * _SIZE  # one thread writes, any reads
         self.total_ns = 0  # one thread writes, any reads
-        self.min_ns = -1  # one thread writes, any reads; -1 until a duration is counted
+        self.min_ns = 0  # one thread writes, any reads; 0 until a duration is counted
         self.max_ns = -1  # one thread writes, any reads; -1 until a duration is counted
 
     def record_ns(self, duration_ns: int) -> None:
         """Count a duration; a negative one (the clock was set back) counts as 0."""
-        # Every call pays for this, so `bucket_of` is inlined, and `max` and `min`, which would be calls, are not used.
-        if duration_ns < 0:
-            duration_ns = 0
-        # The extremes before the counts, and a reader the other way round: they cover whatever it finds counted.
-        if duration_ns > self.max_ns:
-            self.max_ns = duration_ns
-            if self.min_ns < 0:
-                self.min_ns = duration_ns
-        elif duration_ns < self.min_ns:
-            self.min_ns = duration_ns
+        # Every call pays for this, so `bucket_of` is inlined. The extremes of none have nothing between them.
+        if not self.min_ns <= duration_ns <= self.max_ns:
+            duration_ns = max(duration_ns, 0)
+            self._extend(duration_ns)
         shift = duration_ns.bit_length() - 5
-        if shift > 0:
-            self.counts[(shift << 4) + (duration_ns >> shift)] += 1
-        else:
-            self.counts[duration_ns] += 1
+        self.counts[(shift << 4) + (duration_ns >> shift) if shift > 0 else duration_ns] += 1
         self.total_ns += duration_ns
+
+    def _extend(self, duration_ns: int) -> None:
+        # Before the counts, while a reader copies the counts first: the extremes cover whatever it finds counted.
+        self.min_ns = min(self.min_ns, duration_ns) if self.max_ns >= 0 else duration_ns
+        self.max_ns = max(self.max_ns, duration_ns)
 
     @property
     def count(self) -> int:
@@ -54,7 +50,7 @@ class Histogram:
     @property
     def min_s(self) -> float:
         """The shortest duration; 0 if nothing was counted."""
-        return max(self.min_ns, 0) / 1e9
+        return self.min_ns / 1e9
 
     @property
     def max_s(self) -> float:
@@ -95,10 +91,9 @@ class Histogram:
         """Add the counts of `other`. Only the thread that writes this histogram may call it."""
         self.counts = [own + more for own, more in zip(self.counts, other.counts.copy(), strict=True)]
         self.total_ns += other.total_ns
-        least_ns = other.min_ns
-        if least_ns >= 0:
-            self.min_ns = least_ns if self.min_ns < 0 else min(self.min_ns, least_ns)
-        self.max_ns = max(self.max_ns, other.max_ns)
+        if other.max_ns >= 0:
+            self._extend(other.min_ns)
+            self._extend(other.max_ns)
 
     def buckets(self) -> list[tuple[float, int]]:
         """Cumulative counts by upper bound in seconds: powers of two from 1 us to about 18 minutes, then infinity."""

@@ -143,6 +143,7 @@ class RecordCalls:
         metrics = self._metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         count_limit_wait = metrics.limit_wait.record_ns
+        completed = 0
         try:
             while answers:
                 call = answers.popleft()
@@ -156,15 +157,17 @@ class RecordCalls:
                             count_limit_wait(call.limit_wait_ns())
                     self._under_way -= 1
                     metrics.ended += 1
-                    metrics.completed += 1
-                    count_call_time(call.ended_ns - call.started_ns)
+                    completed += 1
+                    started_ns = call.started_ns
+                    count_call_time(call.ended_ns - started_ns)
                     if call.is_first:
-                        count_queue_wait(call.started_ns - call.taken_ns)
+                        count_queue_wait(started_ns - call.taken_ns)
                     call.is_done = True
                     call.entry.complete(call.results)
                 else:
                     self._answered(call)
         finally:
+            metrics.completed += completed
             # An answer that fails the task must not discard those behind it.
             if answers and not box.is_notified:
                 box.notify()

@@ -40,10 +40,16 @@ def test_a_histogram_knows_number_sum_minimum_and_maximum() -> None:
     assert (recorded.count, recorded.sum_s, recorded.min_s, recorded.max_s) == (3, 0.008, 0.001, 0.005)
 
 
-def test_a_negative_duration_counts_as_none() -> None:
-    recorded = histogram(-5)
+@pytest.mark.parametrize("durations_ns", [(-5,), (-1,), (7, -1), (-1, 7)])
+def test_a_negative_duration_counts_as_none(durations_ns: tuple[int, ...]) -> None:
+    recorded = histogram(*durations_ns)
 
-    assert (recorded.count, recorded.sum_s, recorded.max_s, recorded.quantile(1)) == (1, 0, 0, 0)
+    assert recorded.counts[0] == 1
+    assert (recorded.min_s, recorded.quantile(0), recorded.total_ns) == (
+        0,
+        0,
+        sum(max(each, 0) for each in durations_ns),
+    )
 
 
 @given(DURATION_NS)
@@ -69,7 +75,7 @@ def test_each_duration_is_counted_once_in_its_bucket(durations_ns: list[int]) ->
     buckets = [bucket_of(duration_ns) for duration_ns in durations_ns]
     assert recorded.counts == [buckets.count(bucket) for bucket in range(len(recorded.counts))]
     assert recorded.total_ns == sum(durations_ns)
-    assert (recorded.min_ns, recorded.max_ns) == (min(durations_ns, default=-1), max(durations_ns, default=-1))
+    assert (recorded.min_ns, recorded.max_ns) == (min(durations_ns, default=0), max(durations_ns, default=-1))
 
 
 @given(SOME, st.floats(0, 1))
