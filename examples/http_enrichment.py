@@ -20,11 +20,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import socket
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
@@ -145,7 +146,7 @@ class UserService(ThreadingHTTPServer):
             self._allowed -= 1
             return True
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         """Ignore clients that close their connection; print other errors."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
@@ -262,8 +263,12 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     try:
         # Spark logs a failure as pages of JVM frames; the relevant lines are printed below.
         quiet = {"spark.log.level": "OFF"}
-        own = spark_session(f"local[{arguments.tasks}]", "http enrichment", quiet) if spark is None else None
-        with tempfile.TemporaryDirectory() as folder, own or nullcontext(spark) as session:
+        own: AbstractContextManager[SparkSession] = (
+            spark_session(f"local[{arguments.tasks}]", "http enrichment", quiet)
+            if spark is None
+            else nullcontext(spark)
+        )
+        with tempfile.TemporaryDirectory() as folder, own as session:
             run(arguments, arguments.output or Path(folder) / "answered", session)
     except DispatcherError as error:
         print(f"http_enrichment: {error}", file=sys.stderr)

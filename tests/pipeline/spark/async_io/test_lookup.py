@@ -298,7 +298,7 @@ def test_the_functions_show_their_options_and_refuse_other_names(function: Any) 
     shown = inspect.signature(function).parameters
 
     assert [shown[name].default for name in ("retry", "on_error", "concurrency")] == [None, "fail", None]
-    assert shown["capacity"].default == (1_000 if function is lookup_join else 100)
+    assert shown["capacity"].default == (1_000 if function is lookup_join else None)
     assert ("remember" in shown) is (function is not lookup_join)
     with pytest.raises(TypeError, match="unexpected keyword argument 'dead_letter'"):
         function(None, str, "", timeout=1, dead_letter=print)
