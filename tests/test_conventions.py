@@ -89,7 +89,7 @@ LAYERS: Layers = (
     {
         "Spark's sessions, errors and metrics": tuple(
             f"pipeline.spark.{name}"
-            for name in ("session", "errors", "failures", "call_metrics", "shipping", "executors")
+            for name in ("session", "errors", "failures", "call_metrics", "histogram_shares", "shipping", "executors")
         )
     },
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},

@@ -80,6 +80,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self._clock: LookupClock = clock or MonotonicClock()
         self._lookups: Lookups | None = None  # loop thread only; None until opened
         self.metrics = LookupMetrics()
+        self._earlier_retries = 0  # before the last `open`; loop thread writes, any reads
 
     @property
     def output_columns(self) -> tuple[Column, ...]:
@@ -90,7 +91,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         )
 
     async def open(self) -> None:
-        self.metrics = LookupMetrics()
+        self._earlier_retries, self.metrics = self.own_retries(), LookupMetrics()
         queries = Queries(self._table.reader(self.schema), self._retries, self.metrics, self._clock)
         lookups = lookups_of(queries, self._cache)
         await lookups.open()
@@ -101,6 +102,10 @@ class LookupFunction(AsyncFunction[Any, Any]):
         if lookups is not None:
             log.info("%s: %s", self.name, self.metrics)
             await lookups.close()
+
+    def own_retries(self) -> int:
+        """How many queries were repeated because the table was unavailable. Any thread."""
+        return self._earlier_retries + self.metrics.retries
 
     async def async_invoke(self, value: Any) -> list[Any]:
         (results,) = await self.async_invoke_batch([value])

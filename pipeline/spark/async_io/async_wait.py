@@ -25,7 +25,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias, Unpack, get_args
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
@@ -270,6 +270,7 @@ class AsyncWaitTask:
         if self.keep_input:
             options = replace(options, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
         metrics = CallMetrics()
+        metrics.lost_attempts = _earlier_attempts()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
         rows = read_rows(self.columns.input_schema, batches)
@@ -278,11 +279,13 @@ class AsyncWaitTask:
             reported_s = time.monotonic()
             with closing(results):
                 try:
+                    if self.columns.has_metrics:
+                        yield writer.metrics_batch(report.take())  # a task that ends early is known to have started
                     for batch in writer.batches(results):
                         yield batch
                         if self.columns.has_metrics and time.monotonic() - reported_s >= _REPORT_EVERY_S:
                             reported_s = time.monotonic()
-                            yield writer.metrics_batch(report.take(is_last=False))
+                            yield writer.metrics_batch(report.take())
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
             if self.columns.has_metrics:
@@ -297,3 +300,9 @@ class AsyncWaitTask:
         except BaseException as error:
             raise_in_worker(open_failure(self.operator, error))
         return host
+
+
+def _earlier_attempts() -> int:
+    """The attempts of this task that preceded this one. Spark discards what they have counted."""
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()

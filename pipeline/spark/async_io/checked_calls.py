@@ -99,7 +99,7 @@ class _CheckedFunction:
     """Passes on the hooks that the function has, and only those."""
 
     def __init__(self, function: Any, checked: Checked) -> None:
-        for name in ("open", "close"):
+        for name in ("open", "close", "own_retries"):
             if callable(hook := getattr(function, name, None)):
                 setattr(self, name, hook)
         if callable(hook := getattr(function, "timeout", None)):

@@ -30,6 +30,9 @@ class AsyncFunction(Generic[In, Out]):
 
     The batch form returns one list for each value, in order; an Exception in place of a list fails that value alone,
     and a raised exception fails them all. To be sent to Spark, an instance must pickle: connect in `open`, not before.
+
+    A function that repeats calls itself may also define `own_retries(self) -> int`: how many it has repeated so far.
+    The number never falls, and any thread may ask for it at any time. CallMetrics then counts these calls.
     """
 
     def open(self) -> Awaitable[None] | None:

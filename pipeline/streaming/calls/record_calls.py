@@ -47,6 +47,7 @@ class RecordCalls:
         self._emission = emission
         self._errors = errors
         self._metrics = metrics
+        self._has_own_retries = host.has_own_retries
         self._on_ended = on_ended
         self._timeout_ms = options.timeout_ms
         self._deadline_ms = options.deadline_ms
@@ -106,6 +107,7 @@ class RecordCalls:
         """Give up all calls and ignore their answers."""
         self._is_closed = True
         self._metrics.ended += self._under_way - self._path.waiting()
+        self._metrics.count_repetitions(self._host.take_own_retries())
         self._under_way = 0
         self._path.close()
         for call in self._lateness.unfinished():
@@ -147,6 +149,7 @@ class RecordCalls:
         metrics = self._metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         count_limit_wait = metrics.limit_wait.record_ns
+        completed = 0
         try:
             while answers:
                 call = answers.popleft()
@@ -160,18 +163,22 @@ class RecordCalls:
                             count_limit_wait(call.limit_wait_ns())
                     self._under_way -= 1
                     metrics.ended += 1
-                    metrics.completed += 1
-                    count_call_time(call.ended_ns - call.started_ns)
+                    completed += 1
+                    started_ns = call.started_ns
+                    count_call_time(call.ended_ns - started_ns)
                     if call.is_first:
-                        count_queue_wait(call.started_ns - call.taken_ns)
+                        count_queue_wait(started_ns - call.taken_ns)
                     call.is_done = True
                     call.entry.complete(call.results)
                 else:
                     self._answered(call)
         finally:
+            metrics.completed += completed
             # An answer that fails the task must not discard those behind it.
             if answers and not box.is_notified:
                 box.notify()
+            if self._has_own_retries:
+                metrics.count_repetitions(self._host.take_own_retries())
             self._emit()
 
     def _emit(self) -> None:

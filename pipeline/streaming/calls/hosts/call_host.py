@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -93,6 +94,11 @@ class CallHost(ABC):
         self._limiters: dict[RateLimit | AdaptiveRateLimit, RateLimiter | AdaptiveRateLimiter] = {}
         self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
         """The rate after a pause of operators without a rate limit; never changes."""
+        hook = getattr(function, "own_retries", None)
+        self._own_retries: Callable[[], int] | None = hook if callable(hook) else None  # never changes
+        # Guarded by _retries_lock; a new host does not count what the function made for an earlier one.
+        self._taken_retries = 0 if self._own_retries is None else self._own_retries()
+        self._retries_lock = threading.Lock()  # the function's own_retries is called while it is held
         _hosts.add(self)
 
     @property
@@ -135,6 +141,22 @@ class CallHost(ABC):
             if error.timeout_ms is None and error.deadline_ms is None:  # the default hook's, which knows nothing
                 raise late from None
             raise
+
+    @property
+    def has_own_retries(self) -> bool:
+        """Whether the function counts calls that it repeats itself."""
+        return self._own_retries is not None
+
+    def take_own_retries(self) -> int:
+        """How many calls the function has repeated itself since an operator last asked. Any thread.
+
+        Operators that share the host share the number: each repetition is given to one of them.
+        """
+        if self._own_retries is None:
+            return 0
+        with self._retries_lock:
+            before, self._taken_retries = self._taken_retries, self._own_retries()
+            return self._taken_retries - before
 
     def _refuse(self, call: Call) -> None:
         """Answer a call that the host, which has ended, will not make or finish. Any thread."""
