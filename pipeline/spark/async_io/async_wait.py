@@ -33,7 +33,8 @@ from pipeline.spark.async_io.checked_calls import checked_function, checked_opti
 from pipeline.spark.async_io.result_values import Check, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import read_rows, require_distinct, require_supported, time_zone, with_plain_names
-from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
+from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
+from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
 from pipeline.spark.shipping import on_executors, ship_packages
@@ -43,6 +44,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options
+from pipeline.streaming.pace import Pace, ReaderGoneError
 from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
 
 DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
@@ -157,7 +159,11 @@ def _wait(
     _require_picklable(task)
 
     def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task.run(batches, worker_hosts())
+        try:
+            with worker_output() as output:
+                yield from task.run(batches, worker_hosts(), output)
+        except ReaderGoneError:
+            leave_worker()
 
     ship_packages(df.sparkSession)
     results = with_plain_names(df).mapInArrow(on_executors(async_wait), columns.task_schema())
@@ -226,8 +232,17 @@ class AsyncWaitTask:
     time_zone: str
     idle_s: float
 
-    def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
-        """The output of one task. The calling thread reads the input and yields the output, and blocks for both."""
+    def run(
+        self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts, output: WorkerOutput | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The output of one task. The calling thread reads the input and yields the output, and blocks for both.
+
+        `output`: where the batches are written; None: they wait in its buffer, and more rows are called for than the
+        reader asks for.
+
+        Raises:
+            ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
+        """
         zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone)
         options = checked_options(self.options, check)
@@ -237,16 +252,20 @@ class AsyncWaitTask:
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
         rows = read_rows(self.columns.input_schema, batches)
+        pace = None if output is None else Pace(options.capacity, output)
         with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
-            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics)
+            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
             with closing(results):
                 try:
-                    for batch in writer.batches(results):
+                    for batch in writer.batches(results, pace):
                         yield batch
                         if self.columns.has_metrics and time.monotonic() - reported_s >= _REPORT_EVERY_S:
                             reported_s = time.monotonic()
                             yield writer.metrics_batch(report.take(is_last=False))
+                        if output is not None and pace is not None:
+                            output.flush()
+                            pace.has_sent(batch.num_rows)
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
             if self.columns.has_metrics:
