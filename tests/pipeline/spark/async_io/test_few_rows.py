@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
+import signal
 import socket
 import struct
 import sys
@@ -92,12 +95,35 @@ def test_calls_of_a_cancelled_job_are_cut_off_while_none_of_them_ends(spark: Spa
         job.start()
         service.wait_for_calls(2 * CAPACITY)
 
-        spark.sparkContext.cancelAllJobs()  # what PySpark does at Ctrl-C
+        spark.sparkContext.cancelAllJobs()
 
         service.wait_until_quiet(within_s=5.0)
         job.join(TIMEOUT_S)
         assert service.cut_off == service.calls == 2 * CAPACITY
         assert "cancelled" in str(failures[0])
+
+
+def test_ctrl_c_cancels_the_job_that_the_main_thread_waits_for_and_its_calls(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PySpark's own handler sent its command over the connection that the main thread was waiting on, which failed."""
+
+    def interrupt() -> None:
+        service.wait_for_calls(2 * CAPACITY)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    caplog.set_level(logging.CRITICAL)  # py4j logs the interruption with its stack
+    with CountingService(None) as service:
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+
+        with pytest.raises(KeyboardInterrupt):
+            asked(spark, service).collect()
+
+        service.wait_until_quiet(within_s=2.0)
+        assert service.cut_off == service.calls == 2 * CAPACITY
+        interrupting.join(TIMEOUT_S)
+    assert spark.range(3).count() == 3
 
 
 # ---------------------------------------------------------------------------------------- the other end of the socket
