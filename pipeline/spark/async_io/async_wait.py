@@ -44,9 +44,9 @@ from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
-from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options
+from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
 from pipeline.streaming.pace import Pace, ReaderGoneError
-from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
+from pipeline.streaming.wait import wait_in_chunks
 
 DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
 
@@ -77,9 +77,10 @@ def ordered_wait(
     schema: T.StructType | str,
     *,
     timeout: float,
+    deadline: float | None = None,
     **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
-    """Call `function` for each row, up to `capacity` rows at a time in each task; results keep the order of the rows.
+    """Call `function` for each row, up to `concurrency` at a time in each task; results keep the order of the rows.
 
     In:  any DataFrame. `function` receives each row as a Row; for its values see `pipeline.spark.async_io.rows`.
     Out: the columns of `schema` (a StructType or DDL), one row per result. The function returns one result or a list.
@@ -91,10 +92,11 @@ def ordered_wait(
          `keep_input` or in a `schema` made of `df.schema`; otherwise set one on the output.
 
     `function`: an AsyncFunction, an `async def`, or a blocking function, which runs on `pool_size` threads.
-    `timeout`: seconds for a row, including all its attempts.
+    `timeout`: seconds for a row, including all its attempts, from the start of its first call.
+    `deadline`: seconds for a row from when its task takes it in, including waits for limits and free slots.
     `dedupe_by`: a column, some columns or a function of the row. Rows with the same key share one call and its results,
         which must depend on the key alone; `keep_input` still puts each row's own columns before them.
-    `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's `capacity` is read ahead.
+    `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's calls is read ahead.
     `keep_input`: put the columns of the input row before the columns of `schema`.
     `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress; read
         them with `pipeline.spark.call_metrics`.
@@ -102,7 +104,7 @@ def ordered_wait(
     Raises:
         ValueError, TypeError: an option, or a name or a type in a schema, is invalid, or `function` does not pickle.
     """
-    return _wait("ordered", df, function, schema, timeout, **options)
+    return _wait("ordered", df, function, schema, timeout, deadline, **options)
 
 
 @_takes_options
@@ -112,10 +114,11 @@ def unordered_wait(
     schema: T.StructType | str,
     *,
     timeout: float,
+    deadline: float | None = None,
     **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
     """Like `ordered_wait`, but emits results as calls complete: a slow call does not delay the others."""
-    return _wait("unordered", df, function, schema, timeout, **options)
+    return _wait("unordered", df, function, schema, timeout, deadline, **options)
 
 
 def _wait(
@@ -124,6 +127,7 @@ def _wait(
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
     timeout: float,
+    deadline: float | None,
     *,
     dedupe_by: DedupeBy | None = None,
     keep_input: bool,
@@ -133,7 +137,7 @@ def _wait(
     **more: Unpack[WaitOptions],
 ) -> DataFrame:
     key = _key_function(df, dedupe_by)
-    options = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode=mode, dedupe_by=key, **more)
+    options = AsyncOptions(**times_in_ms(timeout, deadline), output_mode=mode, dedupe_by=key, **more)
     result_schema = schema if isinstance(schema, T.StructType) else df.sparkSession.createDataFrame([], schema).schema
     columns = OutputColumns(
         T.StructType(df.schema.fields + result_schema.fields) if keep_input else result_schema,
@@ -170,6 +174,11 @@ def _wait(
     cancel_jobs_on_interrupt(df.sparkSession)
     results = with_plain_names(df).mapInArrow(on_executors(async_wait), columns.task_schema())
     return results if metrics is None else observe_calls(results, metrics)
+
+
+def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Pace:
+    capacity = options.most_records(host.is_batch)
+    return Pace(min(capacity, options.records_for_calls(host.is_batch)), capacity, output)
 
 
 def _check(df: DataFrame, task: AsyncWaitTask) -> None:
@@ -254,8 +263,8 @@ class AsyncWaitTask:
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
         rows = read_rows(self.columns.input_schema, batches)
-        pace = None if output is None else Pace(options.capacity, output)
         with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
+            pace = None if output is None else _pace(options, host, output)
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
             with closing(results):
@@ -275,9 +284,8 @@ class AsyncWaitTask:
 
     def _open_host(self, check: Check) -> CallHost:
         function = checked_function(self.function, check, self.options.retry)
-        host = make_host(
-            function, pool_size=self.options.pool_size, max_calls=self.options.capacity, name=name_of(self.function)
-        )
+        options = self.options
+        host = make_host(function, pool_size=options.threads, max_calls=options.most_calls, name=name_of(self.function))
         try:
             host.start()
         except BaseException as error:
