@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
+from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.async_io.result_values import Check, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import read_rows, require_distinct, require_supported, time_zone, with_plain_names
@@ -37,7 +38,6 @@ from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
 from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
-from pipeline.spark.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of

