@@ -25,8 +25,6 @@ DeadLetter: TypeAlias = Callable[[CapturedError], Any]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 DEFAULT_CONCURRENCY: Final = 100
-ORDERED_RECORDS_PER_CALL: Final = 10
-"""Records that an ordered operator takes in for each call under way, where no capacity is given."""
 DEFAULT_POOL_SIZE: Final = 32
 _DEFAULT_BATCH_SIZE: Final = 100
 _COUNTS: Final = {"capacity": 1, "read_ahead": 0, "concurrency": 1, "remember": 0, "pool_size": 1, "max_batch_size": 1}
@@ -45,8 +43,8 @@ class AsyncOptions:
     `concurrency`: the most calls under way; with the batch form, batches. None: `capacity` where that is given, as in
         Flink, else 100.
     `capacity`: the most elements in the queue: records taken in and not emitted, and watermarks. None: unordered, as
-        many as `concurrency`. Ordered, 10 times as many, so that one slow call does not idle the others: as the oldest
-        call holds up the rest, the queue grows to that, and up to 64 times `concurrency`, while the records in it take
+        many as `concurrency`. Ordered, 10 times as many as soon as the oldest call holds up the rest, so that it does
+        not idle their slots, and up to 64 times as many while it still does, as long as the records in the queue take
         less than 64 MiB, by a sample. With the batch form and a `concurrency`, these numbers are of batches.
     `read_ahead`: calls handed to the host beyond `concurrency`, and elements taken in beyond `capacity` for them. At
         most `concurrency` calls are under way even so; the next one starts the moment one has ended, without first
@@ -145,11 +143,9 @@ class AsyncOptions:
         """How many records make `most_calls` calls, for a function of the batch form or another."""
         return self.most_calls * (self.batch_size if is_batch and self.concurrency is not None else 1)
 
-    def most_records(self, is_batch: bool) -> int:
-        """The most elements in the queue; one that may grow can exceed it."""
-        if self.capacity is not None:
-            return self.capacity
-        return self.records_for_calls(is_batch) * (ORDERED_RECORDS_PER_CALL if self.may_grow else 1)
+    def first_records(self, is_batch: bool) -> int:
+        """The most elements in the queue until it grows, if it may."""
+        return self.capacity or self.records_for_calls(is_batch)
 
     def arguments(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

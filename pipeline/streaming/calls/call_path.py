@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -82,7 +82,7 @@ class CallPath:
         self._paused_until_ms = 0.0  # without a limiter; a limiter keeps its own pause
         slots = HostSlots.of(host, options)
         self._window = slots.calls + slots.ahead  # calls submitted, neither answered nor given up
-        self._running = 0  # of _window; without those that went straight to the host
+        self._running = 0  # of _window; 0 while calls go straight to the host
         self._metrics = metrics
         self._on_sent = on_sent
         self._waiting: deque[BatchCall] = deque()  # for a slot, or for the end of a pause
@@ -94,9 +94,9 @@ class CallPath:
         self._batch_timer: TimerFuture | None = None
         self._is_flush_sent = False
         is_simple = limiter is None and not host.is_batch
-        most_records = options.most_records(host.is_batch) + options.read_ahead
-        self.is_direct = is_simple and not options.may_grow and most_records <= self._window
-        """Whether started calls go straight to the host: there are never too many, and no other limits.
+        first_records = options.first_records(host.is_batch) + options.read_ahead
+        self.is_direct = is_simple and first_records <= self._window
+        """Whether started calls go straight to the host: there are not too many, and no other limits.
 
         A caller then counts them, and begins their timeouts.
         """
@@ -104,14 +104,22 @@ class CallPath:
         self.start: Callable[[RecordCall], None] = host.submit if self.is_direct else in_line
         self._advance = self._fill_window if is_simple else self._advance_line
 
+    def limit(self, under_way: Iterable[RecordCall]) -> None:
+        """Let calls wait in line from now on; if they went straight to the host, `under_way` are those there."""
+        if self.is_direct:
+            self.is_direct = False
+            self.start = self._start_in_window
+            for call in under_way:
+                call.is_counted = True
+                self._running += 1
+
     def pause(self, until_ms: float) -> None:
-        """Start no call before `until_ms`; with a limiter, no call of its scope."""
+        """After `limit`: start no call before `until_ms`; with a limiter, no call of its scope."""
         if self._limiter is not None:
             self._limiter.pause(until_ms)
         else:
             self._paused_until_ms = max(self._paused_until_ms, until_ms)
         self.start, self._advance = self._start, self._advance_line
-        self.is_direct = False
 
     def resume(self, call: RecordCall) -> None:
         """Start a call that the host has returned."""
@@ -302,7 +310,8 @@ class CallPath:
         self._running += 1
         now_ns = perf_counter_ns()
         for member in batch.members:
-            self._send(member, now_ns)
+            if not member.is_done:
+                self._send(member, now_ns)
         self._host.submit(batch)
 
     def _send(self, call: RecordCall, now_ns: int) -> None:

@@ -122,12 +122,16 @@ class Lateness:
         """Begin the deadline of a record that was taken in."""
         self.begin = self._timeouts.add
         """Begin the timeout of a record whose call is sent at once."""
-        self.unfinished = self._timeouts.__iter__
+        self._extended: dict[RecordCall, None] = {}  # put off, until then; may include finished records
+
+    def unfinished(self) -> list[RecordCall]:
         """The records that were sent and are not done."""
+        return [*self._timeouts, *(record for record in self._extended if not record.is_done)]
 
     def clear(self) -> None:
         self._timeouts.clear()
         self._deadlines.clear()
+        self._extended.clear()
 
     def join(self, call: RecordCall, leader: RecordCall) -> None:
         """The record shares the call of `leader`."""
@@ -178,15 +182,24 @@ class Lateness:
             call.timeout_at_ms = call.resent_ms = 0  # begins anew when it is sent
             return True
         if made.is_first and not made.has_started():
-            # The calls before it end within a timeout each, so a longer wait is for calls that hang.
-            turns = (now_ms - call.timeout_at_ms - call.resent_ms) // self._timeout_ms + 1
-            call.later_ms = min(turns, self._slots.most_turns) * self._timeout_ms
+            # The calls before it end within a timeout each, so a longer wait is for calls that hang. Counted and not
+            # timed: while this thread was held up, it ended none of those that are late.
+            call.turns += 1
+            if call.turns > self._slots.most_turns:
+                return False
+            call.later_ms = now_ms + self._timeout_ms - call.timeout_at_ms - call.resent_ms
         elif made.is_first:
             call.later_ms = call.waited_in_host_ms() if made is call and self._slots.may_wait else 0
         if call.due_ms() <= now_ms:
             return False
-        self._timers.register_timer(call.due_ms(), lambda _: None if call.is_done else self._timed_out([call]))
+        self._extended[call] = None
+        self._timers.register_timer(call.due_ms(), lambda _: self._end_extension(call))
         return True
+
+    def _end_extension(self, call: RecordCall) -> None:
+        self._extended.pop(call, None)
+        if not call.is_done:
+            self._timed_out([call])
 
 
 class ErrorPolicy:

@@ -18,6 +18,7 @@ class RecordCall(Call):
     timeout_at_ms = 0  # its timeout, which began when the first attempt was sent; 0: not sent, or there is none
     resent_ms = 0  # later than that: the host had returned it, and it was sent again
     later_ms = 0  # and later: it waited in the host
+    turns = 0  # timeouts for which it has waited in the host
     deadline_at_ms = 0  # its deadline; 0: there is none
     attempts = 1  # as the retry strategy counts them
     retry_timer: TimerFuture | None = None  # set while it waits for a retry

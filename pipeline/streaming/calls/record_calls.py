@@ -85,6 +85,11 @@ class RecordCalls:
         """Attempts begun and neither answered nor given up, including those that wait for the limits."""
         return self._under_way
 
+    def limit(self) -> None:
+        """From now on more records may be taken in than calls may be under way."""
+        if self._path.is_direct:
+            self._path.limit(call for call in self._lateness.unfinished() if call.is_begun)
+
     def is_retrying(self) -> bool:
         return bool(self._retrying)
 
@@ -294,6 +299,7 @@ class RecordCalls:
         return retry.retries_error(error) if error is not None else retry.retries_result(results)
 
     def _pause(self, wanted: RetryAfter) -> None:
+        self.limit()
         self._path.pause(self._timers.current_processing_time() + wanted.delay_s * 1000)
 
     def _retry_later(self, call: RecordCall) -> None:

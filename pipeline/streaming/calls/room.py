@@ -17,9 +17,10 @@ from pipeline.streaming.calls.element_queues import OrderedStreamElementQueue, S
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.options import AsyncOptions
 
+PER_CALL: Final = 10
+"""The queue first grows to this many times the records that make all calls."""
 MOST_PER_CALL: Final = 64
-"""The queue grows up to this many times the records that make all calls: enough for calls that take 50 times as long as
-the others, and one in a hundred does."""
+"""And up to this many times: enough where one call in a hundred takes 50 times as long as the others."""
 MOST_BYTES: Final = 64 << 20
 """About what the records and results in the queue may take."""
 _SAMPLES: Final = 8
@@ -30,7 +31,7 @@ _DEPTH_MEASURED: Final = 4
 
 
 class GrowingRoom:
-    """Sets the capacity of `queue`, from `least` elements up to `most`, while they take less than `most_bytes`.
+    """Raises the capacity of `queue`, first to `usual` elements, then up to `most`, while they take up to `most_bytes`.
 
     `calls`: the most records whose calls are under way. With fewer, slots stand idle.
     """
@@ -39,17 +40,17 @@ class GrowingRoom:
         self,
         queue: OrderedStreamElementQueue[Any, Any],
         calls: int,
-        least: int,
+        usual: int,
         most: int,
         most_bytes: int = MOST_BYTES,
     ) -> None:
         self._queue = queue
         self._calls = calls
-        self._least = least
+        self._least = queue.capacity
+        self._usual = usual
         self._most = most
         self._most_bytes = most_bytes
         self._times_full = 0  # since the last measurement
-        queue.capacity = least
 
     @classmethod
     def of(cls, queue: StreamElementQueue[Any, Any], options: AsyncOptions, host: CallHost) -> GrowingRoom | None:
@@ -58,16 +59,17 @@ class GrowingRoom:
             return None
         records, ahead = options.records_for_calls(host.is_batch), options.read_ahead
         calls = records if host.is_batch or host.max_calls is None else min(records, host.max_calls)
-        return cls(queue, calls, records + ahead, records * MOST_PER_CALL + ahead)
+        return cls(queue, calls, records * PER_CALL + ahead, records * MOST_PER_CALL + ahead)
 
-    def adapt(self, under_way: int) -> None:
+    def adapt(self, under_way: int) -> bool:
         """Change the capacity of a full queue while `under_way` calls are, if idle slots or large records call for it.
 
-        Call it when the queue may be full: after calls have ended, and before a wait for room.
+        Returns whether it has grown. Call it when the queue may be full: after calls have ended, and before a wait for
+        room.
         """
         queue = self._queue
         if not queue.is_full():
-            return
+            return False
         capacity = queue.capacity
         # A completed head waits for the output, and more records would only wait with it.
         is_blocked = under_way < self._calls and not queue.has_completed_elements()
@@ -76,8 +78,9 @@ class GrowingRoom:
             capacity > self._least and self._times_full >= _FULL_TIMES_PER_CHECK
         ):
             self._times_full = 0
-            wanted = min(2 * capacity, self._most) if is_blocked else capacity
+            wanted = min(max(2 * capacity, self._usual), self._most) if is_blocked else capacity
             queue.capacity = max(self._least, min(wanted, self._affordable()))
+        return queue.capacity > capacity
 
     def _affordable(self) -> int:
         sampled = self._queue.sample(_SAMPLES)

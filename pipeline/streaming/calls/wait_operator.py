@@ -70,7 +70,7 @@ class AsyncWaitOperator:
         self._executor = mailbox_executor
         self._retries_at_end = given.retries_at_end
         self._timers = MailboxTimeService(processing_time_service, mailbox_executor)
-        records = given.most_records(self._host.is_batch) + given.read_ahead
+        records = given.first_records(self._host.is_batch) + given.read_ahead
         queue = OrderedStreamElementQueue if given.output_mode == "ordered" else UnorderedStreamElementQueue
         self._queue: StreamElementQueue[Any, Any] = queue(records)
         self._emission = Emission(self._queue, output, output_availability, mailbox_executor)
@@ -195,5 +195,6 @@ class AsyncWaitOperator:
 
     def _adapt_room(self) -> None:
         if self._room is not None:
-            self._room.adapt(self._calls.under_way())
+            if self._room.adapt(self._calls.under_way()):
+                self._calls.limit()
             self._emission.announce_room()

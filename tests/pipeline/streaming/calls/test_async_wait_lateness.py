@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import AsyncTimeoutError, CallTimes, RetryAfter
@@ -169,7 +170,8 @@ def test_a_call_for_which_no_thread_comes_free_is_late_at_last(monkeypatch: pyte
         harness.process("a", "b")
         assert has_begun.wait(TIMEOUT_S)
         harness.advance(100)
-        harness.advance(199)
+        harness.advance(100)
+        harness.advance(99)
         assert len(harness.values()) == 1
 
         harness.advance(1)
@@ -177,6 +179,38 @@ def test_a_call_for_which_no_thread_comes_free_is_late_at_last(monkeypatch: pyte
         assert [error.input for error in harness.values()] == ["a", "b"]
         assert "could not begin, because calls before it do not end" in harness.values()[1].message
         go_on.set()
+
+
+def test_a_call_whose_timeout_was_put_off_is_given_up_when_the_operator_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host that goes on, its thread would be taken for it."""
+    host = make_host(lambda value: go_on.wait(TIMEOUT_S) and begun.append(value), pool_size=1)
+    begun: list[Any] = []
+    go_on = threading.Event()
+    host.start()
+    submit, submitted = host.submit, []
+    monkeypatch.setattr(host, "submit", lambda call: submitted.append(call) or submit(call))
+    with Harness(host, capacity=1, read_ahead=1, timeout_ms=100, on_error="capture") as harness:
+        harness.process("a", "b")
+        harness.advance(150)
+
+    assert [call.is_cancelled for call in submitted] == [True, True]
+    go_on.set()
+    assert host.stop(TIMEOUT_S)
+
+
+def test_a_call_that_waits_for_a_late_one_is_not_late_because_the_operator_was_held_up() -> None:
+    """The late one could not be ended meanwhile, so its slot was taken."""
+    with Harness(fallback(), capacity=1, read_ahead=1, timeout_ms=100) as harness:
+        harness.process("a", "b")
+        harness.settle()
+        for _ in range(10):
+            harness.clock.advance(100)  # no mail runs
+
+        harness.run_mail()
+
+        assert harness.values() == ["no a"]
+        harness.answer("b", "B")
+        assert harness.values() == ["no a", "B"]
 
 
 def test_a_value_of_a_batch_that_gathers_is_not_late() -> None:

@@ -924,10 +924,12 @@ def test_what_is_read_ahead_of_a_call_that_hangs_is_late_at_last() -> None:
     with Harness(hang, capacity=1, read_ahead=1, pool_size=1, timeout_ms=100, on_error="capture") as harness:
         harness.process("a", "b")
         assert has_begun.wait(TIMEOUT_S)
-        harness.advance(190)
+        harness.advance(100)
         assert [error.input for error in harness.values()] == ["a"]
 
-        harness.advance(10)
+        harness.advance(99)
+        assert len(harness.values()) == 1
+        harness.advance(1)
 
         assert [error.input for error in harness.values()] == ["a", "b"]
         go_on.set()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.streaming.calls.element_queues import OrderedStreamElementQueue
+from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.room import MOST_PER_CALL, GrowingRoom, approximate_bytes
 from pipeline.streaming.elements import StreamRecord, Watermark
 
@@ -45,10 +46,29 @@ def test_the_queue_grows_while_its_oldest_call_would_idle_the_others() -> None:
             taken.add(len(harness.operator.snapshot_state()))
             answer_all_but_the_first(harness)
 
-        assert taken == {2, 4, 8, 16, 32, 64, 128}
+        assert taken == {2, 20, 40, 80, 128}
         assert len(harness.called()) == 2 * MOST_PER_CALL
         harness.answer(0, 0)
         assert harness.values() == list(range(2 * MOST_PER_CALL))
+
+
+def test_a_queue_that_has_grown_makes_no_more_calls_at_once() -> None:
+    """The calls under way went straight to the host, which takes any number."""
+    function = HandFunction()
+    host = make_host(function)
+    host.start()
+    with Harness(host, capacity=None, concurrency=2) as harness:
+        values = itertools.count()
+        for _ in range(5):
+            feed(harness, values)
+            function.settle()
+            assert sum(call.is_open() for call in function.calls) == 2
+            function.calls[-1].complete(1)
+            function.settle()
+            harness.run_mail()
+
+        assert len(harness.operator.snapshot_state()) == 20
+    assert host.stop()
 
 
 def test_the_queue_does_not_grow_while_all_slots_are_used() -> None:
@@ -153,7 +173,7 @@ def full_queue(values: list[Any]) -> OrderedStreamElementQueue[Any, Any]:
 
 def test_large_records_keep_the_queue_small() -> None:
     queue = full_queue([bytes(1000)] * 4)
-    room = GrowingRoom(queue, calls=4, least=4, most=64, most_bytes=6000)
+    room = GrowingRoom(queue, calls=4, usual=8, most=64, most_bytes=6000)
 
     room.adapt(under_way=1)
 
@@ -166,7 +186,7 @@ def test_results_count_as_well() -> None:
     for entry in entries[1:]:
         assert entry is not None
         entry.complete([bytes(1000)] * 2)
-    room = GrowingRoom(queue, calls=4, least=4, most=64, most_bytes=8000)
+    room = GrowingRoom(queue, calls=4, usual=8, most=64, most_bytes=8000)
 
     room.adapt(under_way=1)
 
@@ -175,7 +195,7 @@ def test_results_count_as_well() -> None:
 
 def test_a_queue_that_has_grown_shrinks_for_larger_records_but_never_below_the_least() -> None:
     queue = full_queue([1, 2, 3, 4])
-    room = GrowingRoom(queue, calls=4, least=4, most=8, most_bytes=6000)
+    room = GrowingRoom(queue, calls=4, usual=8, most=8, most_bytes=6000)
     room.adapt(under_way=1)
     assert queue.capacity == 8
     for _ in range(4):
