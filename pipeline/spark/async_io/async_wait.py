@@ -30,12 +30,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
+from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, schema_from, schema_of
 from pipeline.spark.async_io.result_values import Check, ExtraKeys, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import read_rows, require_distinct, require_supported, time_zone, with_plain_names
-from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
+from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
+from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
 from pipeline.spark.shipping import on_executors, ship_packages
@@ -43,9 +45,11 @@ from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
+from pipeline.streaming.calls.room import MOST_PER_CALL
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
+from pipeline.streaming.pace import Pace, ReaderGoneError
 from pipeline.streaming.wait import wait_in_chunks
 
 ResultSchema: TypeAlias = T.DataType | str | type[Any] | None
@@ -179,9 +183,14 @@ def _wait(
     task = replace(task, options=replace(options, rate_limit=share))
 
     def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task.run(batches, worker_hosts())
+        try:
+            with worker_output() as output:
+                yield from task.run(batches, worker_hosts(), output)
+        except ReaderGoneError:
+            leave_worker()
 
     ship_packages(df.sparkSession)
+    cancel_jobs_on_interrupt(df.sparkSession)
     results = with_plain_names(df).mapInArrow(on_executors(async_wait), columns.task_schema())
     return results if metrics is None else observe_calls(results, metrics)
 
@@ -197,6 +206,12 @@ def _result_schema(df: DataFrame, function: AnyFunction[Any, Any], schema: Resul
         parsed: T.StructType = df.sparkSession.createDataFrame([], schema).schema
         return parsed
     return schema_from(schema)
+
+
+def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Pace:
+    calls = options.records_for_calls(host.is_batch)
+    capacity = options.capacity or calls * (MOST_PER_CALL if options.may_grow else 1)
+    return Pace(min(capacity, calls), capacity, output)
 
 
 def _check(df: DataFrame, task: AsyncWaitTask) -> None:
@@ -262,8 +277,17 @@ class AsyncWaitTask:
     time_zone: str
     idle_s: float
 
-    def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
-        """The output of one task. The calling thread reads the input and yields the output, and blocks for both."""
+    def run(
+        self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts, output: WorkerOutput | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The output of one task. The calling thread reads the input and yields the output, and blocks for both.
+
+        `output`: where the batches are written; None: they wait in its buffer, and more rows are called for than the
+        reader asks for.
+
+        Raises:
+            ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
+        """
         zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
         options = checked_options(self.options, check)
@@ -275,17 +299,21 @@ class AsyncWaitTask:
         writer = ResultWriter(self.columns, zone)
         rows = read_rows(self.columns.input_schema, batches)
         with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
-            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics)
+            pace = None if output is None else _pace(options, host, output)
+            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
             with closing(results):
                 try:
                     if self.columns.has_metrics:
                         yield writer.metrics_batch(report.take())  # a task that ends early is known to have started
-                    for batch in writer.batches(results):
+                    for batch in writer.batches(results, pace):
                         yield batch
                         if self.columns.has_metrics and time.monotonic() - reported_s >= _REPORT_EVERY_S:
                             reported_s = time.monotonic()
                             yield writer.metrics_batch(report.take())
+                        if output is not None and pace is not None:
+                            output.flush()
+                            pace.has_sent(batch.num_rows)
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
             if self.columns.has_metrics:
