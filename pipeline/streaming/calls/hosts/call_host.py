@@ -90,7 +90,7 @@ class CallHost(ABC):
         self.is_batch = is_batch_function(function)  # never changes
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._is_forked = False  # this process is a child of the one that made the host; written at the fork
-        # Of the scopes "job" and "worker"; setdefault is atomic.
+        # Of the scopes "job" and "worker"; any thread, setdefault is atomic.
         self._limiters: dict[RateLimit | AdaptiveRateLimit, RateLimiter | AdaptiveRateLimiter] = {}
         self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
         """The rate after a pause of operators without a rate limit; never changes."""
