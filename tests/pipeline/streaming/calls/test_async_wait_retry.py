@@ -614,6 +614,8 @@ def test_retry_after_pauses_all_calls_of_the_operator() -> None:
 
         harness.answer("b", "B")
         harness.advance(2000)
+        assert sorted(harness.called()) == ["a", "a", "b"]
+        harness.advance(50)  # the first calls after a pause are 50 ms apart
 
         assert sorted(harness.called()) == ["a", "a", "b", "c"]
 
@@ -626,7 +628,7 @@ def test_retry_after_is_no_attempt_of_the_strategy() -> None:
             harness.advance(1000)
         for _ in range(2):
             harness.answer_error("a", ValueError("busy"))
-            harness.advance(10)
+            harness.advance(1000)  # the retry waits 10 ms, and for the rate, which the refusals have cut
 
         harness.answer("a", "A")
 
