@@ -20,6 +20,7 @@ import math
 import threading
 from typing import Final
 
+_ROUNDING_MS: Final = 0.001
 _BURST_S: Final = 0.02
 """A timer that is so late costs no calls."""
 _LEAST_CALLS_PER_S: Final = 0.1
@@ -48,6 +49,8 @@ _TESTED_PAUSE_MS: Final = 2000
 """A longer pause is what the service means; a shorter one may be no more than a header's whole seconds."""
 _LEAST_TESTED_PAUSE_MS: Final = 100
 """Also where the service names none."""
+_SHORT_PAUSE_MS: Final = 100
+"""A shorter one that is kept says nothing about the rate: the service wants the calls right after it."""
 _TESTS: Final = 3
 _TEST_AFTER_MS: Final = 40
 _LONGEST_SETTLING_MS: Final = 250
@@ -109,7 +112,7 @@ class LearnedRate:
         self._full_ms = -math.inf  # when the burst is full again; guarded by _lock
         self._is_waited_for = False  # the latest request has to wait, because of the rate; guarded by _lock
         self._waiting_rate = self._rate  # the rate that the latest wait was worked out with; guarded by _lock
-        self.is_used = False  # a pause has begun here; set once under _lock, read without it
+        self.is_used = False  # began with a pause that was not short; set once under _lock, read without it
         # How the rate grows.
         self._is_searching = True  # exponentially; guarded by _lock
         self._has_found = False  # a limit, at least once; guarded by _lock
@@ -146,7 +149,7 @@ class LearnedRate:
             ms_per_unit = 1000.0 / self._rate
             burst_ms = self._burst_ms()
             ready_ms = self._full_ms - max(burst_ms - cost * ms_per_unit, 0.0)
-            self._is_waited_for = ready_ms > now_ms
+            self._is_waited_for = ready_ms > now_ms + _ROUNDING_MS
             if self._is_waited_for:
                 self._waiting_rate = self._rate
                 return ready_ms
@@ -166,7 +169,7 @@ class LearnedRate:
                 self._since_cut += 1
             elif sent_ms > self._refused_sent_ms:
                 self._seen[0] += 1
-                self._cut(now_ms)
+                self._cut()
             if now_ms < self._paused_until_ms:
                 return self._try_resume(sent_ms, now_ms)
             if sent_ms > self._cut_ms and self._is_waited_for:
@@ -178,6 +181,8 @@ class LearnedRate:
         with self._lock:
             if self._keeps_pauses:
                 self._paused_until_ms = max(self._paused_until_ms, now_ms + delay_ms)
+                if delay_ms < _SHORT_PAUSE_MS:
+                    return
             if sent_ms <= self._cut_ms:
                 self._refused_before_cut(sent_ms, now_ms)
             elif now_ms < self._paused_until_ms and not self._keeps_pauses:
@@ -186,13 +191,15 @@ class LearnedRate:
                 self._cut_and_pause(sent_ms, now_ms, delay_ms)
 
     def pause(self, now_ms: float, delay_ms: float) -> None:
-        """Start no call for `delay_ms`. Calls under way say nothing about the rate: they began without it."""
+        """Begin with a pause of `delay_ms`. Calls under way do not count: they were started without the rate."""
         with self._lock:
-            self.is_used = True
-            self._cut_ms = self._refused_sent_ms = max(self._cut_ms, now_ms)
             self._paused_until_ms = max(self._paused_until_ms, now_ms + delay_ms)
+            if delay_ms < _SHORT_PAUSE_MS:
+                return
+            self.is_used = True
+            self._cut_ms = self._refused_sent_ms = now_ms
             self._is_kept = True
-            self._empty_burst(self._paused_until_ms)
+            self._resume_at(self._paused_until_ms)
 
     def ready_at(self, time_ms: float) -> float:
         """`time_ms`, or the end of the pause if that is later. Takes no lock."""
@@ -201,9 +208,9 @@ class LearnedRate:
     def _burst_ms(self) -> float:
         return max(self._unit, self._rate * _BURST_S) * 1000.0 / self._rate
 
-    def _empty_burst(self, at_ms: float) -> None:
-        """From then on, space the calls: one may start at once, the others do not start with it."""
-        self._full_ms = max(self._full_ms, at_ms + self._burst_ms() - self._unit * 1000.0 / self._rate)
+    def _resume_at(self, time_ms: float) -> None:
+        """Let one call start then, and space those after it: they do not start together."""
+        self._full_ms = time_ms + self._burst_ms() - self._unit * 1000.0 / self._rate
 
     def _grow(self, cost: float) -> None:
         if self._is_searching:
@@ -232,7 +239,7 @@ class LearnedRate:
         self._most_kept = _LEAST_CUT if self._since_cut >= _NEXT_CUT_CALLS else _NEXT_CUT
         self._since_cut = 0
         self._is_searching, self._has_found = False, True
-        self._cut(now_ms)
+        self._cut()
         self._owe(_CALLS_PER_REFUSAL * self._unit)
         self._settled_ms = now_ms + min(self._call_ms, _LONGEST_SETTLING_MS)
         self._is_kept = self._keeps_pauses or delay_ms > _TESTED_PAUSE_MS
@@ -240,18 +247,17 @@ class LearnedRate:
         self._paused_until_ms = max(self._paused_until_ms, now_ms + max(delay_ms, least_ms), self._settled_ms)
         self._tests = 0
         self._test_ms = None if self._is_kept else now_ms + max(5.0, 1000 * self._unit / self._rate)
-        self._empty_burst(self._paused_until_ms if self._is_kept else now_ms)
+        self._resume_at(self._paused_until_ms)
         if self._is_kept:
             self._be_cautious(delay_ms)
 
-    def _cut(self, now_ms: float) -> None:
+    def _cut(self) -> None:
         """Set the rate by the answers since the refusal; anew with each answer to a call that was under way then."""
         accepted, refused = self._seen
         share = (accepted + _EXPECTED_CALLS * _EXPECTED_SHARE) / (accepted + refused + _EXPECTED_CALLS)
         in_a_second = min(self._accepted_before, self._rate_before)
         rate = min(self._most_kept * self._rate_before, 0.95 * max(share * self._rate_before, in_a_second))
         self._set_rate(max(rate, _DEEPEST_CUT * in_a_second), 0.9 * in_a_second)
-        self._empty_burst(now_ms)
 
     def _set_rate(self, rate: float, least_ceiling: float = 0.0) -> None:
         self._rate = max(rate, _LEAST_CALLS_PER_S * self._unit)
@@ -262,7 +268,7 @@ class LearnedRate:
     def _refused_before_cut(self, sent_ms: float, now_ms: float) -> None:
         if sent_ms > self._refused_sent_ms:
             self._seen[1] += 1
-            self._cut(now_ms)
+            self._cut()
         self._owe(_CALLS_PER_REFUSAL * self._unit)
 
     def _try_test(self, now_ms: float) -> float:
@@ -289,7 +295,7 @@ class LearnedRate:
             self._is_kept = True
             self._set_rate(max(min(self._rate, self._accepted_before), _DEEPEST_CUT * self._rate))
             self._be_cautious(self._paused_until_ms - self._cut_ms)
-        self._empty_burst(self._paused_until_ms)
+        self._resume_at(self._paused_until_ms)
 
     def _try_resume(self, sent_ms: float, now_ms: float) -> bool:
         """End the pause if the service has accepted a call made after the refused one."""
@@ -297,8 +303,7 @@ class LearnedRate:
             return False
         self._paused_until_ms = min(self._paused_until_ms, max(now_ms, self._settled_ms))
         self._test_ms = None
-        self._full_ms = -math.inf
-        self._empty_burst(self._paused_until_ms)
+        self._resume_at(self._paused_until_ms)
         return True
 
     def _be_cautious(self, pause_ms: float) -> None:

