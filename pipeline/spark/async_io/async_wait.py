@@ -53,6 +53,8 @@ DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
 _RESULTS_AT_ONCE: Final = 256
 """Results handed from the task's thread to the main thread at once; about three times as many are buffered."""
 _REPORT_EVERY_S: Final = 1.0
+_ORDERED_ROWS_PER_CALL: Final = 10
+"""What an ordered wait takes in for each call at a time once its reader has taken some rows, and before that many."""
 
 
 class DataFrameOptions(WaitOptions, total=False):
@@ -177,8 +179,10 @@ def _wait(
 
 
 def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Pace:
-    capacity = options.most_records(host.is_batch)
-    return Pace(min(capacity, options.records_for_calls(host.is_batch)), capacity, output)
+    calls = options.first_records(host.is_batch)
+    # What is taken in may grow in an ordered wait, where finished rows wait for slow ones.
+    capacity = calls * _ORDERED_ROWS_PER_CALL if options.may_grow else calls
+    return Pace(min(calls, options.records_for_calls(host.is_batch)), capacity, output)
 
 
 def _check(df: DataFrame, task: AsyncWaitTask) -> None:
