@@ -228,9 +228,9 @@ def test_all_results_come_and_calls_are_never_further_ahead_than_the_bound(mode:
     function = Counted()
     pace, _, _ = pace_of(50)
 
-    batches = list(sent_by(pace, paced(function, pace, 20_000, capacity=50, output_mode=mode), function))
+    batches = list(sent_by(pace, paced(function, pace, 5_000, capacity=50, output_mode=mode), function))
 
-    assert sorted(value for batch in batches for value in batch) == list(range(20_000))
+    assert sorted(value for batch in batches for value in batch) == list(range(5_000))
     # The queue and what is read ahead, results ready, those that wait, and the last batch, which counts as taken later.
     assert function.most_ahead <= 50 + 12 + 2 * 256 + 3 * MOST + 256
 
