@@ -283,6 +283,11 @@ class ResourceScheduler:
         with self._lock:
             return self._policy.queue_paths()
 
+    def capacity_version(self) -> int:
+        """A number that grows with each change of the queues' capacities: nodes that come, go, or change."""
+        with self._lock:
+            return self._nodes.version
+
     def queue_info(self, path: str) -> QueueInfo | None:
         """The queue with exactly this path, or None; costs as much as it has users, not as the cluster is large."""
         with self._lock:

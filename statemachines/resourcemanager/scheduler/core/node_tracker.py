@@ -174,6 +174,7 @@ class ClusterNodeTracker:
     # All fields are guarded by the scheduler's lock.
     def __init__(self, is_searched: bool = True) -> None:
         self.is_searched = is_searched
+        self.version = 0  # grows whenever a node comes or goes, or its capacity or partition changes
         self.freed: dict[SchedulerNode, Free | None] = {}  # open nodes with new room not yet passed to the searches
         self._nodes: dict[str, SchedulerNode] = {}
         self._by_host: dict[str, list[SchedulerNode]] = {}
@@ -232,6 +233,7 @@ class ClusterNodeTracker:
 
     def close(self, node: SchedulerNode) -> None:
         """Hide the node from searches until `open`: it drains, or its partition or capacity is about to change."""
+        self.version += 1
         self.freed.pop(node, None)
         if self.is_searched and not node.is_draining:
             partition = self._partitions[node.partition]
@@ -240,6 +242,7 @@ class ClusterNodeTracker:
                 del self._partitions[node.partition]
 
     def open(self, node: SchedulerNode) -> None:
+        self.version += 1
         if self.is_searched and not node.is_draining:
             self._partitions.setdefault(node.partition, _Partition()).add(node)
 
