@@ -146,6 +146,11 @@ class ReadModel:
         cores = config.maximum_allocation_vcores
         return MaximumAllocation(config.maximum_allocation_mb, None if cores is None else cores * 1000)
 
+    def may_lack_nodes(self) -> bool:
+        """The start is so short a time ago that nodes may still register: their sizes are no maximum yet."""
+        wait_ms = self._manager.settings.scheduler.maximum_allocation_wait_ms
+        return self.now_ms() - self._cluster_timestamp <= wait_ms
+
     @property
     def cluster_timestamp(self) -> int:
         """Unix ms: the middle part of the ids of new applications."""
