@@ -125,13 +125,15 @@ class Marks:
             self._settle_later(accepted, unsettled)
         return dirty
 
-    def living_apps(self, dirty: Dirty) -> Iterator[None]:
-        """Add all applications that have not ended."""
+    def living_apps(self) -> Generator[None, None, list[str]]:
+        """All applications that have not ended."""
+        found = []
         for number, (id, app) in enumerate(list(self._context.apps.items())):
             if app.state not in FINAL_STATES:
-                dirty.apps[id] = None
+                found.append(id)
             if number % _LOOKS_EVERY == 0:
                 yield
+        return found
 
     def _mark(self, dirty: Dirty, operand: Any, unsettled: set[str]) -> None:
         if type(operand) is RMContainer:

@@ -58,8 +58,11 @@ _CATCHES_UP: Final = 4
 _SUMMARY_NS: Final = 3_000_000
 """Queues are reported without a pause if that took no longer last time."""
 _NO_CONTAINERS: Final = LiveSums()
+SHARES_AT_ONCE: Final = 256
+"""When capacities have changed, so many applications are reported again with each publication: all of them would hold
+it up, and with it what else has changed..."""
 SHARES_EVERY: Final = 20
-"""When capacities keep changing, all applications are reported again for 1/20 of the time at most."""
+"""... and when they keep changing, for 1/20 of the time at most."""
 _TELL_EVERY_NS: Final = 10_000_000_000
 
 
@@ -114,6 +117,8 @@ class ModelPublisher:
         self._last = _NOTHING
         self._summary_ns = 0  # what the last summary took
         self._shares_of = -1  # the version of the capacities that the shares in the applications' reports are of
+        self._outdated: list[str] = []  # applications whose shares are still of other capacities
+        self._shares_took_ns = 0  # what the applications before them have taken
         self._shares_at_ns = 0  # not before this do they follow other capacities
         self._tell_at_ns = 0  # not before this is a failed report logged again
 
@@ -170,11 +175,12 @@ class ModelPublisher:
             dirty = yield from self._marks.of(changed)
             heard, size = changed.routine, len(changed.operands) + len(changed.forgotten)
         yield None
-        is_new_share = yield from self._mark_shares(dirty, at_ns, is_whole)
+        has_shares = yield from self._mark_shares(dirty, at_ns, is_whole)
         yield from self._report(draft, dirty, heard)
-        if is_new_share:
+        if has_shares:
             now_ns = time.monotonic_ns()
-            self._shares_at_ns = now_ns + self._shares_every * (now_ns - at_ns)
+            self._shares_took_ns += now_ns - at_ns
+            self._shares_at_ns = now_ns + self._shares_every * self._shares_took_ns
         while (more := changes.count()) > AT_ONCE and more * _CATCHES_UP <= size:
             size, at_ns = more, time.monotonic_ns()
             changed = changes.take()
@@ -238,13 +244,15 @@ class ModelPublisher:
             yield
 
     def _mark_shares(self, dirty: Dirty, now_ns: int, is_whole: bool) -> Generator[None, None, bool]:
-        """If capacities have changed, so have the shares of all applications; returns whether these are marked."""
+        """If capacities have changed, so have the shares of all applications: mark some of them; returns whether."""
         version = self._context.scheduler.capacity_version()
-        if not is_whole and (version == self._shares_of or now_ns < self._shares_at_ns):
+        if is_whole or (version != self._shares_of and not self._outdated and now_ns >= self._shares_at_ns):
+            self._shares_of, self._shares_took_ns = version, 0
+            self._outdated = [] if is_whole else (yield from self._marks.living_apps())
+        elif not self._outdated:
             return False
-        self._shares_of = version
-        if not is_whole:
-            yield from self._marks.living_apps(dirty)
+        dirty.apps.update(dict.fromkeys(self._outdated[-SHARES_AT_ONCE:]))
+        del self._outdated[-SHARES_AT_ONCE:]
         return True
 
     # -- reports -------------------------------------------------------------------------------------------------------

@@ -256,6 +256,45 @@ def test_changes_that_are_too_many_to_catch_up_with_are_left_to_the_next_publica
         assert following.metrics.apps_submitted == 2 * len(ids)
 
 
+@pytest.mark.parametrize("waiting", [10, 1000])
+def test_what_waits_costs_a_publication_nothing_until_it_changes(monkeypatch: pytest.MonkeyPatch, waiting: int) -> None:
+    """With thousands of applications that waited, the state in the answers became seconds old."""
+    report, made = reports.application_report, []
+    with Yarn("node1") as yarn:
+        ids = [yarn.submit(user=f"user{number % 5}") for number in range(waiting)]
+        publisher = ModelPublisher(yarn.manager, shares_every=0)
+        publish(publisher)
+        publish(publisher)
+        monkeypatch.setattr(
+            reports, "application_report", lambda context, app, *more: made.append(app) or report(context, app, *more)
+        )
+        yarn.kill(ids[-1])
+
+        publication, _ = publish(publisher)
+
+        assert publication.apps[ids[-1]].state == "KILLED"
+        assert len(made) <= 3
+
+
+def test_after_a_change_of_the_capacities_each_publication_reports_some_of_the_applications() -> None:
+    """The one that reported them all kept everything else from being seen for as long as that took."""
+    with Yarn("node1") as yarn:
+        for _ in range(3 * module.SHARES_AT_ONCE):
+            yarn.submit()
+        publisher = ModelPublisher(yarn.manager, shares_every=0)
+        model = ReadModel(yarn.manager)
+        model.apply(publish(publisher)[0])
+        yarn.register("node2")
+
+        publications = [publish(publisher)[0] for _ in range(4)]
+        for each in publications:
+            model.apply(each)
+        now = yarn.manager.context.call(lambda: built_afresh(yarn.manager.context))
+
+        assert max(len(each.apps) for each in publications) <= module.SHARES_AT_ONCE + 50
+        assert shown(model) == now
+
+
 def test_a_report_that_fails_takes_no_other_with_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
