@@ -28,6 +28,11 @@ SPARK_FILES = (
     "tests/test_examples.py",
 )
 SPARK_REPORT = "tests/pipeline/spark/report/"
+SPARK_PROCESSES = (
+    "tests/pipeline/cli/test_interrupted_spark.py",
+    "tests/pipeline/spark/cluster/",
+)
+"""They start Spark in processes of their own, and do not use the worker's."""
 LONG_FILES = (
     "tests/dispatcher/service/test_interpreter_exit.py",
     "tests/dispatcher/stop/test_stop_interrupted.py",
@@ -42,6 +47,7 @@ LONG_FILES = (
     "tests/statemachines/resourcemanager/test_config_extremes.py",
     "tests/statemachines/resourcemanager/web/",
     "tests/statemachines/simulation/test_openb.py",
+    "tests/statemachines/simulation/test_preemption_replay.py",
     "tests/statemachines/simulation/test_real_time_workload.py",
     "tests/statemachines/simulation/test_recorded_waits.py",
     "tests/statemachines/simulation/workload/test_broken_files.py",
@@ -49,6 +55,7 @@ LONG_FILES = (
     "tests/statemachines/test_cli.py",
     "tests/statemachines/test_time_travel.py",
     "tests/test_command_mistakes.py",
+    "tests/test_packages.py",
     "tests/test_run_script.py",
     "tests/test_wheel.py",
 )
@@ -61,14 +68,17 @@ def needs_spark(nodeid: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker takes a file's tests whole, so that they share its fixtures. Two workers start Spark, with half each."""
+    """A worker takes a file's tests whole, so that they share its fixtures.
+
+    Two workers start a Spark of their own: one for the report's tests, one for the others.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(SPARK_REPORT):
-                return SPARK_REPORT
-            return "spark" if needs_spark(nodeid) else super()._split_scope(nodeid)
+            if not needs_spark(nodeid) or nodeid.startswith(SPARK_PROCESSES):
+                return super()._split_scope(nodeid)
+            return SPARK_REPORT if nodeid.startswith(SPARK_REPORT) else "spark"
 
     return Scheduling(config, log)
 

@@ -102,6 +102,7 @@ class Queries:
         self.tasks = Tasks()
         self._retries = retries
         self._waiting: deque[_Request] = deque()  # loop thread only
+        self._repeats = 0  # loop thread only; of the reader, as counted
         self._askers = 0  # loop thread only; running query tasks, at most the reader's parallelism
 
     async def ask(self, keys: Sequence[Key]) -> Found:
@@ -130,9 +131,16 @@ class Queries:
         except BaseException:
             self.metrics.load_failures += 1
             raise
+        finally:
+            self._count_repeats()
         self.metrics.loads += 1
         self.metrics.latest_load_s = self.clock.now_s() - started_s
         return answer
+
+    def _count_repeats(self) -> None:
+        """Count as retries the queries that the reader has repeated itself, on another connection."""
+        before, self._repeats = self._repeats, getattr(self.reader, "repeats", 0)
+        self.metrics.retries += self._repeats - before
 
     async def _serve_waiting(self) -> None:
         try:

@@ -94,6 +94,12 @@ ASYNC_TARGETS = (
     Target("ordered : asyncio.gather of 100 at a time", "async.ordered", "async.gather", None),
     Target("ordered : asyncio.gather with a semaphore", "async.ordered", "async.semaphore", None),
     Target("ordered : Spark's arrow.concurrency.level", "async.ordered", "async.level", None),
+    Target("429 service, adaptive: time : ideal", "async.limits.adaptive-time", None, 1.3, at_most=True),
+    Target("    calls refused", "async.limits.adaptive-refused", None, 0.05, at_most=True, unit="%"),
+    Target("    a limit that changes: time : ideal", "async.limits.adaptive-changing-time", None, 1.3, at_most=True),
+    Target("    calls refused", "async.limits.adaptive-changing-refused", None, 0.05, at_most=True, unit="%"),
+    Target("    RetryAfter alone: time : ideal", "async.limits.plain-time", None, None, at_most=True),
+    Target("    calls refused", "async.limits.plain-refused", None, None, at_most=True, unit="%"),
     Target("RSS growth from 10 % to 100 % of the rows", "async.memory.growth", None, 0.05, at_most=True, unit="%"),
 )
 

@@ -1,85 +1,53 @@
 """The path of a call from the operator to its host: concurrency limit, rate limit, batch.
 
 Mailbox thread only. A call waits in at most one place at a time: in line for a concurrency slot and its turn at the
-rate limit, or in a batch that is filling or waits for a slot. A call that times out there is dropped there. During a
-pause, waiting calls stay where they are.
+rate limit, in a batch that is filling or waits for a slot, or in the host. A call that is late there is dropped there.
+During a pause, waiting calls stay where they are. Calls made again, whose timeouts run, go before those that were not
+sent yet. Few calls wait in the host, so that those made again get ahead of most.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import perf_counter_ns
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService, TimerFuture
-from pipeline.streaming.calls.functions import check_batch_results
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.limits.turns import Turns
+from pipeline.streaming.calls.record_call import BatchCall, RecordCall
+from pipeline.streaming.errors import RetryAfter
 from pipeline.streaming.options import AsyncOptions
 
 
-class RecordCall(Call):
-    """The call for one record; made again with each retry."""
+@dataclass(frozen=True, slots=True)
+class HostSlots:
+    """An operator's share of a host: `calls` under way at most, and `ahead` more that wait in the host.
 
-    is_done = False  # the queue has its outcome
-    deadline_ms = 0
-    prolonged_ms = 0  # extension of the deadline
-    attempts = 1  # as the retry strategy counts them
-    retry_timer: TimerFuture | None = None  # set while it waits for a retry
-    key: Any = None  # records of equal keys share a call
-    is_begun = False  # an attempt is under way: neither answered nor given up
-    is_first = True  # no attempt has been answered yet
-    leads = False  # it makes the call for its key
-    batch: BatchCall | None = None  # the batch it was sent in
+    `may_wait`: whether a call may wait in the host for its slot, or for the thread of a call that was given up.
+    """
 
-    def __init__(self, value: Any, box: AnswerBox, entry: Any, taken_ns: int) -> None:
-        self.value = value
-        self.box = box
-        self.entry = entry  # the queue's future, which gets the outcome
-        self.taken_ns = taken_ns  # when the operator took the record in
+    calls: int
+    ahead: int
+    may_wait: bool
 
-    def waited_ms(self) -> int:
-        """From taking the record in to the start of its call."""
-        return (self.started_ns - self.taken_ns) // 1_000_000
+    @classmethod
+    def of(cls, host: CallHost, options: AsyncOptions) -> HostSlots:
+        calls = options.most_calls if host.max_calls is None else min(options.most_calls, host.max_calls)
+        # A call that waits in the host starts the moment another ends. That takes a host that keeps to the number; and
+        # such a call would not wait for its turn at the rate, nor in a batch for others.
+        keeps_number = calls == host.max_calls and options.rate_limit is None and not host.is_batch
+        ahead = options.read_ahead if keeps_number else 0
+        return cls(calls, ahead, bool(ahead) or host.keeps_late_calls)
 
-    def prepare_again(self) -> None:
-        """Clear the answer before the call is made again. The host released the call when it answered."""
-        self.results = self.error = self.batch = None
-        self.started_ns = self.ended_ns = 0
-
-
-class BatchCall(Call):
-    """One call for many records. Its results have one entry for each member."""
-
-    def __init__(self, members: list[RecordCall], box: AnswerBox) -> None:
-        super().__init__([member.value for member in members], box)
-        self.members = members
-        self.wanted = len(members)  # members that are not late
-
-    def hand_out(self) -> list[RecordCall]:
-        """Give each member that is not late its part of the answer; return those members."""
-        entries: Sequence[Any] = ()
-        error = self.error
-        if error is None:
-            try:
-                entries = check_batch_results(self.results, len(self.members))
-            except (TypeError, ValueError) as refused:
-                error = refused
-        answered = []
-        for index, member in enumerate(self.members):
-            if member.is_done:
-                continue
-            member.batch, member.started_ns, member.ended_ns = None, self.started_ns, self.ended_ns
-            if error is not None:
-                member.error = error
-            elif isinstance(entries[index], BaseException):
-                member.error = entries[index]
-            else:
-                member.results = entries[index]
-            answered.append(member)
-        return answered
+    @property
+    def most_turns(self) -> int:
+        """How many calls in turn, each of a timeout at most, a call waits for in the host."""
+        return max(1, -(-self.ahead // self.calls))
 
 
 class CallPath:
@@ -96,25 +64,22 @@ class CallPath:
         timers: ProcessingTimeService,
         options: AsyncOptions,
         nothing_follows: Callable[[], bool],
+        metrics: CallMetrics,
+        on_sent: Callable[[RecordCall], None],
     ) -> None:
-        limit = options.rate_limit
-        limiter = host.limiter_for(limit) if isinstance(limit, RateLimit) else limit
-        concurrency = options.concurrency
         self._host = host
         self._box = box
         self._executor = executor
         self._timers = timers
-        self._limiter = limiter
-        # The operator's own limit, for its cost: equal limits share a limiter, whatever their cost functions are.
-        self._limit = limit.limit if isinstance(limit, RateLimiter) else limit
-        self._line: deque[RecordCall] = deque()  # waits for a slot, then for its turn or the end of a pause
-        self._reserved: tuple[float, float] | None = None  # start (ms) reserved for the first of _line, and its cost
-        self._line_timer: TimerFuture | None = None  # for the first of _line
-        self._paused_until_ms = 0.0  # without a limiter; a limiter keeps its own pause
-        # With a rate limit, keep to the host's own as well: calls queued there would start without waiting their turn.
-        most = [number for number in (concurrency, host.max_calls if limiter is not None else None) if number]
-        self._concurrency = min(most, default=0)
-        self._running = 0  # counted calls: submitted, neither answered nor given up; 0 without a limit
+        self._turns = Turns(host, options.rate_limit)
+        self._again: deque[RecordCall] = deque()  # were sent before; go before those of _line
+        self._line: deque[RecordCall] = deque()  # wait for a slot, then for their turn or the end of a pause
+        self._line_timer: TimerFuture | None = None  # for the first in line
+        slots = HostSlots.of(host, options)
+        self._window = slots.calls + slots.ahead  # calls submitted, neither answered nor given up
+        self._running = 0  # of _window; 0 while calls go straight to the host
+        self._metrics = metrics
+        self._on_sent = on_sent
         self._waiting: deque[BatchCall] = deque()  # for a slot, or for the end of a pause
         self._waiting_timer: TimerFuture | None = None  # for the end of a pause
         self._max_batch_size = options.batch_size if host.is_batch else 0
@@ -123,31 +88,61 @@ class CallPath:
         self._batch: list[RecordCall] = []
         self._batch_timer: TimerFuture | None = None
         self._is_flush_sent = False
-        # Most operators have no limits and no batches: their calls go straight to the host.
-        is_direct = limiter is None and concurrency is None and not host.is_batch
-        self.start: Callable[[RecordCall], None] = host.submit if is_direct else self._start
+        is_simple = not self._turns.are_limited and not host.is_batch
+        first_records = options.first_records(host.is_batch) + options.read_ahead
+        self.is_direct = is_simple and first_records <= self._window
+        """Whether started calls go straight to the host: there are not too many, and no other limits.
+
+        A caller then counts them, and begins their timeouts.
+        """
+        in_line = self._start_in_window if is_simple else self._start
+        self.start: Callable[[RecordCall], None] = host.submit if self.is_direct else in_line
+        self._advance = self._fill_window if is_simple else self._advance_line
+
+    def limit(self, under_way: Iterable[RecordCall]) -> None:
+        """Let calls wait in line from now on; if they went straight to the host, `under_way` are those there."""
+        if self.is_direct:
+            self.is_direct = False
+            self.start = self._start_in_window
+            for call in under_way:
+                call.is_counted = True
+                self._running += 1
 
     @property
-    def is_direct(self) -> bool:
-        """Whether started calls go straight to the host."""
-        return self.start == self._host.submit
+    def learns(self) -> bool:
+        """Whether to report answers that are no RetryAfter, too."""
+        return self._turns.learn
 
-    def pause(self, until_ms: float) -> None:
-        """Start no call before `until_ms`; with a limiter, no call of its scope."""
-        if self._limiter is not None:
-            self._limiter.pause(until_ms)
-        else:
-            self._paused_until_ms = max(self._paused_until_ms, until_ms)
-        self.start = self._start
+    def answered(self, call: RecordCall) -> None:
+        """Report an answer, before the call's slot is released to another; a RetryAfter pauses the limit's scope.
+
+        Call `limit` before the first RetryAfter.
+        """
+        now_ms = self._timers.current_processing_time()
+        error = call.error
+        if isinstance(error, RetryAfter):
+            self._turns.refused(call, now_ms, error.delay_s * 1000)
+            self.start, self._advance = self._start, self._advance_line
+            self._ask_again()
+        elif error is None and self._turns.accepted(call, now_ms):
+            self._ask_again()
+
+    def resume(self, call: RecordCall) -> None:
+        """Start a call that the host has returned."""
+        call.is_held = call.was_in_line = True
+        self._again.append(call)
+        if self._line_timer is None:
+            self._advance(0)
 
     def ended(self, call: Call) -> None:
         """Release the slot of a call that was answered or given up, and start those that wait for it."""
         if call.is_counted:
             call.is_counted = False
             self._running -= 1
-            self._submit_waiting(0)
-            if self._line and self._line_timer is None:
-                self._advance_line(0)
+            if self._waiting:
+                self._submit_waiting(0)
+            if (self._line or self._again) and self._line_timer is None:
+                self._advance(0)
 
     def give_up(self, call: RecordCall) -> None:
         """Give up a call, wherever it is: its answer is no longer needed."""
@@ -161,10 +156,16 @@ class CallPath:
             self._host.cancel(batch)
             self.ended(batch)
 
+    def waiting(self) -> int:
+        """Attempts begun that were not sent."""
+        batched = [member for batch in self._waiting for member in batch.members]
+        waiting = (call for calls in (self._again, self._line, self._batch, batched) for call in calls)
+        return sum(call.is_waiting and not call.is_done for call in waiting)
+
     def close(self) -> None:
         """Drop all waiting calls, so that a slot released later starts none of them."""
-        self._line.clear()
-        self._waiting.clear()
+        for waiting in (self._again, self._line, self._batch, self._waiting):
+            waiting.clear()
         for timer in (self._line_timer, self._waiting_timer, self._batch_timer):
             if timer is not None:
                 timer.cancel()
@@ -172,6 +173,8 @@ class CallPath:
     def submit_again(self, batch: BatchCall) -> None:
         """Queue a batch that the host returned without starting it."""
         batch.is_returned = False
+        for member in batch.members:
+            member.is_held = True
         if batch.is_counted:
             batch.is_counted = False
             self._running -= 1
@@ -194,41 +197,49 @@ class CallPath:
             self._submit_waiting(0)
 
     def _start(self, call: RecordCall) -> None:
-        self._line.append(call)
+        call.was_in_line = call.is_waiting = True
+        (self._line if call.is_first else self._again).append(call)
         if self._line_timer is None:
-            self._advance_line(0)
+            self._advance(0)
+
+    def _start_in_window(self, call: RecordCall) -> None:
+        """As `_start`, while the window is the only limit: then calls are in line only when it is full."""
+        if self._running < self._window:
+            # _submit, inlined: this runs for each record.
+            call.is_counted = True
+            self._running += 1
+            self._metrics.calls += 1
+            self._on_sent(call)
+            self._host.submit(call)
+        else:
+            call.was_in_line = call.is_waiting = True
+            (self._line if call.is_first else self._again).append(call)
+
+    def _fill_window(self, _: int) -> None:
+        """As `_advance_line`, while the window is the only limit."""
+        while self._running < self._window and (line := self._again or self._line):
+            call = line.popleft()
+            if not call.is_done:
+                self._submit(call)
 
     def _advance_line(self, due_ms: int) -> None:
         """Start the calls whose turn has come, and set a timer for the next turn."""
         self._line_timer = None
         now_ms = max(due_ms, self._timers.current_processing_time())
-        line = self._line
-        while line:
+        while line := self._again or self._line:
             call = line[0]
             if not call.is_done:
                 # Slot first: a turn taken early and used late would let too many calls start at once.
                 if self._is_full():
                     return
-                start_ms = self._turn_of(call, now_ms)
+                start_ms = self._turns.try_take(call, now_ms)
                 if start_ms > now_ms:
                     self._line_timer = self._timers.register_timer(math.ceil(start_ms), self._advance_line)
                     return
-                self._reserved = None
                 self._gather(call)
             line.popleft()
         if self._batch and self._nothing_follows():
             self.flush()
-
-    def _turn_of(self, call: RecordCall, now_ms: float) -> float:
-        limiter = self._limiter
-        if limiter is None or self._limit is None:
-            return self._paused_until_ms
-        cost = self._limit.cost_of(call.value)
-        reserved = self._reserved
-        # Reserve anew if a pause voided the reservation, or a cheaper call made it and left the line.
-        if reserved is None or limiter.ready_at(reserved[0]) > reserved[0] or cost > reserved[1]:
-            reserved = self._reserved = limiter.reserve(now_ms, cost), cost
-        return reserved[0]
 
     def _gather(self, call: RecordCall) -> None:
         if not self._max_batch_size:
@@ -255,11 +266,11 @@ class CallPath:
     def _is_full(self) -> bool:
         """Whether the first call in line must wait for another to end."""
         if self._max_batch_size:
-            return self._limiter is not None and bool(self._waiting)
+            return self._turns.are_limited and bool(self._waiting)
         return not self._has_room()
 
     def _has_room(self) -> bool:
-        return not self._concurrency or self._running < self._concurrency
+        return self._running < self._window
 
     def _submit_waiting(self, due_ms: int) -> None:
         """Submit batches while there are slots and no pause."""
@@ -268,22 +279,49 @@ class CallPath:
             batch = waiting[0]
             if batch.wanted:
                 now_ms = max(due_ms, self._timers.current_processing_time())
-                ready_ms = self._paused_until_ms if self._limiter is None else self._limiter.ready_at(now_ms)
+                ready_ms = self._turns.ready_at(now_ms)
                 if ready_ms > now_ms:
                     if self._waiting_timer is None:
                         self._waiting_timer = self._timers.register_timer(math.ceil(ready_ms), self._pause_is_over)
                     return
-                self._submit(batch)
+                self._submit_batch(batch)
             waiting.popleft()
+
+    def _ask_again(self) -> None:
+        """The waiting calls may start earlier than their timers say."""
+        if self._line_timer is None and self._waiting_timer is None:
+            return  # nothing waits for its turn
+        for timer in (self._line_timer, self._waiting_timer):
+            if timer is not None:
+                timer.cancel()
+        self._line_timer = None
+        self._pause_is_over(0)
 
     def _pause_is_over(self, due_ms: int) -> None:
         self._waiting_timer = None
         self._submit_waiting(due_ms)
-        if self._line and self._line_timer is None:
+        if (self._line or self._again) and self._line_timer is None:
             self._advance_line(due_ms)
 
-    def _submit(self, call: Call) -> None:
-        if self._concurrency:
-            call.is_counted = True
-            self._running += 1
+    def _submit(self, call: RecordCall) -> None:
+        call.is_counted = True
+        self._running += 1
+        self._send(call, perf_counter_ns())
         self._host.submit(call)
+
+    def _submit_batch(self, batch: BatchCall) -> None:
+        batch.is_counted = True
+        self._running += 1
+        now_ns = perf_counter_ns()
+        for member in batch.members:
+            if not member.is_done:
+                self._send(member, now_ns)
+        self._host.submit(batch)
+
+    def _send(self, call: RecordCall, now_ns: int) -> None:
+        """Note that an attempt goes to the host."""
+        if call.is_waiting:
+            call.is_waiting = False
+            self._metrics.calls += 1
+        call.sent_ns = now_ns
+        self._on_sent(call)

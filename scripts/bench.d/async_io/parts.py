@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from async_io.limits import limits
 from async_io.memory import memory
 from async_io.service import CAPACITY, LATENCY_S, TASKS, limit, mean_tail_latency_s
 from async_io.workers import (
@@ -25,7 +26,7 @@ from async_io.workers import (
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
-PARTS = ("latency", "tail", "none", "blocking", "peers", "memory")
+PARTS = ("latency", "tail", "none", "blocking", "peers", "limits", "memory")
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
 
@@ -141,8 +142,10 @@ def async_io(chosen: list[str], settings: Settings) -> Figures:
         if set(chosen) - {"memory"}:
             spark = stack.enter_context(spark_worker())
             pyflink = pyflink_python() if "peers" in chosen else None
-            tables = _tables(chosen, Tables(spark, settings, pyflink))
-            figures |= _measure(RatePart(*tables), settings)
+            if tables := _tables(chosen, Tables(spark, settings, pyflink)):
+                figures |= _measure(RatePart(*tables), settings)
+            if "limits" in chosen:
+                figures |= limits(spark, settings)
     if "memory" in chosen:
         figures |= memory(settings)
     return figures

@@ -125,7 +125,7 @@ class SparkMeasurements:
         from async_io.peers import PEERS
 
         frame = self._input(rows)
-        return PEERS[what](frame) if what in PEERS else _waiting(frame, what, options)
+        return PEERS[what](frame) if what in PEERS else _waiting(frame, what, rows, options)
 
     def _input(self, rows: int) -> Any:
         """The keys from 0, in one partition for each task, made before the stage that is measured."""
@@ -145,16 +145,21 @@ class SparkMeasurements:
         return float(stage.completionTime().get().getTime() - stage.submissionTime().get().getTime()) / 1000
 
 
-def _waiting(frame: Any, what: str, options: dict[str, Any]) -> Any:
-    """The operator on Spark with a function of `async_io.service`."""
+def _waiting(frame: Any, what: str, rows: int, options: dict[str, Any]) -> Any:
+    """The operator on Spark with a function of `async_io.service`, or "limited": calls of the service at `port`."""
     from async_io import service
+    from async_io.limited_client import LimitedCalls
 
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+    from pipeline.streaming import RateLimit
 
     mode, _, function = what.partition("-")
     wait = ordered_wait if mode == "ordered" else unordered_wait
-    called = getattr(service, function)
-    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, capacity=CAPACITY, **options)
+    if "calls_per_s" in options:
+        options = {**options, "rate_limit": RateLimit(options["calls_per_s"])}
+    given = {name: value for name, value in options.items() if name not in ("port", "calls_per_s")}
+    called = LimitedCalls(options["port"], rows) if function == "limited" else getattr(service, function)
+    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, capacity=CAPACITY, **given)
 
 
 def _requests() -> Iterator[dict[str, Any]]:

@@ -221,6 +221,7 @@ async def test_a_connection_lost_while_idle_is_replaced_unnoticed(
         postgres.start()
         answers = await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(8)))
     assert answers == [[("a", "r1", 1)]] * 8
+    assert function.own_retries() == function.metrics.retries >= 1
 
 
 @in_loop

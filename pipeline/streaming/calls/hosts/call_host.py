@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,7 +20,9 @@ from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
+from pipeline.streaming.calls.limits.learned_rate import LearnedRate
+from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, RateLimit, RateLimiter
 from pipeline.streaming.errors import AsyncTimeoutError
 
 log = logging.getLogger(__name__)
@@ -78,14 +81,24 @@ class Call:
 class CallHost(ABC):
     """Runs the calls of one function. `start` and `stop` are for its owner, `submit` and `cancel` for operators."""
 
+    keeps_late_calls = False
+    """Whether a call that was given up holds its place among `max_calls` until it returns."""
+
     def __init__(self, function: AnyFunction[Any, Any], name: str) -> None:
         self.function = function  # never changes
         self.name = name  # never changes
         self.is_batch = is_batch_function(function)  # never changes
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._is_forked = False  # this process is a child of the one that made the host; written at the fork
-        self._limiters: dict[RateLimit, RateLimiter] = {}  # of the scope "worker"; setdefault is atomic
-
+        # Of the scopes "job" and "worker"; setdefault is atomic.
+        self._limiters: dict[RateLimit | AdaptiveRateLimit, RateLimiter | AdaptiveRateLimiter] = {}
+        self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
+        """The rate after a pause of operators without a rate limit; never changes."""
+        hook = getattr(function, "own_retries", None)
+        self._own_retries: Callable[[], int] | None = hook if callable(hook) else None  # never changes
+        # Guarded by _retries_lock; a new host does not count what the function made for an earlier one.
+        self._taken_retries = 0 if self._own_retries is None else self._own_retries()
+        self._retries_lock = threading.Lock()  # the function's own_retries is called while it is held
         _hosts.add(self)
 
     @property
@@ -117,17 +130,33 @@ class CallHost(ABC):
         not end is left on a daemon thread. Errors of `close` are logged. Stopping again does nothing.
         """
 
-    def timeout(self, value: Any, timeout_ms: float, attempts: int) -> Any:
-        """The function's results in place of a late answer. Raises what its `timeout` raises."""
+    def timeout(self, value: Any, late: AsyncTimeoutError) -> Any:
+        """The function's results in place of an answer that is `late`. Raises what its `timeout` raises."""
         hook = getattr(self.function, "timeout", None)
         if not callable(hook):
-            raise AsyncTimeoutError(timeout_ms, attempts)
+            raise late
         try:
             return hook(value)
         except AsyncTimeoutError as error:
-            if error.timeout_ms is None:
-                raise AsyncTimeoutError(timeout_ms, attempts) from None
+            if error.timeout_ms is None and error.deadline_ms is None:  # the default hook's, which knows nothing
+                raise late from None
             raise
+
+    @property
+    def has_own_retries(self) -> bool:
+        """Whether the function counts calls that it repeats itself."""
+        return self._own_retries is not None
+
+    def take_own_retries(self) -> int:
+        """How many calls the function has repeated itself since an operator last asked. Any thread.
+
+        Operators that share the host share the number: each repetition is given to one of them.
+        """
+        if self._own_retries is None:
+            return 0
+        with self._retries_lock:
+            before, self._taken_retries = self._taken_retries, self._own_retries()
+            return self._taken_retries - before
 
     def _refuse(self, call: Call) -> None:
         """Answer a call that the host, which has ended, will not make or finish. Any thread."""
@@ -139,9 +168,10 @@ class CallHost(ABC):
         call.started_ns = call.started_ns or call.ended_ns
         call.box.put(call)
 
-    def limiter_for(self, limit: RateLimit) -> RateLimiter:
-        """A new limiter for each caller or, with scope "worker", one for all operators that share the host."""
-        return RateLimiter(limit) if limit.scope == "task" else self._limiters.setdefault(limit, RateLimiter(limit))
+    def limiter_for(self, limit: RateLimit | AdaptiveRateLimit) -> RateLimiter | AdaptiveRateLimiter:
+        """With scope "task" a new limiter for each caller, otherwise one for all operators that share the host."""
+        limiter = RateLimiter(limit) if isinstance(limit, RateLimit) else AdaptiveRateLimiter(limit)
+        return limiter if limit.scope == "task" else self._limiters.setdefault(limit, limiter)
 
     def _hook(self, name: str) -> Callable[[], Any] | None:
         """The function's `open` or `close`; None unless it has both."""

@@ -18,7 +18,7 @@ from pipeline.spark.call_metrics import CallMetricsListener, call_metrics
 from pipeline.spark.failures import task_failure
 from pipeline.streaming.calls.functions import AsyncFunction
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 pytestmark = pytest.mark.usefixtures("connect_mode")

@@ -77,18 +77,6 @@ def test_a_call_that_costs_more_than_the_late_one_before_it_waits_for_its_cost()
         assert harness.called() == ["aaaaa", "b"]
 
 
-def test_the_timeout_runs_while_a_call_waits_for_the_rate() -> None:
-    with Harness(fallback(), rate_limit=RateLimit(1, burst=1), timeout_ms=500) as harness:
-        harness.process("a", "b")
-        harness.answer("a", "A")
-
-        harness.advance(500)
-        assert harness.values() == ["A", "no b"]
-        harness.advance(5000)
-
-        assert harness.called() == ["a"]
-
-
 def test_retries_go_through_the_rate_limit() -> None:
     with Harness(rate_limit=RateLimit(10, burst=1), retry=ON_ERROR) as harness:
         harness.process("a")
@@ -132,7 +120,10 @@ def test_a_pause_also_holds_calls_that_wait_for_a_slot() -> None:
         harness.advance(1999)
         assert harness.called() == ["a"]
         harness.advance(1)
-        assert harness.called() == ["a", "b"]
+        assert harness.called() == ["a", "a"]
+        harness.answer("a", "A")
+        harness.advance(50)  # the first calls after a pause are 50 ms apart
+        assert harness.called() == ["a", "a", "b"]
 
 
 def test_a_pause_holds_for_batches_that_wait_for_room_too() -> None:
@@ -186,7 +177,9 @@ def test_a_pause_holds_calls_that_the_host_has_not_begun(is_blocking: bool) -> N
         before = list(called)
 
         harness.clock.advance(1)
-        harness.operator.end_input()
+        for emitted in range(1, 5):
+            harness.run_until(lambda emitted=emitted: len(harness.values()) == emitted)
+            harness.clock.advance(50)  # between the first calls after a pause
 
         assert before == ["a"]
         assert sorted(called) == ["a", "a", "b", "c", "d"]
@@ -292,7 +285,7 @@ def test_a_late_call_makes_room() -> None:
 
 
 def test_a_call_that_was_late_before_its_turn_is_never_made() -> None:
-    with Harness(fallback(), concurrency=1, timeout_ms=100) as harness:
+    with Harness(fallback(), concurrency=1, deadline_ms=100) as harness:
         harness.process("a", "b")
         harness.advance(100)
         harness.process("c")
@@ -677,7 +670,7 @@ def test_a_value_that_failed_in_a_batch_is_retried_in_another() -> None:
 
 def test_a_value_that_is_late_leaves_a_batch_that_gathers() -> None:
     with Harness(
-        BatchFunction(on_timeout=lambda value: [f"no {value}"]), max_batch_size=10, linger_ms=100, timeout_ms=60
+        BatchFunction(on_timeout=lambda value: [f"no {value}"]), max_batch_size=10, linger_ms=100, deadline_ms=60
     ) as harness:
         harness.process(1)
         harness.advance(50)
@@ -691,7 +684,7 @@ def test_a_value_that_is_late_leaves_a_batch_that_gathers() -> None:
 
 def test_values_of_a_batch_that_is_late_are_late_each() -> None:
     function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
-    with Harness(function, max_batch_size=2, linger_ms=50, timeout_ms=100) as harness:
+    with Harness(function, max_batch_size=2, linger_ms=50, deadline_ms=100) as harness:
         harness.process(1)
         harness.advance(40)
         harness.process(2)
@@ -852,19 +845,32 @@ def test_each_call_has_its_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"concurrency": 1}, {"rate_limit": RateLimit(1, burst=1)}, {"retry": ON_ERROR}],
+    ("options", "in_flight"),
+    [({}, 3), ({"concurrency": 1}, 1), ({"rate_limit": RateLimit(1, burst=1)}, 1), ({"retry": ON_ERROR}, 2)],
     ids=["plain", "concurrency", "rate limit", "retry"],
 )
-def test_nothing_is_in_flight_after_close(options: dict[str, Any]) -> None:
+def test_only_calls_that_were_sent_are_in_flight_and_none_after_close(options: dict[str, Any], in_flight: int) -> None:
     with Harness(dedupe_by=first_letter, **options) as harness:
         harness.process("a1", "a2", "b1", "b2", "c")
         harness.settle()
         if "retry" in options:
             harness.answer_error("a1", ValueError("busy"))
-        assert harness.operator.metrics.in_flight == (2 if "retry" in options else 3)
+        assert harness.operator.metrics.in_flight == in_flight
 
     assert harness.operator.metrics.in_flight == 0
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 1}, {"rate_limit": RateLimit(1, burst=1)}], ids=str)
+def test_calls_that_end_before_they_are_sent_are_not_counted(limit: dict[str, Any]) -> None:
+    with Harness(fallback(), deadline_ms=100, **limit) as harness:
+        harness.process("a", "b", "c")
+        harness.answer("a", "A")
+        harness.advance(100)
+
+        metrics = harness.operator.metrics
+        assert harness.called() == (["a", "b"] if "concurrency" in limit else ["a"])
+        assert metrics.calls == len(harness.called())
+        assert (metrics.in_flight, metrics.timed_out) == (0, 2)
 
 
 def test_a_shared_call_in_flight_is_counted_once() -> None:
@@ -921,10 +927,12 @@ def test_what_is_read_ahead_of_a_call_that_hangs_is_late_at_last() -> None:
     with Harness(hang, capacity=1, read_ahead=1, pool_size=1, timeout_ms=100, on_error="capture") as harness:
         harness.process("a", "b")
         assert has_begun.wait(TIMEOUT_S)
-        harness.advance(190)
+        harness.advance(100)
         assert [error.input for error in harness.values()] == ["a"]
 
-        harness.advance(10)
+        harness.advance(99)
+        assert len(harness.values()) == 1
+        harness.advance(1)
 
         assert [error.input for error in harness.values()] == ["a", "b"]
         go_on.set()
