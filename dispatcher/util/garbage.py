@@ -22,8 +22,8 @@ YOUNG: Final = 10_000
 MIDDLE: Final = 2
 """... of which so many come between two of the middle one, and ..."""
 OLD: Final = 2
-"""... so many of these between two of the oldest one: it covers 100,000 objects or so. With fewer, collections take more
-time in all: each walks over the large mappings that are new, however few other objects are."""
+"""... so many of these between two of the oldest one: it covers 100,000 objects or so. With fewer, collections take
+more time in all: each walks over the large mappings that are new, however few other objects are."""
 GROWTH: Final = 4
 """A process of so many times the memory blocks of the last time has all its objects looked at again..."""
 LEAST: Final = 2_000_000
