@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from dispatcher.util.garbage import Freezer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +105,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif item.nodeid.startswith(LONG_FILES):
             item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: not needs_spark(item.nodeid))
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """A main program that a test runs in this process tunes its garbage collection: not that of the tests after it."""
+    thresholds = gc.get_threshold()
+    yield
+    if gc.get_threshold() != thresholds:
+        gc.set_threshold(*thresholds)
+        gc.callbacks[:] = [each for each in gc.callbacks if not isinstance(each, Freezer)]
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -139,7 +139,9 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
         partial(
             conventions.resource_manager_reaches,
             home="statemachines.resourcemanager.web",
-            publishers=("statemachines.resourcemanager.web.published", "statemachines.resourcemanager.web.publisher"),
+            publishers=tuple(
+                f"statemachines.resourcemanager.web.{each}" for each in ("marks", "published", "publisher")
+            ),
         ),
     ),
     "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),

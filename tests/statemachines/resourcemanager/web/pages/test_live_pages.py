@@ -46,7 +46,7 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 def test_a_new_application_reaches_the_list_and_old_rows_are_not_sent_again(made: Front) -> None:
     first = submit(made, name="first", user="ann")
-    until(lambda: first in made.http.get("/cluster/apps").text, "it is listed")
+    until(lambda: "the cluster has no nodes" in made.http.get("/cluster/apps").text, "it waits, and nothing changes")
     with made.http.stream("GET", "/cluster/apps", params={"live": 0}, headers=EVENTS) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         changes = events(answer.iter_lines())
