@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -154,7 +154,7 @@ def _wait(
         raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
     time_zone(task.time_zone)
     require_distinct(columns.task_schema())
-    _require_picklable(task)
+    require_picklable(task.operator, task)
 
     def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches, worker_hosts())
@@ -185,13 +185,13 @@ def _check(df: DataFrame, task: AsyncWaitTask) -> None:
     host_for(task.function, task.options)
 
 
-def _require_picklable(task: AsyncWaitTask) -> None:
+def require_picklable(operator: str, task: Any) -> None:
     """Spark would also fail, but without naming the operator, and with Spark Connect only at the first action."""
     try:
         cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TypeError(
-            f"{task.operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
+            f"{operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
             "Create connections, locks and the like in open(), and do not refer to the SparkSession."
         ) from error
 
@@ -228,6 +228,10 @@ class AsyncWaitTask:
 
     def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
         """The output of one task. The calling thread reads the input and yields the output, and blocks for both."""
+        return self.run_rows(read_rows(self.columns.input_schema, batches), hosts)
+
+    def run_rows(self, rows: Iterable[Sequence[Any]], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
+        """As `run`, over rows that are read already, or are no rows of a DataFrame."""
         zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone)
         options = checked_options(self.options, check)
@@ -236,7 +240,6 @@ class AsyncWaitTask:
         metrics = CallMetrics()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
-        rows = read_rows(self.columns.input_schema, batches)
         with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics)
             reported_s = time.monotonic()
