@@ -5,6 +5,7 @@ DispatcherError
   AsyncIOError            catch this for all of them
     UnsupportedTypeError  user: a column cannot be passed to Python (also a TypeError)
     ResultSchemaError     user's function: a result does not fit the schema (also a ValueError)
+    ResultTypeError       user: no schema can be taken from a return type (also a TypeError)
     AsyncTaskError        a task failed; defined in `pipeline.spark.failures`, which searches texts for its name
 """
 
@@ -63,3 +64,17 @@ class ResultSchemaError(AsyncIOError, ValueError):
     def __str__(self) -> str:
         where = f"the column {self.column} of the result" if self.column else "the result"
         return f"{where} does not fit the schema: {self.reason}"
+
+
+class ResultTypeError(AsyncIOError, TypeError):
+    """No schema can be taken from a type. `name`: the function's or the type's; `path`: to the field, or ""."""
+
+    def __init__(self, name: str, path: str, reason: str) -> None:
+        self.name = name
+        self.path = path
+        self.reason = reason
+        super().__init__(name, path, reason)
+
+    def __str__(self) -> str:
+        where = f"{self.name}, field {self.path}" if self.path else self.name
+        return f"{where}: no schema can be taken from the type: {self.reason}"
