@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pipeline.spark.async_io.async_column import async_column, register_async
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
     from pipeline.spark.async_io.lookup_join import lookup_join
     from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
 
 _MODULES = {
+    "async_io.async_column": ("async_column", "register_async"),
     "async_io.async_wait": ("ordered_wait", "unordered_wait"),
     "call_metrics": ("CallMetricsListener", "format_call_metrics"),
     "errors": ("ExecutorError",),
@@ -47,6 +49,7 @@ __all__ = [
     "Report",
     "SparkUnavailableError",
     "YarnLogTables",
+    "async_column",
     "conformance",
     "declared_for",
     "format_call_metrics",
@@ -58,6 +61,7 @@ __all__ = [
     "prepare_executors",
     "read_journal",
     "read_yarn_log",
+    "register_async",
     "register_journal",
     "spark_session",
     "stream_journal",

@@ -36,9 +36,11 @@ from pipeline.spark.async_io.column_calls import (
     column_function,
     column_options,
     column_type,
+    is_async_function,
     nullable,
     parameters_of,
 )
+from pipeline.spark.async_io.result_schema import result_type_of, value_type_of
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import arrow_type, require_distinct, require_supported, time_zone
 from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
@@ -237,7 +239,10 @@ def _value_type(function: AnyColumnFunction, returns: T.DataType | str | None) -
         return returns
     if isinstance(returns, str):
         return T.DataType.fromDDL(returns)
-    raise TypeError(f"returns is {returns!r}; give a type of Spark, such as 'double' or 'price double, stock int'")
+    if returns is not None:
+        raise TypeError(f"returns is {returns!r}; give a type of Spark, such as 'double' or 'price double, stock int'")
+    # As in a call's answer, a list is an array for a plain function, and a list of results for an AsyncFunction.
+    return (result_type_of if is_async_function(function) else value_type_of)(function).data_type
 
 
 def _check(task: ColumnTask) -> None:

@@ -59,7 +59,7 @@ def nullable(data_type: T.DataType) -> T.DataType:
 
 def column_function(function: AnyColumnFunction, captures: bool) -> Any:
     """`function` with its hooks, of the same kind, but called with the arguments of a row as a tuple."""
-    returns_lists = is_batch_function(function) or callable(getattr(function, "async_invoke", None))
+    returns_lists = is_async_function(function)
 
     def to_rows(returned: Any) -> list[tuple[Any]]:
         value = _only(returned) if returns_lists and isinstance(returned, list) else returned
@@ -152,6 +152,11 @@ class _BlockingFunction(_ColumnFunction):
         if returned is not None:
             as_results(returned)  # refuses an awaitable
         return self._to_rows(returned)
+
+
+def is_async_function(function: AnyColumnFunction) -> bool:
+    """Whether it has the methods of an AsyncFunction, whether or not it derives from it."""
+    return is_batch_function(function) or callable(getattr(function, "async_invoke", None))
 
 
 def parameters_of(function: AnyColumnFunction) -> list[str]:
