@@ -70,7 +70,13 @@ LAYERS: Layers = (
     },
     {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {"the commands of the state machines": ("statemachines.cli", "statemachines.journal_cli")},
-    {"elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors")},
+    {
+        "elements of streams": (
+            "pipeline.streaming.elements",
+            "pipeline.streaming.errors",
+            "pipeline.streaming.number_checks",
+        )
+    },
     {"calls": ("pipeline.streaming.calls", "pipeline.streaming.options")},
     {"stream tasks": ("pipeline.streaming.task",)},
     {"streaming": ("pipeline.streaming",)},

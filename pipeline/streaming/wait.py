@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from numbers import Real
 from typing import Any, Final, Generic, TypeVar, Unpack
 
 from pipeline.streaming.calls.call_counts import CallMetrics
@@ -25,6 +26,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.errors import ForkedWaitError, describe
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options
 from pipeline.streaming.task.inputs import AVAILABLE, END, MORE, NOTHING, ElementOutput, InputStatus
 from pipeline.streaming.task.stream_task import StreamTask
@@ -93,9 +95,9 @@ def timeout_to_ms(timeout: float) -> int:
     Raises:
         ValueError: it is not positive, or not finite.
     """
-    if not 0 < timeout < math.inf:
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not 0 < timeout < math.inf:
         raise ValueError(
-            f"timeout is {timeout}; it must be a positive, finite number of seconds for a value with all its attempts"
+            f"timeout is {timeout!r}; it must be a positive, finite number of seconds for a value with all its attempts"
         )
     return max(1, round(timeout * 1000))
 
@@ -116,8 +118,7 @@ def wait_in_chunks(
     Raises:
         AsyncOperatorError: as `ordered_wait`.
     """
-    if max_chunk < 1:
-        raise ValueError(f"max_chunk is {max_chunk}; it must be at least 1")
+    require_number("max_chunk", max_chunk, least=1, whole=True)
     make = _operator(function, settings, metrics)
     run: _Run[In, Out] = _Run(make, chunks_ahead=1, notify_at=max_chunk, max_chunk=max_chunk)
     return run.results(chunks)

@@ -21,7 +21,6 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
-import sys
 import types
 import typing
 from typing import Any, Final, get_args, get_origin
@@ -29,6 +28,7 @@ from typing import Any, Final, get_args, get_origin
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
+from pipeline.spark.async_io.record_fields import is_model
 from pipeline.spark.async_io.rows import TIME_TYPE
 
 _SCALARS: Final[dict[type, T.DataType]] = {
@@ -159,12 +159,6 @@ def _fields(declared: Any) -> dict[str, Any] | None:
     if typing.is_typeddict(declared) or (issubclass(declared, tuple) and hasattr(declared, "_fields")):
         return _hints(declared)
     return None
-
-
-def is_model(kind: type) -> bool:
-    """Whether `kind` is a pydantic model. Does not import pydantic: a class that is one has."""
-    pydantic: Any = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(kind, pydantic.BaseModel)
 
 
 def _model_fields(model: Any) -> dict[str, Any]:

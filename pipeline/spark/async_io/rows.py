@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T
 
-from pipeline.spark.errors import UnsupportedTypeError
+from pipeline.spark.errors import UnknownColumnError, UnsupportedTypeError
 
 Reader = Callable[[Any], list[Any]]
 """Takes a pyarrow Array, returns one Python value per element."""
@@ -146,11 +146,27 @@ def row_maker(names: list[str]) -> Callable[[tuple[Any, ...]], Row]:
     PySpark's own way to make a Row and to look up a field costs more than the rest of the conversion. So the rows
     belong to a subclass with a property per name. They pickle as plain Rows.
     """
-    members: dict[str, Any] = {"__fields__": names}
+    members: dict[str, Any] = {"__fields__": names, "__getattr__": _other_field, "__getitem__": _field}
     for position, name in reversed(list(enumerate(names))):  # a Row gives the first of two columns of one name
         if name.isidentifier() and not hasattr(Row, name):
             members[name] = property(itemgetter(position))
     return partial(tuple.__new__, type("Row", (Row,), members))
+
+
+def _other_field(row: Row, name: str) -> Any:
+    """The field of a name that has no property. Python calls it last, so the usual names do not pay for it."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _field(row, name)
+
+
+def _field(row: Row, key: Any) -> Any:
+    if isinstance(key, str):
+        try:
+            key = row.__fields__.index(key)
+        except ValueError:
+            raise UnknownColumnError(key, row.__fields__) from None
+    return tuple.__getitem__(row, key)
 
 
 def reader_of(kind: pa.DataType) -> Reader:
