@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack, get_args
 
 import pyarrow as pa
 import pyspark
@@ -40,7 +40,8 @@ from pipeline.spark.async_io.column_calls import (
     nullable,
     parameters_of,
 )
-from pipeline.spark.async_io.result_schema import result_type_of, value_type_of
+from pipeline.spark.async_io.result_schema import result_type_of, type_from, value_type_of
+from pipeline.spark.async_io.result_values import ExtraKeys
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import arrow_type, require_distinct, require_supported, time_zone
 from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
@@ -48,9 +49,11 @@ from pipeline.spark.errors import AsyncIOError
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.functions import name_of
 from pipeline.streaming.calls.hosts.choice import host_for
-from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options
-from pipeline.streaming.wait import timeout_to_ms
+from pipeline.streaming.number_checks import require_number
+from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options, times_in_ms
 
+ReturnType: TypeAlias = T.DataType | str | type[Any] | None
+"""A type of Spark, DDL, or a class such as `float` or a dataclass; None: what the function declares."""
 ArgumentKey: TypeAlias = str | Sequence[str] | Callable[..., Any]
 
 
@@ -58,22 +61,24 @@ class ColumnOptions(WaitOptions, total=False):
     """What `async_column` and `register_async` take."""
 
     dedupe_by: ArgumentKey | None
+    extra: ExtraKeys
     skip_nulls: bool
     idle_timeout: float
 
 
-_takes_options = takes_options(ColumnOptions, skip_nulls=False, idle_timeout=30.0)
+_takes_options = takes_options(ColumnOptions, extra="refuse", skip_nulls=False, idle_timeout=30.0)
 
 
 @_takes_options
 def async_column(
     function: AnyColumnFunction,
     *columns: Column | str,
-    returns: T.DataType | str | None = None,
+    returns: ReturnType = None,
     timeout: float,
+    deadline: float | None = None,
     **options: Unpack[ColumnOptions],
 ) -> Column:
-    """A column with the value of `function` for each row's `columns`, which waits for up to `capacity` calls at a time.
+    """A column with the value of `function` for each row's `columns`; up to `concurrency` calls at a time in each task.
 
     For `withColumn`, `select` and `where`, in batch, streaming and Spark Connect. Needs PySpark 4.1.
 
@@ -82,9 +87,9 @@ def async_column(
         get several columns as one tuple, unless `async_invoke` has several parameters, too, and the list of results
         that one returns must have one result, or none for a null.
     `columns`: names or Columns, at least one. A literal needs `lit`. For a function of a Row give `struct("id", ...)`.
-    `returns`: the type of the values, such as "double" or "price double, stock int" for a struct; None: from the
-        function's return type.
-    `timeout`: seconds for a row, including all its attempts.
+    `returns`: the type of the values: one of Spark, such as "double" or "price double, stock int" for a struct, or a
+        class, such as a dataclass; None: the function's return type.
+    `timeout`, `deadline`, `extra`: as in `ordered_wait`.
     `on_error`: "fail", or a function that returns the value; it gets a CapturedError, whose `input` is the tuple of
         arguments. With "capture" the column is a struct of `result` and `error`. The error is null unless the call
         failed, and otherwise a struct of error_class string, message string, attempts int and time_spent_ms double.
@@ -103,9 +108,9 @@ def async_column(
         raise ValueError(f"async_column({name_of(function)}) has no column; name at least one")
     remote = is_remote() or any(type(each).__module__.startswith("pyspark.sql.connect.") for each in columns)
     names = [each if isinstance(each, str) else None for each in columns]
-    column: Column = _user_function(_active_session(remote), remote, function, names, returns, timeout, **options)(
-        *columns
-    )
+    column: Column = _user_function(
+        _active_session(remote), remote, function, names, returns, timeout, deadline, **options
+    )(*columns)
     return column
 
 
@@ -115,8 +120,9 @@ def register_async(
     name: str,
     function: AnyColumnFunction,
     *,
-    returns: T.DataType | str | None = None,
+    returns: ReturnType = None,
     timeout: float,
+    deadline: float | None = None,
     **options: Unpack[ColumnOptions],
 ) -> None:
     """Let SQL of the session call `function` as `name`: `SELECT id, price(item) FROM orders`.
@@ -125,7 +131,7 @@ def register_async(
     the function.
     """
     remote = type(spark).__module__.startswith("pyspark.sql.connect.")
-    spark.udf.register(name, _user_function(spark, remote, function, [], returns, timeout, **options))
+    spark.udf.register(name, _user_function(spark, remote, function, [], returns, timeout, deadline, **options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +144,7 @@ class ColumnTask:
     function: AnyColumnFunction
     options: AsyncOptions
     returns: T.DataType
+    extra: ExtraKeys
     skip_nulls: bool
     time_zone: str
     idle_s: float
@@ -167,6 +174,8 @@ class ColumnTask:
             function=column_function(self.function, self.captures),
             options=column_options(self.options),
             result_schema=schema,
+            extra=self.extra,
+            none_is_row=False,
             keep_input=False,
             columns=OutputColumns(schema, T.StructType([])),
             time_zone=self.time_zone,
@@ -180,10 +189,12 @@ def _user_function(
     remote: bool,
     function: AnyColumnFunction,
     names: Sequence[str | None],
-    returns: T.DataType | str | None,
+    returns: ReturnType,
     timeout: float,
+    deadline: float | None,
     *,
     dedupe_by: ArgumentKey | None = None,
+    extra: ExtraKeys,
     skip_nulls: bool,
     idle_timeout: float,
     **more: Unpack[WaitOptions],
@@ -196,13 +207,14 @@ def _user_function(
             "functions go through pandas, which changes integers and times. Use ordered_wait with keep_input=True."
         )
     key = _key_function(function, names, dedupe_by)
-    options = AsyncOptions(timeout_ms=timeout_to_ms(timeout), dedupe_by=key, **more)
+    options = AsyncOptions(**times_in_ms(timeout, deadline), dedupe_by=key, **more)
     task = ColumnTask(
         key=str(uuid.uuid4()),
         operator=f"async_column({name})",
         function=function,
         options=options,
         returns=_value_type(function, returns),
+        extra=extra,
         skip_nulls=skip_nulls,
         time_zone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
         idle_s=idle_timeout,
@@ -234,11 +246,13 @@ def _active_session(remote: bool) -> SparkSession:
     return ConnectSession.active()  # type: ignore[return-value]
 
 
-def _value_type(function: AnyColumnFunction, returns: T.DataType | str | None) -> T.DataType:
+def _value_type(function: AnyColumnFunction, returns: ReturnType) -> T.DataType:
     if isinstance(returns, T.DataType):
         return returns
     if isinstance(returns, str):
         return T.DataType.fromDDL(returns)
+    if isinstance(returns, type):
+        return type_from(returns).data_type
     if returns is not None:
         raise TypeError(f"returns is {returns!r}; give a type of Spark, such as 'double' or 'price double, stock int'")
     # As in a call's answer, a list is an array for a plain function, and a list of results for an AsyncFunction.
@@ -257,8 +271,9 @@ def _check(task: ColumnTask) -> None:
     require_distinct(schema)
     if not isinstance(task.skip_nulls, bool):
         raise TypeError(f"skip_nulls is {task.skip_nulls!r}; give True or False")
-    if not task.idle_s >= 0:
-        raise ValueError(f"idle_timeout is {task.idle_s}; it must be 0 seconds or more")
+    if task.extra not in get_args(ExtraKeys):
+        raise ValueError(f'extra is {task.extra!r}; choose "refuse" or "ignore"')
+    require_number("idle_timeout", task.idle_s, least=0)
     time_zone(task.time_zone)
     host_for(task.function, task.options)
     require_picklable(task.operator, task)

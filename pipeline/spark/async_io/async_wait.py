@@ -44,8 +44,8 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 from pipeline.streaming.number_checks import require_number
-from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options
-from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
+from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
+from pipeline.streaming.wait import wait_in_chunks
 
 ResultSchema: TypeAlias = T.DataType | str | type[Any] | None
 """A StructType, DDL, the type of the only column, or a class with fields; None: what the function declares."""
@@ -79,9 +79,10 @@ def ordered_wait(
     schema: ResultSchema = None,
     *,
     timeout: float,
+    deadline: float | None = None,
     **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
-    """Call `function` for each row, up to `capacity` rows at a time in each task; results keep the order of the rows.
+    """Call `function` for each row, up to `concurrency` at a time in each task; results keep the order of the rows.
 
     In:  any DataFrame. `function` receives each row as a Row; for its values see `pipeline.spark.async_io.rows`.
     Out: the columns of `schema`, one row per result. The function returns one result or a list. A dict, a Row with
@@ -97,11 +98,12 @@ def ordered_wait(
     `schema`: a StructType, DDL, or a class: a dataclass, a pydantic model or a TypedDict. None: what the function's
         return type declares, see `pipeline.spark.async_io.result_schema`. A scalar is the column `value`. A function
         whose return type is optional may return None, which is a row of nulls; any other must not.
-    `timeout`: seconds for a row, including all its attempts.
+    `timeout`: seconds for a row, including all its attempts, from the start of its first call.
+    `deadline`: seconds for a row from when its task takes it in, including waits for limits and free slots.
     `extra`: "refuse" fails the call of a result with a name that the schema lacks, "ignore" leaves such values out.
     `dedupe_by`: a column, some columns or a function of the row. Rows with the same key share one call and its results,
         which must depend on the key alone; `keep_input` still puts each row's own columns before them.
-    `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's `capacity` is read ahead.
+    `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's calls is read ahead.
     `keep_input`: put the columns of the input row before the columns of `schema`.
     `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress; read
         them with `pipeline.spark.call_metrics`.
@@ -109,7 +111,7 @@ def ordered_wait(
     Raises:
         ValueError, TypeError: an option, or a name or a type in a schema, is invalid, or `function` does not pickle.
     """
-    return _wait("ordered", df, function, schema, timeout, **options)
+    return _wait("ordered", df, function, schema, timeout, deadline, **options)
 
 
 @_takes_options
@@ -119,10 +121,11 @@ def unordered_wait(
     schema: ResultSchema = None,
     *,
     timeout: float,
+    deadline: float | None = None,
     **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
     """Like `ordered_wait`, but emits results as calls complete: a slow call does not delay the others."""
-    return _wait("unordered", df, function, schema, timeout, **options)
+    return _wait("unordered", df, function, schema, timeout, deadline, **options)
 
 
 def _wait(
@@ -131,6 +134,7 @@ def _wait(
     function: AnyFunction[Any, Any],
     schema: ResultSchema,
     timeout: float,
+    deadline: float | None,
     *,
     dedupe_by: DedupeBy | None = None,
     extra: ExtraKeys,
@@ -141,7 +145,7 @@ def _wait(
     **more: Unpack[WaitOptions],
 ) -> DataFrame:
     key = _key_function(df, dedupe_by)
-    options = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode=mode, dedupe_by=key, **more)
+    options = AsyncOptions(**times_in_ms(timeout, deadline), output_mode=mode, dedupe_by=key, **more)
     result_schema = _result_schema(df, function, schema)
     if extra not in get_args(ExtraKeys):
         raise ValueError(f'extra is {extra!r}; choose "refuse" or "ignore"')
@@ -286,9 +290,8 @@ class AsyncWaitTask:
 
     def _open_host(self, check: Check) -> CallHost:
         function = checked_function(self.function, check, self.options.retry, none_is_row=self.none_is_row)
-        host = make_host(
-            function, pool_size=self.options.pool_size, max_calls=self.options.capacity, name=name_of(self.function)
-        )
+        options = self.options
+        host = make_host(function, pool_size=options.threads, max_calls=options.most_calls, name=name_of(self.function))
         try:
             host.start()
         except BaseException as error:

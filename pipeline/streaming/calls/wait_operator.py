@@ -70,7 +70,7 @@ class AsyncWaitOperator:
         self._retries_at_end = given.retries_at_end
         self._timers = MailboxTimeService(processing_time_service, mailbox_executor)
         queue = OrderedStreamElementQueue if given.output_mode == "ordered" else UnorderedStreamElementQueue
-        self._queue: StreamElementQueue[Any, Any] = queue(given.capacity + given.read_ahead)
+        self._queue: StreamElementQueue[Any, Any] = queue(given.most_records(self._host.is_batch) + given.read_ahead)
         self._emission = Emission(self._queue, output, output_availability, mailbox_executor)
         self._calls = RecordCalls(
             self._host,

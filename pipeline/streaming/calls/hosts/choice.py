@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from pipeline.streaming.calls.functions import AnyFunction, is_coroutine_function, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.calls.hosts.pool_host import PoolHost
 from pipeline.streaming.number_checks import require_number
-from pipeline.streaming.options import AsyncOptions
-
-DEFAULT_POOL_SIZE: Final = 32
+from pipeline.streaming.options import DEFAULT_POOL_SIZE, AsyncOptions
 
 
 def make_host(
@@ -45,7 +43,7 @@ def host_for(function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions) 
     """
     host = function
     if not isinstance(host, CallHost):
-        host = make_host(host, pool_size=options.pool_size, max_calls=options.capacity)
+        host = make_host(host, pool_size=options.threads, max_calls=options.most_calls)
     if not host.is_batch and (options.max_batch_size is not None or options.linger_ms):
         raise ValueError(
             f"max_batch_size is {options.max_batch_size} and linger_ms {options.linger_ms}, but {host.name} takes one "
