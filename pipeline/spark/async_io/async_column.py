@@ -108,9 +108,9 @@ def async_column(
         raise ValueError(f"async_column({name_of(function)}) has no column; name at least one")
     remote = is_remote() or any(type(each).__module__.startswith("pyspark.sql.connect.") for each in columns)
     names = [each if isinstance(each, str) else None for each in columns]
-    column: Column = _user_function(
-        _active_session(remote), remote, function, names, returns, timeout, deadline, **options
-    )(*columns)
+    session = _active_session(remote)
+    of_columns = _user_function(session, remote, function, names, returns, timeout, deadline, **options)
+    column: Column = of_columns(*columns)
     return column
 
 
