@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.util import PythonEvalType
 
 from pipeline.spark.async_io.async_column import async_column, register_async
 from pipeline.spark.errors import AsyncIOError, ResultTypeError
@@ -24,6 +25,9 @@ from pipeline.streaming.calls.retry import RetryStrategy
 from .counted_service import CountedService, counted_service
 
 TIMEOUT_S = 60.0
+
+if not hasattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF"):
+    pytest.skip("a column needs PySpark 4.1", allow_module_level=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -367,8 +371,6 @@ def test_a_function_that_cannot_travel_is_refused_at_once(spark: SparkSession) -
 
 
 def test_an_old_pyspark_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark.util import PythonEvalType
-
     monkeypatch.delattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF")
 
     with pytest.raises(AsyncIOError, match=r"async_column\(half\) needs PySpark 4.1 or newer"):
