@@ -44,13 +44,16 @@ from pipeline.spark.async_io.result_schema import result_type_of, type_from, val
 from pipeline.spark.async_io.result_values import ExtraKeys
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import arrow_type, require_distinct, require_supported, time_zone
-from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
+from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
+from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.errors import AsyncIOError
+from pipeline.spark.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.functions import name_of
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options, times_in_ms
+from pipeline.streaming.pace import ReaderGoneError
 
 ReturnType: TypeAlias = T.DataType | str | type[Any] | None
 """A type of Spark, DDL, or a class such as `float` or a dataclass; None: what the function declares."""
@@ -158,15 +161,18 @@ class ColumnTask:
         """The type of the column, with the fields that `returns` requires."""
         return column_type(self.returns, self.captures)
 
-    def run(self, batches: Iterable[Any], hosts: WorkerHosts) -> Iterator[pa.Array]:
-        """The values of one task's rows. The calling thread reads the input and yields the output."""
+    def run(self, batches: Iterable[Any], hosts: WorkerHosts, output: WorkerOutput | None = None) -> Iterator[pa.Array]:
+        """The values of one task's rows. For the threads, `output` and the errors see `AsyncWaitTask.run`."""
         rows = read_arguments(batches)
         if not self.skip_nulls:
-            return self._values(rows, hosts)
+            return self._values(rows, hosts, output)
         nulls = NullsAside()
-        return nulls.with_nulls(self._values(nulls.without_nulls(rows), hosts), arrow_type(self.data_type))
+        values = self._values(nulls.without_nulls(rows), hosts, output)
+        return nulls.with_nulls(values, arrow_type(self.data_type))
 
-    def _values(self, rows: Iterable[list[Arguments]], hosts: WorkerHosts) -> Iterator[pa.Array]:
+    def _values(
+        self, rows: Iterable[list[Arguments]], hosts: WorkerHosts, output: WorkerOutput | None
+    ) -> Iterator[pa.Array]:
         schema = T.StructType([T.StructField(RESULT, self.data_type)])
         task = AsyncWaitTask(
             key=self.key,
@@ -181,7 +187,7 @@ class ColumnTask:
             time_zone=self.time_zone,
             idle_s=self.idle_s,
         )
-        return (batch.column(0) for batch in task.run_rows(rows, hosts))
+        return (batch.column(0) for batch in task.run_rows(rows, hosts, output))
 
 
 def _user_function(
@@ -222,9 +228,14 @@ def _user_function(
     _check(task)
 
     def async_values(batches: Iterator[Any]) -> Iterator[pa.Array]:
-        return task.run(batches, worker_hosts())
+        try:
+            with worker_output() as output:
+                yield from task.run(batches, worker_hosts(), output)
+        except ReaderGoneError:
+            leave_worker()
 
     ship_packages(spark)
+    cancel_jobs_on_interrupt(spark)
     if remote:
         from pyspark.sql.connect.udf import UserDefinedFunction
     else:

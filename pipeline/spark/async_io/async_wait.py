@@ -34,9 +34,11 @@ from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, s
 from pipeline.spark.async_io.result_values import Check, ExtraKeys, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import read_rows, require_distinct, require_supported, time_zone, with_plain_names
-from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
+from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
+from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
 from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
+from pipeline.spark.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
@@ -45,6 +47,7 @@ from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
+from pipeline.streaming.pace import Pace, ReaderGoneError
 from pipeline.streaming.wait import wait_in_chunks
 
 ResultSchema: TypeAlias = T.DataType | str | type[Any] | None
@@ -176,9 +179,14 @@ def _wait(
     require_picklable(task.operator, task)
 
     def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task.run(batches, worker_hosts())
+        try:
+            with worker_output() as output:
+                yield from task.run(batches, worker_hosts(), output)
+        except ReaderGoneError:
+            leave_worker()
 
     ship_packages(df.sparkSession)
+    cancel_jobs_on_interrupt(df.sparkSession)
     results = with_plain_names(df).mapInArrow(on_executors(async_wait), columns.task_schema())
     return results if metrics is None else observe_calls(results, metrics)
 
@@ -259,11 +267,22 @@ class AsyncWaitTask:
     time_zone: str
     idle_s: float
 
-    def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
-        """The output of one task. The calling thread reads the input and yields the output, and blocks for both."""
-        return self.run_rows(read_rows(self.columns.input_schema, batches), hosts)
+    def run(
+        self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts, output: WorkerOutput | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The output of one task. The calling thread reads the input and yields the output, and blocks for both.
 
-    def run_rows(self, rows: Iterable[Sequence[Any]], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
+        `output`: where the batches are written; None: they wait in its buffer, and more rows are called for than the
+        reader asks for.
+
+        Raises:
+            ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
+        """
+        return self.run_rows(read_rows(self.columns.input_schema, batches), hosts, output)
+
+    def run_rows(
+        self, rows: Iterable[Sequence[Any]], hosts: WorkerHosts, output: WorkerOutput | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """As `run`, over rows that are read already, or are no rows of a DataFrame."""
         zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
@@ -273,16 +292,20 @@ class AsyncWaitTask:
         metrics = CallMetrics()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
+        pace = None if output is None else Pace(options.capacity or options.most_calls, output)
         with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
-            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics)
+            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
             with closing(results):
                 try:
-                    for batch in writer.batches(results):
+                    for batch in writer.batches(results, pace):
                         yield batch
                         if self.columns.has_metrics and time.monotonic() - reported_s >= _REPORT_EVERY_S:
                             reported_s = time.monotonic()
                             yield writer.metrics_batch(report.take(is_last=False))
+                        if output is not None and pace is not None:
+                            output.flush()
+                            pace.has_sent(batch.num_rows)
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
             if self.columns.has_metrics:
