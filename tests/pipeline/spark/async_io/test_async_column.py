@@ -208,6 +208,17 @@ def test_only_the_rows_that_are_looked_at_are_called_for(spark: SparkSession, se
     assert len(service.keys) == 15
 
 
+def test_a_limit_above_a_filter_on_the_column_costs_a_task_s_capacity_at_most(
+    spark: SparkSession, service: CountedService
+) -> None:
+    price = async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S, capacity=50)
+
+    found = spark.range(0, 50_000, 1, 2).withColumn("price", price).where("price >= 0").take(5)
+
+    assert [row.price for row in found] == [i * 1.5 for i in range(5)]
+    assert 5 <= len(service.keys) <= 5 + 2 * 50
+
+
 def test_a_filter_on_the_column_does_not_call_twice(spark: SparkSession, service: CountedService) -> None:
     price = async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S)
 
