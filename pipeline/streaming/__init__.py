@@ -17,6 +17,7 @@ from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import (
     AsyncOperatorError,
     AsyncTimeoutError,
+    CallTimes,
     CapturedError,
     CheckpointError,
     ForkedWaitError,
@@ -57,6 +58,7 @@ __all__ = [
     "AvailabilityProvider",
     "CallHost",
     "CallMetrics",
+    "CallTimes",
     "CapturedError",
     "Checkpoint",
     "CheckpointError",

@@ -109,7 +109,7 @@ class CallPath:
 
     def resume(self, call: RecordCall) -> None:
         """Start a call that the host has returned."""
-        call.is_held = True
+        call.is_held = call.was_in_line = True
         self._again.append(call)
         if self._line_timer is None:
             self._advance(0)
@@ -171,6 +171,7 @@ class CallPath:
             self._submit_waiting(0)
 
     def _start(self, call: RecordCall) -> None:
+        call.was_in_line = True
         (self._line if call.is_first else self._again).append(call)
         if self._line_timer is None:
             self._advance(0)
@@ -178,8 +179,13 @@ class CallPath:
     def _start_in_window(self, call: RecordCall) -> None:
         """As `_start`, while the window is the only limit: then calls are in line only when it is full."""
         if self._running < self._window:
-            self._submit(call)
+            # _submit, inlined: this runs for each record.
+            call.is_counted = True
+            self._running += 1
+            self._on_sent(call)
+            self._host.submit(call)
         else:
+            call.was_in_line = True
             (self._line if call.is_first else self._again).append(call)
 
     def _fill_window(self, _: int) -> None:

@@ -57,6 +57,7 @@ class RecordCalls:
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._slots = HostSlots.of(host, options)
         self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
+        self._begin_timeout = self._lateness.begin
         self._path = CallPath(host, self._box, executor, timers, options, nothing_follows, self._lateness.sent)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
         self._under_way = 0  # attempts begun and neither answered nor given up
@@ -71,9 +72,14 @@ class RecordCalls:
         if self._deadline_ms is not None:
             self._lateness.take_in(call)
         if self._dedupe_by is None or self._leads(call):
-            if self._path.is_direct:
-                self._lateness.begin(call)
-            self._begin(call)
+            path = self._path
+            if path.is_direct:
+                self._begin_timeout(call)
+            # _begin, inlined: this runs for each record.
+            call.is_begun = True
+            self._under_way += 1
+            self._metrics.calls += 1
+            path.start(call)
 
     def under_way(self) -> int:
         """Attempts begun and neither answered nor given up, including those that wait for the limits."""
@@ -144,7 +150,8 @@ class RecordCalls:
                     # _answered, inlined for the common case.
                     if call.is_counted:
                         self._path.ended(call)
-                        count_limit_wait(call.limit_wait_ns())
+                        if call.was_in_line:
+                            count_limit_wait(call.limit_wait_ns())
                     self._under_way -= 1
                     metrics.ended += 1
                     metrics.completed += 1
@@ -199,7 +206,7 @@ class RecordCalls:
             if self._slots.may_wait:
                 call.later_ms = call.waited_in_host_ms()  # the other attempts have the rest of the timeout
             self._metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
-        if call.sent_ns:
+        if call.was_in_line:
             self._metrics.limit_wait.record_ns(call.limit_wait_ns())
 
     def _answered_batch(self, call: Call) -> None:

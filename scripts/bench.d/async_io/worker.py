@@ -68,7 +68,7 @@ def _wait(mode: str, count: int) -> float:
 
     wait = ordered_wait if mode == "ordered" else unordered_wait
     started = time.perf_counter()
-    outputs = sum(1 for _ in wait(range(count), echo, timeout=TIMEOUT_S, capacity=CAPACITY))
+    outputs = sum(1 for _ in wait(range(count), echo, timeout=TIMEOUT_S, concurrency=CAPACITY))
     took = time.perf_counter() - started
     assert outputs == count
     return took
