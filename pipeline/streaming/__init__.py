@@ -10,6 +10,7 @@ from pipeline.streaming.calls.element_queues import (
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
@@ -50,6 +51,8 @@ from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, 
 
 __all__ = [
     "MAX_WATERMARK",
+    "AdaptiveRateLimit",
+    "AdaptiveRateLimiter",
     "AsyncFunction",
     "AsyncOperatorError",
     "AsyncOptions",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, TypeAlias, Unpack, get_args
 
@@ -40,6 +40,7 @@ from pipeline.spark.async_io.column_calls import (
     nullable,
     parameters_of,
 )
+from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.result_schema import result_type_of, type_from, value_type_of
 from pipeline.spark.async_io.result_values import ExtraKeys
 from pipeline.spark.async_io.results import OutputColumns
@@ -226,6 +227,8 @@ def _user_function(
         idle_s=idle_timeout,
     )
     _check(task)
+    share = share_of_task(options.rate_limit, spark, None, task.operator)
+    task = replace(task, options=replace(options, rate_limit=share))
 
     def async_values(batches: Iterator[Any]) -> Iterator[pa.Array]:
         try:

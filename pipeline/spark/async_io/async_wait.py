@@ -8,8 +8,8 @@
 - The function is pickled with the query. A worker's first task opens it, and later tasks and micro-batches in that
   worker reuse it. It is closed after `idle_timeout` seconds without a task, when its task fails, or when the worker
   ends. A worker that is killed closes nothing.
-- Limits hold per task or per worker, see `pipeline.streaming.RateLimit`. Divide a limit of the whole job by the number
-  of concurrent tasks: `rate_limit=RateLimit(1000).split(executor cores / spark.task.cpus)`.
+- A rate limit is the job's, and each task gets its share: see `pipeline.spark.async_io.job_limits`. With scope "worker"
+  or "task" it is that of each worker or task.
 - A task that Spark retries repeats its calls: no row is lost, but the service may see a row more than once.
 """
 
@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
+from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, schema_from, schema_of
 from pipeline.spark.async_io.result_values import Check, ExtraKeys, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
@@ -177,6 +178,8 @@ def _wait(
     time_zone(task.time_zone)
     require_distinct(columns.task_schema())
     require_picklable(task.operator, task)
+    share = share_of_task(options.rate_limit, df.sparkSession, df, task.operator)
+    task = replace(task, options=replace(options, rate_limit=share))
 
     def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

@@ -138,6 +138,7 @@ class RecordCalls:
             answers.clear()
             return
         is_plain = self._retry is None and self._dedupe_by is None and self._combine is None
+        is_plain = is_plain and not self._path.learns
         metrics = self._metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         count_limit_wait = metrics.limit_wait.record_ns
@@ -176,8 +177,8 @@ class RecordCalls:
     def _answered(self, call: RecordCall) -> None:
         if call.is_done:
             return
-        if isinstance(call.error, RetryAfter):
-            self._pause(call.error)  # before its slot is released to another call
+        if (self._path.learns or isinstance(call.error, RetryAfter)) and not call.is_returned:
+            self._path.answered(call)
         if call.is_counted:
             self._path.ended(call)
         if call.is_returned:
@@ -216,8 +217,8 @@ class RecordCalls:
             return
         members = call.hand_out()
         for member in members:
-            if isinstance(member.error, RetryAfter):
-                self._pause(member.error)
+            if self._path.learns or isinstance(member.error, RetryAfter):
+                self._path.answered(member)
         self._path.ended(call)
         self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
         failure: BaseException | None = None
@@ -290,9 +291,6 @@ class RecordCalls:
         if retry is None or self._is_ending or not retry.can_retry(call.attempts):
             return False
         return retry.retries_error(error) if error is not None else retry.retries_result(results)
-
-    def _pause(self, wanted: RetryAfter) -> None:
-        self._path.pause(self._timers.current_processing_time() + wanted.delay_s * 1000)
 
     def _retry_later(self, call: RecordCall) -> None:
         assert self._retry is not None

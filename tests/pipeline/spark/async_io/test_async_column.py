@@ -388,6 +388,13 @@ def test_an_old_pyspark_is_named(spark: SparkSession, monkeypatch: pytest.Monkey
         async_column(half, "id", timeout=1)
 
 
+def test_a_limit_of_the_job_is_divided_by_the_cores(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        async_column(half, "id", timeout=1, rate_limit=RateLimit(1000))
+
+    assert "async_column(half): rate limit 1000/s of the job: 500/s for each of 2 tasks at once" in caplog.text
+
+
 def test_a_row_s_function_takes_a_struct(spark: SparkSession) -> None:
     async def describe(row: Row) -> str:
         return f"{row.id} {row.name}"
