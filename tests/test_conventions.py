@@ -70,8 +70,11 @@ LAYERS: Layers = (
     },
     {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {"the commands of the state machines": ("statemachines.cli", "statemachines.journal_cli")},
-    {"elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors")},
-    {"calls": ("pipeline.streaming.calls", "pipeline.streaming.options")},
+    {
+        "elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors"),
+        "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log"),
+    },
+    {"calls": ("pipeline.streaming.calls", "pipeline.streaming.cache", "pipeline.streaming.options")},
     {"stream tasks": ("pipeline.streaming.task",)},
     {"streaming": ("pipeline.streaming",)},
     {
