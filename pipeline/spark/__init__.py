@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
     from pipeline.spark.async_io.lookup_join import lookup_join
+    from pipeline.spark.async_io.result_caches import PostgresResults, SqliteResults
     from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
     from pipeline.spark.errors import ExecutorError
     from pipeline.spark.executors import prepare_executors
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "async_io.async_wait": ("ordered_wait", "unordered_wait"),
+    "async_io.result_caches": ("PostgresResults", "SqliteResults"),
     "call_metrics": ("CallMetricsListener", "format_call_metrics"),
     "errors": ("ExecutorError",),
     "executors": ("prepare_executors",),
@@ -44,8 +46,10 @@ __all__ = [
     "CallMetricsListener",
     "ExecutorError",
     "JournalTables",
+    "PostgresResults",
     "Report",
     "SparkUnavailableError",
+    "SqliteResults",
     "YarnLogTables",
     "conformance",
     "declared_for",

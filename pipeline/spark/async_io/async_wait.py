@@ -30,18 +30,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
+from pipeline.spark.async_io.result_caches import check_cache, with_cache
 from pipeline.spark.async_io.result_values import Check, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import read_rows, require_distinct, require_supported, time_zone, with_plain_names
 from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
-from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
+from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
-from pipeline.streaming.errors import AsyncOperatorError, CapturedError
+from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options
 from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
 
@@ -182,6 +183,7 @@ def _check(df: DataFrame, task: AsyncWaitTask) -> None:
         )
     if not task.idle_s >= 0:
         raise ValueError(f"idle_timeout is {task.idle_s}; it must be 0 seconds or more")
+    check_cache(df, task.options.cache, task.function)
     host_for(task.function, task.options)
 
 
@@ -237,7 +239,7 @@ class AsyncWaitTask:
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
         rows = read_rows(self.columns.input_schema, batches)
-        with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
+        with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics)
             reported_s = time.monotonic()
             with closing(results):
@@ -247,13 +249,18 @@ class AsyncWaitTask:
                         if self.columns.has_metrics and time.monotonic() - reported_s >= _REPORT_EVERY_S:
                             reported_s = time.monotonic()
                             yield writer.metrics_batch(report.take(is_last=False))
+                    if host.result_session is not None:
+                        host.result_session.flush()
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
+                except ResultCacheError as error:
+                    raise_in_worker(cache_failure(self.operator, error))
             if self.columns.has_metrics:
                 yield writer.metrics_batch(report.take(is_last=True))
 
-    def _open_host(self, check: Check) -> CallHost:
+    def _open_host(self, check: Check, options: AsyncOptions) -> CallHost:
         function = checked_function(self.function, check, self.options.retry)
+        function = with_cache(options.cache, self.function, function, options.enabled_retry, self.result_schema)
         host = make_host(
             function, pool_size=self.options.pool_size, max_calls=self.options.capacity, name=name_of(self.function)
         )

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService
+from pipeline.streaming.cache.recall import Recall
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import BatchCall, CallPath, RecordCall
 from pipeline.streaming.calls.element_queues import ResultFuture
@@ -48,25 +49,38 @@ class RecordCalls:
         self._timeout_ms = options.timeout_ms
         self._retry = options.enabled_retry
         self._read_ahead = options.read_ahead
-        self._dedupe_by = options.dedupe_by
+        session = host.result_session
+        self._recall: Recall[RecordCall] | None = None
+        if session is not None:
+            begin, succeed, fail = self._begin, self._succeed, self._fail
+            self._recall = Recall(session, executor, metrics, begin, succeed, fail, self._after_recall)
+        # A cache has a key for each record as well: those of a key share the call.
+        self._dedupe_by = options.dedupe_by or (None if session is None else session.key_of)
         self._combine = options.combine
         self._box = AnswerBox(executor.execute, self._fetch_answers)
         self._deadlines = CallDeadlines(timers, options.timeout_ms, self._late)
-        self._path = CallPath(host, self._box, executor, timers, options, nothing_follows)
+        self._nothing_follows = nothing_follows
+        self._path = CallPath(host, self._box, executor, timers, options, self._no_call_follows)
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._is_ending = False  # no more retries
         self._is_closed = False  # answers are ignored
-        self.flush = self._path.flush
-        """Send the batch as it is: no more calls are coming to fill it."""
 
     def make(self, value: Any, entry: ResultFuture[Any]) -> None:
         """Start the call for a record whose outcome goes to `entry`."""
         call = RecordCall(value, self._box, entry, perf_counter_ns())
         self._deadlines.add(call)
         if self._dedupe_by is None or self._leads(call):
-            self._begin(call)
+            if self._recall is None:
+                self._begin(call)
+            else:
+                self._recall.ask(call)
+
+    def flush(self) -> None:
+        """Send the batch as it is, unless calls are still coming to fill it."""
+        if self._recall is None or not self._recall.asked:
+            self._path.flush()
 
     def is_retrying(self) -> bool:
         return bool(self._retrying)
@@ -83,6 +97,8 @@ class RecordCalls:
     def close(self) -> None:
         """Give up all calls and ignore their answers."""
         self._is_closed = True
+        if self._recall is not None:
+            self._recall.close()
         self._path.close()
         for call in self._deadlines:
             call.is_done = True
@@ -109,6 +125,14 @@ class RecordCalls:
         else:
             self._metrics.shared += 1
         return False
+
+    def _no_call_follows(self) -> bool:
+        return self._nothing_follows() and (self._recall is None or not self._recall.asked)
+
+    def _after_recall(self) -> None:
+        if self._no_call_follows():
+            self._path.flush()
+        self._emission.run()
 
     def _fetch_answers(self) -> None:
         """Process the answers; the mail that the hosts send."""
