@@ -31,22 +31,66 @@ class StreamingError(DispatcherError):
     """Base class of the errors of stream tasks and their operators."""
 
 
-class AsyncTimeoutError(StreamingError, TimeoutError):
-    """A call, with all its attempts, was not answered in time."""
+@dataclass(frozen=True, slots=True)
+class CallTimes:
+    """Where a record's time went since it was taken in."""
 
-    def __init__(self, timeout_ms: float | None = None, attempts: int = 1) -> None:
-        self.timeout_ms = timeout_ms
-        self.attempts = attempts
-        # All constructor arguments, so that it pickles.
-        super().__init__(timeout_ms, attempts)
+    waiting_ms: float = 0.0
+    """Waiting for a rate limit, a free slot or thread, a batch to fill, or the end of a pause."""
+    under_way_ms: float = 0.0
+    """In calls of the function, all attempts together."""
+    between_ms: float = 0.0
+    """Between attempts: the delays of the retry strategy."""
+
+    @property
+    def total_ms(self) -> float:
+        return self.waiting_ms + self.under_way_ms + self.between_ms
 
     def __str__(self) -> str:
-        if self.timeout_ms is None:
-            return "the call was not answered in time"
         return (
-            f"no answer within {self.timeout_ms:g} ms (attempt {self.attempts}). Raise the timeout, or give the "
-            "function a timeout() that returns the results to emit instead."
+            f"{self.waiting_ms:.0f} ms waiting for the limit, {self.under_way_ms:.0f} ms under way, "
+            f"{self.between_ms:.0f} ms between attempts"
         )
+
+
+class AsyncTimeoutError(StreamingError, TimeoutError):
+    """A record had no answer, with all attempts, within its timeout or, if `deadline_ms` is set, by its deadline.
+
+    `times`: where the time went; None if unknown.
+    """
+
+    def __init__(
+        self,
+        timeout_ms: float | None = None,
+        attempts: int = 1,
+        times: CallTimes | None = None,
+        deadline_ms: float | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.attempts = attempts
+        self.times = times
+        self.deadline_ms = deadline_ms
+        # All constructor arguments, so that it pickles.
+        super().__init__(timeout_ms, attempts, times, deadline_ms)
+
+    def __str__(self) -> str:
+        if self.deadline_ms is not None:
+            missed = f"no answer by the deadline, {self.deadline_ms:g} ms after the record was taken in"
+        elif self.timeout_ms is not None:
+            missed = f"no answer within {self.timeout_ms:g} ms"
+        else:
+            return "the call was not answered in time"
+        bound = "timeout" if self.deadline_ms is None else "deadline"
+        return (
+            f"{missed} (attempt {self.attempts}{'' if self.times is None else f'; {self.times}'}). {self._why()}"
+            f"Raise the {bound}, or give the function a timeout() that returns the results to emit instead."
+        )
+
+    def _why(self) -> str:
+        times = self.times
+        if self.deadline_ms is not None or times is None or times.under_way_ms or times.between_ms:
+            return ""
+        return "Its call could not begin, because calls before it do not end. "
 
 
 class AsyncOperatorError(StreamingError):
@@ -127,8 +171,8 @@ class UnknownOutcomeError(StreamingError):
 class RetryAfter(Exception):
     """Raised by a user's function: the service accepts no call for `delay_s` seconds.
 
-    All calls of the limit's scope wait until then. This one is then made again, after those that already wait, within
-    its timeout. It does not count as an attempt of the retry strategy.
+    All calls of the limit's scope wait until then. This one is then made again, before those that were not made yet,
+    within its timeout. It does not count as an attempt of the retry strategy.
     """
 
     def __init__(self, delay_s: float, cause: BaseException | None = None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
@@ -24,20 +25,33 @@ OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedErro
 DeadLetter: TypeAlias = Callable[[CapturedError], Any]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+DEFAULT_CONCURRENCY: Final = 100
+ORDERED_RECORDS_PER_CALL: Final = 10
+"""Records that an ordered operator takes in for each call under way, where no capacity is given."""
+DEFAULT_POOL_SIZE: Final = 32
 _DEFAULT_BATCH_SIZE: Final = 100
 _COUNTS: Final = {"capacity": 1, "read_ahead": 0, "concurrency": 1, "remember": 0, "pool_size": 1, "max_batch_size": 1}
-_MAY_BE_NONE: Final = {"concurrency", "pool_size", "max_batch_size", "linger_ms"}
+_MAY_BE_NONE: Final = {"capacity", "concurrency", "pool_size", "max_batch_size", "linger_ms"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncOptions:
     """How records are taken in, called for and emitted. Pickles if its values do.
 
-    `timeout_ms`: for a record with all its attempts, from its intake; 0: no timeout, which excludes `retry`.
-    `capacity`: the most elements in the queue, including watermarks and results not emitted yet.
-    `read_ahead`: elements taken in beyond the capacity. At most `capacity` calls are under way even so; the next one
-        starts the moment one has ended, without first waking other threads. A CallHost that is passed in needs
-        `capacity` as its `max_calls` for that.
+    `timeout_ms`: for a record with all its attempts, from the start of its first call, as in Flink: a record that still
+        waits for a limit, a free slot or thread, or the end of a pause is not late. 0: no timeout, which excludes
+        `retry`.
+    `deadline_ms`: a second bound for a record, from its intake, so that it includes those waits; None: no deadline.
+        The function's `timeout` gives the results of a record that missed either.
+    `concurrency`: the most calls under way; with the batch form, batches. None: `capacity` where that is given, as in
+        Flink, else 100.
+    `capacity`: the most elements in the queue: records taken in and not emitted, and watermarks. None: unordered, as
+        many as `concurrency`. Ordered, 10 times as many, so that one slow call does not idle the others: as the oldest
+        call holds up the rest, the queue grows to that, and up to 64 times `concurrency`, while the records in it take
+        less than 64 MiB, by a sample. With the batch form and a `concurrency`, these numbers are of batches.
+    `read_ahead`: calls handed to the host beyond `concurrency`, and elements taken in beyond `capacity` for them. At
+        most `concurrency` calls are under way even so; the next one starts the moment one has ended, without first
+        waking other threads. A CallHost that is passed in needs `concurrency` as its `max_calls` for that.
     `output_mode`: "ordered" emits results in the order of the records, "unordered" as calls end; watermarks keep their
         place in both.
     `retry`: which outcomes are retried, and after which delay.
@@ -48,16 +62,15 @@ class AsyncOptions:
         gets the CapturedError and returns results to emit, as a function does.
     `rate_limit`: a RateLimit covers the operator, or with scope "worker" all that share its host; a RateLimiter covers
         all that share the limiter.
-    `concurrency`: the most calls under way, if fewer than `capacity`; with the batch form, batches.
     `dedupe_by`: value -> key. While a call for a key is under way, other records of the key wait for its outcome.
         The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
     `combine`: (value, results) -> results, called on the mailbox thread when a record completes, to make results shared
         by a key the record's own. It also gets captured errors and the results of a timeout.
     `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job: a call is made only if it has no
         valid result for the record's key. Records of equal keys share a call, as by `dedupe_by`.
-    `pool_size`: threads that call a blocking function; None: 32.
+    `pool_size`: threads that call a blocking function; None: `concurrency` where that is given, else 32.
     `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it is full, when its first member has waited
-        `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100;
+        `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100,
         and 0 ms for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
 
     Raises:
@@ -65,7 +78,8 @@ class AsyncOptions:
     """
 
     timeout_ms: int
-    capacity: int = 100
+    deadline_ms: int | None = None
+    capacity: int | None = None
     read_ahead: int = 0
     output_mode: OutputMode = "ordered"
     retry: RetryStrategy | None = None
@@ -86,6 +100,8 @@ class AsyncOptions:
     def __post_init__(self) -> None:
         self._check_kinds()
         _check_number("timeout_ms", self.timeout_ms, 0)
+        if self.deadline_ms is not None:
+            _check_number("deadline_ms", self.deadline_ms, 1)
         if self.enabled_retry is not None and self.timeout_ms == 0:
             raise ValueError("timeout_ms is 0; it must be positive, because it ends retries")
         for name, least in _COUNTS.items():
@@ -111,7 +127,33 @@ class AsyncOptions:
 
     @property
     def batch_size(self) -> int:
-        return self.max_batch_size or min(self.capacity, _DEFAULT_BATCH_SIZE)
+        return self.max_batch_size or min(self.capacity or _DEFAULT_BATCH_SIZE, _DEFAULT_BATCH_SIZE)
+
+    @property
+    def most_calls(self) -> int:
+        """The most calls under way; with the batch form, batches."""
+        calls = self.concurrency or self.capacity or DEFAULT_CONCURRENCY
+        return calls if self.capacity is None else min(calls, self.capacity)
+
+    @property
+    def threads(self) -> int:
+        """The most threads that call a blocking function."""
+        return self.pool_size or self.concurrency or DEFAULT_POOL_SIZE
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the number of records taken in follows the calls and the memory, and is not a given one."""
+        return self.capacity is None and self.output_mode == "ordered"
+
+    def records_for_calls(self, is_batch: bool) -> int:
+        """How many records make `most_calls` calls, for a function of the batch form or another."""
+        return self.most_calls * (self.batch_size if is_batch and self.concurrency is not None else 1)
+
+    def most_records(self, is_batch: bool) -> int:
+        """The most elements in the queue; one that may grow can exceed it."""
+        if self.capacity is not None:
+            return self.capacity
+        return self.records_for_calls(is_batch) * (ORDERED_RECORDS_PER_CALL if self.may_grow else 1)
 
     def arguments(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -131,7 +173,7 @@ class AsyncOptions:
 class CallOptions(TypedDict, total=False):
     """What `lookup_join` takes. Each TypedDict below adds to the one above it."""
 
-    capacity: int
+    capacity: int | None
     retry: RetryStrategy | None
     on_error: OnError
     rate_limit: RateLimit | RateLimiter | None
@@ -159,10 +201,36 @@ class StreamOptions(WaitOptions, total=False):
 class OperatorOptions(StreamOptions, total=False):
     """What AsyncWaitOperator takes: all but `timeout_ms`, which is a parameter of its own."""
 
+    deadline_ms: int | None
     output_mode: OutputMode
     read_ahead: int
     retries_at_end: bool
     combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None
+
+
+class TimesInMs(TypedDict):
+    """The two bounds of AsyncOptions that functions take in seconds."""
+
+    timeout_ms: int
+    deadline_ms: int | None
+
+
+def times_in_ms(timeout: float, deadline: float | None) -> TimesInMs:
+    """Seconds to whole milliseconds, at least 1.
+
+    Raises:
+        ValueError: one is not positive, or not finite.
+    """
+    return {
+        "timeout_ms": _in_ms("timeout", timeout, "for a value with all its attempts, from the start of its first call"),
+        "deadline_ms": None if deadline is None else _in_ms("deadline", deadline, "from when a value is taken in"),
+    }
+
+
+def _in_ms(name: str, seconds: float, meaning: str) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 < seconds < math.inf:
+        raise ValueError(f"{name} is {seconds!r}; it must be a positive, finite number of seconds {meaning}")
+    return max(1, round(seconds * 1000))
 
 
 def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:

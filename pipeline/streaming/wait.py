@@ -8,7 +8,6 @@ woken: the caller by a Wakeup, the mailbox thread by the futures of its input an
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 import threading
@@ -25,7 +24,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.errors import ForkedWaitError, describe
-from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options
+from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options, times_in_ms
 from pipeline.streaming.task.inputs import AVAILABLE, END, MORE, NOTHING, ElementOutput, InputStatus
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput, async_wait_operator
@@ -39,7 +38,7 @@ _CHUNKS_OF_RESULTS: Final = 2
 """Chunks of results buffered before the operator waits for the caller."""
 _LINGER_MS: Final = 5
 _READ_AHEAD: Final = 4
-"""This fraction of the capacity, a fourth, is read ahead, so that no call waits for a thread to wake up."""
+"""A fourth of the calls under way is read ahead, so that no call waits for a thread to wake up."""
 _NO_MORE: Final[list[Any]] = []
 """Sentinel in place of a chunk, compared by identity."""
 
@@ -53,15 +52,18 @@ def ordered_wait(
     function: AnyFunction[In, Any],
     *,
     timeout: float,
+    deadline: float | None = None,
     metrics: CallMetrics | None = None,
     **options: Unpack[StreamOptions],
 ) -> Iterator[Any]:
-    """Call `function` for each value, up to `capacity` at a time, and yield the results in the order of the values.
+    """Call `function` for each value, up to `concurrency` at a time; yield the results in the order of the values.
 
-    `timeout`: seconds for a value with all its attempts. For the other options see AsyncOptions; a fourth of the
-    capacity is read ahead. Values are read on the thread that takes the results: while `values` blocks, calls continue,
-    and their results follow later. Closing the generator early gives up the calls under way; it waits up to 10 seconds
-    for a blocking call to return. At the end of the input, retries keep their delays.
+    `timeout`: seconds for a value with all its attempts, from the start of its first call. `deadline`: seconds from
+    when the value was taken in. For the other options see AsyncOptions; a fourth of the calls is read ahead.
+
+    Values are read on the thread that takes the results: while `values` blocks, calls continue, and their results
+    follow later. Closing the generator early gives up the calls under way; it waits up to 10 seconds for a blocking
+    call to return. At the end of the input, retries keep their delays.
 
     Raises:
         AsyncOperatorError: a call has failed, and `on_error` is "fail"; raised after the results before it.
@@ -69,7 +71,7 @@ def ordered_wait(
         ForkedWaitError: this process is a fork of the one that began to read the results.
         ValueError, TypeError: an option is invalid; raised at once.
     """
-    settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), **options)
+    settings = AsyncOptions(**times_in_ms(timeout, deadline), **options)
     return _wait_for_each(values, function, settings, metrics)
 
 
@@ -79,25 +81,13 @@ def unordered_wait(
     function: AnyFunction[In, Any],
     *,
     timeout: float,
+    deadline: float | None = None,
     metrics: CallMetrics | None = None,
     **options: Unpack[StreamOptions],
 ) -> Iterator[Any]:
     """As `ordered_wait`, but results are yielded as calls end: a slow call does not hold up others."""
-    settings = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode="unordered", **options)
+    settings = AsyncOptions(**times_in_ms(timeout, deadline), output_mode="unordered", **options)
     return _wait_for_each(values, function, settings, metrics)
-
-
-def timeout_to_ms(timeout: float) -> int:
-    """Seconds to whole milliseconds, at least 1.
-
-    Raises:
-        ValueError: it is not positive, or not finite.
-    """
-    if not 0 < timeout < math.inf:
-        raise ValueError(
-            f"timeout is {timeout}; it must be a positive, finite number of seconds for a value with all its attempts"
-        )
-    return max(1, round(timeout * 1000))
 
 
 def wait_in_chunks(
@@ -142,11 +132,11 @@ def _operator(
 ) -> OperatorFactory:
     # Only a partition or a micro-batch ends here, so retries keep their delays.
     is_batch = host_for(function, options).is_batch
-    holds_calls = options.rate_limit is not None or options.concurrency is not None or is_batch
+    holds_calls = options.rate_limit is not None or is_batch
     options = replace(
         options,
         retries_at_end=True,
-        read_ahead=0 if holds_calls else options.capacity // _READ_AHEAD,
+        read_ahead=0 if holds_calls else options.most_calls // _READ_AHEAD,
         linger_ms=_LINGER_MS if is_batch and options.linger_ms is None else options.linger_ms,
     )
     return async_wait_operator(function, metrics=metrics, name="async wait", **options.arguments())

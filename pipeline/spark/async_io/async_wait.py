@@ -43,8 +43,8 @@ from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
-from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options
-from pipeline.streaming.wait import timeout_to_ms, wait_in_chunks
+from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
+from pipeline.streaming.wait import wait_in_chunks
 
 DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
 
@@ -75,9 +75,10 @@ def ordered_wait(
     schema: T.StructType | str,
     *,
     timeout: float,
+    deadline: float | None = None,
     **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
-    """Call `function` for each row, up to `capacity` rows at a time in each task; results keep the order of the rows.
+    """Call `function` for each row, up to `concurrency` at a time in each task; results keep the order of the rows.
 
     In:  any DataFrame. `function` receives each row as a Row; for its values see `pipeline.spark.async_io.rows`.
     Out: the columns of `schema` (a StructType or DDL), one row per result. The function returns one result or a list.
@@ -89,10 +90,11 @@ def ordered_wait(
          `keep_input` or in a `schema` made of `df.schema`; otherwise set one on the output.
 
     `function`: an AsyncFunction, an `async def`, or a blocking function, which runs on `pool_size` threads.
-    `timeout`: seconds for a row, including all its attempts.
+    `timeout`: seconds for a row, including all its attempts, from the start of its first call.
+    `deadline`: seconds for a row from when its task takes it in, including waits for limits and free slots.
     `dedupe_by`: a column, some columns or a function of the row. Rows with the same key share one call and its results,
         which must depend on the key alone; `keep_input` still puts each row's own columns before them.
-    `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's `capacity` is read ahead.
+    `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's calls is read ahead.
     `keep_input`: put the columns of the input row before the columns of `schema`.
     `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress; read
         them with `pipeline.spark.call_metrics`.
@@ -100,7 +102,7 @@ def ordered_wait(
     Raises:
         ValueError, TypeError: an option, or a name or a type in a schema, is invalid, or `function` does not pickle.
     """
-    return _wait("ordered", df, function, schema, timeout, **options)
+    return _wait("ordered", df, function, schema, timeout, deadline, **options)
 
 
 @_takes_options
@@ -110,10 +112,11 @@ def unordered_wait(
     schema: T.StructType | str,
     *,
     timeout: float,
+    deadline: float | None = None,
     **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
     """Like `ordered_wait`, but emits results as calls complete: a slow call does not delay the others."""
-    return _wait("unordered", df, function, schema, timeout, **options)
+    return _wait("unordered", df, function, schema, timeout, deadline, **options)
 
 
 def _wait(
@@ -122,6 +125,7 @@ def _wait(
     function: AnyFunction[Any, Any],
     schema: T.StructType | str,
     timeout: float,
+    deadline: float | None,
     *,
     dedupe_by: DedupeBy | None = None,
     keep_input: bool,
@@ -131,7 +135,7 @@ def _wait(
     **more: Unpack[WaitOptions],
 ) -> DataFrame:
     key = _key_function(df, dedupe_by)
-    options = AsyncOptions(timeout_ms=timeout_to_ms(timeout), output_mode=mode, dedupe_by=key, **more)
+    options = AsyncOptions(**times_in_ms(timeout, deadline), output_mode=mode, dedupe_by=key, **more)
     result_schema = schema if isinstance(schema, T.StructType) else df.sparkSession.createDataFrame([], schema).schema
     columns = OutputColumns(
         T.StructType(df.schema.fields + result_schema.fields) if keep_input else result_schema,
@@ -261,9 +265,7 @@ class AsyncWaitTask:
     def _open_host(self, check: Check, options: AsyncOptions) -> CallHost:
         function = checked_function(self.function, check, self.options.retry)
         function = with_cache(options.cache, self.function, function, options.enabled_retry, self.result_schema)
-        host = make_host(
-            function, pool_size=self.options.pool_size, max_calls=self.options.capacity, name=name_of(self.function)
-        )
+        host = make_host(function, pool_size=options.threads, max_calls=options.most_calls, name=name_of(self.function))
         try:
             host.start()
         except BaseException as error:

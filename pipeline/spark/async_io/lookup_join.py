@@ -25,7 +25,13 @@ from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.streaming.options import CallOptions, takes_options
 
 
-@takes_options(CallOptions, capacity=1_000, max_batch_size=100, linger_ms=5)
+class LookupOptions(CallOptions, total=False):
+    """What `lookup_join` takes besides its own arguments."""
+
+    deadline: float | None
+
+
+@takes_options(LookupOptions, deadline=None, capacity=1_000, max_batch_size=100, linger_ms=5)
 def lookup_join(
     df: DataFrame,
     table: LookupTable,
@@ -41,7 +47,7 @@ def lookup_join(
     error_column: str = "error",
     metrics: Any = None,
     idle_timeout: float = 60.0,
-    **options: Unpack[CallOptions],
+    **options: Unpack[LookupOptions],
 ) -> DataFrame:
     """Join each row with the table's rows of the same key, batch or streaming.
 
@@ -56,7 +62,7 @@ def lookup_join(
     `ordered`: keep the order of the rows; a slow answer then delays the rows after it.
     `max_retries`, `retry_delay_s`: how often to repeat a query to an unavailable database, after the delay, then after
         twice that, and so on, within `timeout`. `retry` is for the errors of a user's function.
-    `metrics`: as in `ordered_wait`; counts rows and their calls, including the calls that a cache answers.
+    `timeout`, `deadline`, `metrics`: as in `ordered_wait`. The metrics count the calls that a cache answers, too.
     The other options are described in `pipeline.streaming.AsyncOptions`. The keys of a batch are looked up together;
     while all connections are busy, more than `max_batch_size` keys are joined into one query.
 

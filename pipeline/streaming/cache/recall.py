@@ -35,7 +35,7 @@ C = TypeVar("C", bound=AskedCall)
 
 
 class Recall(Generic[C]):
-    """The records whose results are asked for.
+    """The records whose results are asked for; there are none without a `session`.
 
     A record gets its results by `succeed` or an error by `fail`, or its call is begun by `begin`. `after_answers` is
     called after the answers of each mail.
@@ -43,7 +43,7 @@ class Recall(Generic[C]):
 
     def __init__(
         self,
-        session: ResultSession,
+        session: ResultSession | None,
         executor: MailboxExecutor,
         counts: RecallCounts,
         begin: Callable[[C], None],
@@ -59,7 +59,10 @@ class Recall(Generic[C]):
         self._fail = fail
         self._after_answers = after_answers
         self._asked: dict[Request, C] = {}
-        session.on_failure(self._fail_task)
+        self.key_of = None if session is None else session.key_of
+        """Gives a value's key in the cache; records of one key share a call. None without a session."""
+        if session is not None:
+            session.on_failure(self._fail_task)
 
     @property
     def asked(self) -> int:
@@ -67,6 +70,7 @@ class Recall(Generic[C]):
         return len(self._asked)
 
     def ask(self, call: C) -> None:
+        assert self._session is not None
         key = call.key if type(call.key) is Key else self._session.key_of(call.value)
         request = Request(key, self._send)
         self._asked[request] = call
@@ -74,8 +78,9 @@ class Recall(Generic[C]):
 
     def close(self) -> None:
         """Ignore the answers from now on."""
-        self._session.forget_listener(self._fail_task)
-        self._asked.clear()
+        if self._session is not None:
+            self._session.forget_listener(self._fail_task)
+            self._asked.clear()
 
     def _send(self, requests: list[Request]) -> None:
         """Session's thread."""

@@ -94,7 +94,7 @@ class CallMetrics:
     Pickling copies the current numbers.
     """
 
-    __slots__ = (*_COUNTERS, "__weakref__", "call_time", "ended", "queue_wait")
+    __slots__ = (*_COUNTERS, "__weakref__", "call_time", "ended", "limit_wait", "queue_wait")
 
     def __init__(self) -> None:
         self.calls = 0  # mailbox thread: attempts begun
@@ -109,6 +109,9 @@ class CallMetrics:
         self.remembered = 0  # mailbox thread: records
         self.unknown = 0  # mailbox thread: records
         self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
+        # Mailbox thread: from when a call was wanted to its start, if it went through the operator's own limits (rate,
+        # concurrency, batch, pause). An operator without limits sends its calls straight on and counts none.
+        self.limit_wait = Histogram()
         self.call_time = Histogram()  # mailbox thread: from the start of an attempt to its answer
 
     @property
@@ -135,6 +138,7 @@ class CallMetrics:
         for name in (*_COUNTERS, "ended"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.queue_wait.merge(other.queue_wait)
+        self.limit_wait.merge(other.limit_wait)
         self.call_time.merge(other.call_time)
 
 

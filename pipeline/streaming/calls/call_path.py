@@ -1,85 +1,51 @@
 """The path of a call from the operator to its host: concurrency limit, rate limit, batch.
 
 Mailbox thread only. A call waits in at most one place at a time: in line for a concurrency slot and its turn at the
-rate limit, or in a batch that is filling or waits for a slot. A call that times out there is dropped there. During a
-pause, waiting calls stay where they are.
+rate limit, in a batch that is filling or waits for a slot, or in the host. A call that is late there is dropped there.
+During a pause, waiting calls stay where they are. Calls made again, whose timeouts run, go before those that were not
+sent yet. Few calls wait in the host, so that those made again get ahead of most.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService, TimerFuture
-from pipeline.streaming.calls.functions import check_batch_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.record_call import BatchCall, RecordCall
 from pipeline.streaming.options import AsyncOptions
 
 
-class RecordCall(Call):
-    """The call for one record; made again with each retry."""
+@dataclass(frozen=True, slots=True)
+class HostSlots:
+    """An operator's share of a host: `calls` under way at most, and `ahead` more that wait in the host.
 
-    is_done = False  # the queue has its outcome
-    deadline_ms = 0
-    prolonged_ms = 0  # extension of the deadline
-    attempts = 1  # as the retry strategy counts them
-    retry_timer: TimerFuture | None = None  # set while it waits for a retry
-    key: Any = None  # records of equal keys share a call
-    is_begun = False  # an attempt is under way: neither answered nor given up
-    is_first = True  # no attempt has been answered yet
-    leads = False  # it makes the call for its key
-    batch: BatchCall | None = None  # the batch it was sent in
+    `may_wait`: whether a call may wait in the host for its slot, or for the thread of a call that was given up.
+    """
 
-    def __init__(self, value: Any, box: AnswerBox, entry: Any, taken_ns: int) -> None:
-        self.value = value
-        self.box = box
-        self.entry = entry  # the queue's future, which gets the outcome
-        self.taken_ns = taken_ns  # when the operator took the record in
+    calls: int
+    ahead: int
+    may_wait: bool
 
-    def waited_ms(self) -> int:
-        """From taking the record in to the start of its call."""
-        return (self.started_ns - self.taken_ns) // 1_000_000
+    @classmethod
+    def of(cls, host: CallHost, options: AsyncOptions) -> HostSlots:
+        calls = options.most_calls if host.max_calls is None else min(options.most_calls, host.max_calls)
+        # A call that waits in the host starts the moment another ends. That takes a host that keeps to the number; and
+        # such a call would not wait for its turn at the rate, nor in a batch for others.
+        keeps_number = calls == host.max_calls and options.rate_limit is None and not host.is_batch
+        ahead = options.read_ahead if keeps_number else 0
+        return cls(calls, ahead, bool(ahead) or host.keeps_late_calls)
 
-    def prepare_again(self) -> None:
-        """Clear the answer before the call is made again. The host released the call when it answered."""
-        self.results = self.error = self.batch = None
-        self.started_ns = self.ended_ns = 0
-
-
-class BatchCall(Call):
-    """One call for many records. Its results have one entry for each member."""
-
-    def __init__(self, members: list[RecordCall], box: AnswerBox) -> None:
-        super().__init__([member.value for member in members], box)
-        self.members = members
-        self.wanted = len(members)  # members that are not late
-
-    def hand_out(self) -> list[RecordCall]:
-        """Give each member that is not late its part of the answer; return those members."""
-        entries: Sequence[Any] = ()
-        error = self.error
-        if error is None:
-            try:
-                entries = check_batch_results(self.results, len(self.members))
-            except (TypeError, ValueError) as refused:
-                error = refused
-        answered = []
-        for index, member in enumerate(self.members):
-            if member.is_done:
-                continue
-            member.batch, member.started_ns, member.ended_ns = None, self.started_ns, self.ended_ns
-            if error is not None:
-                member.error = error
-            elif isinstance(entries[index], BaseException):
-                member.error = entries[index]
-            else:
-                member.results = entries[index]
-            answered.append(member)
-        return answered
+    @property
+    def most_turns(self) -> int:
+        """How many calls in turn, each of a timeout at most, a call waits for in the host."""
+        return max(1, -(-self.ahead // self.calls))
 
 
 class CallPath:
@@ -96,10 +62,10 @@ class CallPath:
         timers: ProcessingTimeService,
         options: AsyncOptions,
         nothing_follows: Callable[[], bool],
+        on_sent: Callable[[RecordCall], None],
     ) -> None:
         limit = options.rate_limit
         limiter = host.limiter_for(limit) if isinstance(limit, RateLimit) else limit
-        concurrency = options.concurrency
         self._host = host
         self._box = box
         self._executor = executor
@@ -107,14 +73,15 @@ class CallPath:
         self._limiter = limiter
         # The operator's own limit, for its cost: equal limits share a limiter, whatever their cost functions are.
         self._limit = limit.limit if isinstance(limit, RateLimiter) else limit
-        self._line: deque[RecordCall] = deque()  # waits for a slot, then for its turn or the end of a pause
-        self._reserved: tuple[float, float] | None = None  # start (ms) reserved for the first of _line, and its cost
-        self._line_timer: TimerFuture | None = None  # for the first of _line
+        self._again: deque[RecordCall] = deque()  # were sent before; go before those of _line
+        self._line: deque[RecordCall] = deque()  # wait for a slot, then for their turn or the end of a pause
+        self._reserved: tuple[float, float] | None = None  # start (ms) reserved for the first in line, and its cost
+        self._line_timer: TimerFuture | None = None  # for the first in line
         self._paused_until_ms = 0.0  # without a limiter; a limiter keeps its own pause
-        # With a rate limit, keep to the host's own as well: calls queued there would start without waiting their turn.
-        most = [number for number in (concurrency, host.max_calls if limiter is not None else None) if number]
-        self._concurrency = min(most, default=0)
-        self._running = 0  # counted calls: submitted, neither answered nor given up; 0 without a limit
+        slots = HostSlots.of(host, options)
+        self._window = slots.calls + slots.ahead  # calls submitted, neither answered nor given up
+        self._running = 0  # of _window; without those that went straight to the host
+        self._on_sent = on_sent
         self._waiting: deque[BatchCall] = deque()  # for a slot, or for the end of a pause
         self._waiting_timer: TimerFuture | None = None  # for the end of a pause
         self._max_batch_size = options.batch_size if host.is_batch else 0
@@ -123,14 +90,13 @@ class CallPath:
         self._batch: list[RecordCall] = []
         self._batch_timer: TimerFuture | None = None
         self._is_flush_sent = False
-        # Most operators have no limits and no batches: their calls go straight to the host.
-        is_direct = limiter is None and concurrency is None and not host.is_batch
-        self.start: Callable[[RecordCall], None] = host.submit if is_direct else self._start
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether started calls go straight to the host."""
-        return self.start == self._host.submit
+        is_simple = limiter is None and not host.is_batch
+        most_records = options.most_records(host.is_batch) + options.read_ahead
+        self.is_direct = is_simple and not options.may_grow and most_records <= self._window
+        """Whether started calls go straight to the host: there are never too many, and no other limits."""
+        in_line = self._start_in_window if is_simple else self._start
+        self.start: Callable[[RecordCall], None] = host.submit if self.is_direct else in_line
+        self._advance = self._fill_window if is_simple else self._advance_line
 
     def pause(self, until_ms: float) -> None:
         """Start no call before `until_ms`; with a limiter, no call of its scope."""
@@ -138,16 +104,25 @@ class CallPath:
             self._limiter.pause(until_ms)
         else:
             self._paused_until_ms = max(self._paused_until_ms, until_ms)
-        self.start = self._start
+        self.start, self._advance = self._start, self._advance_line
+        self.is_direct = False
+
+    def resume(self, call: RecordCall) -> None:
+        """Start a call that the host has returned."""
+        call.is_held = True
+        self._again.append(call)
+        if self._line_timer is None:
+            self._advance(0)
 
     def ended(self, call: Call) -> None:
         """Release the slot of a call that was answered or given up, and start those that wait for it."""
         if call.is_counted:
             call.is_counted = False
             self._running -= 1
-            self._submit_waiting(0)
-            if self._line and self._line_timer is None:
-                self._advance_line(0)
+            if self._waiting:
+                self._submit_waiting(0)
+            if (self._line or self._again) and self._line_timer is None:
+                self._advance(0)
 
     def give_up(self, call: RecordCall) -> None:
         """Give up a call, wherever it is: its answer is no longer needed."""
@@ -163,8 +138,8 @@ class CallPath:
 
     def close(self) -> None:
         """Drop all waiting calls, so that a slot released later starts none of them."""
-        self._line.clear()
-        self._waiting.clear()
+        for waiting in (self._again, self._line, self._batch, self._waiting):
+            waiting.clear()
         for timer in (self._line_timer, self._waiting_timer, self._batch_timer):
             if timer is not None:
                 timer.cancel()
@@ -172,6 +147,8 @@ class CallPath:
     def submit_again(self, batch: BatchCall) -> None:
         """Queue a batch that the host returned without starting it."""
         batch.is_returned = False
+        for member in batch.members:
+            member.is_held = True
         if batch.is_counted:
             batch.is_counted = False
             self._running -= 1
@@ -194,16 +171,29 @@ class CallPath:
             self._submit_waiting(0)
 
     def _start(self, call: RecordCall) -> None:
-        self._line.append(call)
+        (self._line if call.is_first else self._again).append(call)
         if self._line_timer is None:
-            self._advance_line(0)
+            self._advance(0)
+
+    def _start_in_window(self, call: RecordCall) -> None:
+        """As `_start`, while the window is the only limit: then calls are in line only when it is full."""
+        if self._running < self._window:
+            self._submit(call)
+        else:
+            (self._line if call.is_first else self._again).append(call)
+
+    def _fill_window(self, _: int) -> None:
+        """As `_advance_line`, while the window is the only limit."""
+        while self._running < self._window and (line := self._again or self._line):
+            call = line.popleft()
+            if not call.is_done:
+                self._submit(call)
 
     def _advance_line(self, due_ms: int) -> None:
         """Start the calls whose turn has come, and set a timer for the next turn."""
         self._line_timer = None
         now_ms = max(due_ms, self._timers.current_processing_time())
-        line = self._line
-        while line:
+        while line := self._again or self._line:
             call = line[0]
             if not call.is_done:
                 # Slot first: a turn taken early and used late would let too many calls start at once.
@@ -259,7 +249,7 @@ class CallPath:
         return not self._has_room()
 
     def _has_room(self) -> bool:
-        return not self._concurrency or self._running < self._concurrency
+        return self._running < self._window
 
     def _submit_waiting(self, due_ms: int) -> None:
         """Submit batches while there are slots and no pause."""
@@ -273,17 +263,27 @@ class CallPath:
                     if self._waiting_timer is None:
                         self._waiting_timer = self._timers.register_timer(math.ceil(ready_ms), self._pause_is_over)
                     return
-                self._submit(batch)
+                self._submit_batch(batch)
             waiting.popleft()
 
     def _pause_is_over(self, due_ms: int) -> None:
         self._waiting_timer = None
         self._submit_waiting(due_ms)
-        if self._line and self._line_timer is None:
+        if (self._line or self._again) and self._line_timer is None:
             self._advance_line(due_ms)
 
-    def _submit(self, call: Call) -> None:
-        if self._concurrency:
-            call.is_counted = True
-            self._running += 1
+    def _submit(self, call: RecordCall) -> None:
+        call.is_counted = True
+        self._running += 1
+        call.sent_ns = perf_counter_ns()
+        self._on_sent(call)
         self._host.submit(call)
+
+    def _submit_batch(self, batch: BatchCall) -> None:
+        batch.is_counted = True
+        self._running += 1
+        now_ns = perf_counter_ns()
+        for member in batch.members:
+            member.sent_ns = now_ns
+            self._on_sent(member)
+        self._host.submit(batch)

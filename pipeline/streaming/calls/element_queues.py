@@ -238,6 +238,15 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
     def values(self) -> list[StreamElement[In]]:
         return [entry.element for entry in self._entries]
 
+    def sample(self, most: int) -> list[tuple[In | None, tuple[Out, ...]]]:
+        """Up to `most` elements from all over the queue: the value of each (None: a watermark), and its results."""
+        entries = self._entries
+        sampled = [entries[place] for place in range(0, len(entries), -(-len(entries) // most) or 1)]
+        return [
+            (entry.element.value if isinstance(entry.element, StreamRecord) else None, entry.results)
+            for entry in sampled
+        ]
+
     def size(self) -> int:
         return len(self._entries)
 

@@ -50,10 +50,14 @@ class Emission:
             self._step()
         finally:
             self._is_running = False
-            if self._room is not None and not self._queue.is_full():
-                room, self._room = self._room, None
-                with suppress(InvalidStateError):  # the waiter cancelled it
-                    room.set_result(None)
+            self.announce_room()
+
+    def announce_room(self) -> None:
+        """Complete the future of `room()` if the queue has room again."""
+        if self._room is not None and not self._queue.is_full():
+            room, self._room = self._room, None
+            with suppress(InvalidStateError):  # the waiter cancelled it
+                room.set_result(None)
 
     def stop(self) -> None:
         """Emit nothing from now on."""

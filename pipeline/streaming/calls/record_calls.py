@@ -13,21 +13,22 @@ from typing import Any
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService
 from pipeline.streaming.cache.recall import Recall
 from pipeline.streaming.calls.call_counts import CallMetrics
-from pipeline.streaming.calls.call_path import BatchCall, CallPath, RecordCall
+from pipeline.streaming.calls.call_path import CallPath, HostSlots
 from pipeline.streaming.calls.element_queues import ResultFuture
 from pipeline.streaming.calls.emission import Emission
-from pipeline.streaming.calls.failures import CallDeadlines, ErrorPolicy
+from pipeline.streaming.calls.failures import Bound, ErrorPolicy, Lateness
 from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
+from pipeline.streaming.calls.record_call import BatchCall, RecordCall
 from pipeline.streaming.calls.sharing import SharedCalls
-from pipeline.streaming.errors import RetryAfter
+from pipeline.streaming.errors import AsyncTimeoutError, RetryAfter
 from pipeline.streaming.options import AsyncOptions
 
 
 class RecordCalls:
     """Makes a call for each record, completes the record's entry with the outcome, and runs `emission`.
 
-    `nothing_follows`: see CallPath.
+    `nothing_follows`: see CallPath. `on_ended` is called after calls have ended, with the emission done.
     """
 
     def __init__(
@@ -40,28 +41,27 @@ class RecordCalls:
         metrics: CallMetrics,
         options: AsyncOptions,
         nothing_follows: Callable[[], bool],
+        on_ended: Callable[[], None] | None = None,
     ) -> None:
         self._host = host
         self._timers = timers
         self._emission = emission
         self._errors = errors
         self._metrics = metrics
+        self._on_ended = on_ended
         self._timeout_ms = options.timeout_ms
+        self._deadline_ms = options.deadline_ms
         self._retry = options.enabled_retry
-        self._read_ahead = options.read_ahead
-        session = host.result_session
-        self._recall: Recall[RecordCall] | None = None
-        if session is not None:
-            begin, succeed, fail = self._begin, self._succeed, self._fail
-            self._recall = Recall(session, executor, metrics, begin, succeed, fail, self._after_recall)
-        # A cache has a key for each record as well: those of a key share the call.
-        self._dedupe_by = options.dedupe_by or (None if session is None else session.key_of)
+        asked = self._begin_missed, self._succeed, self._fail, self._after_recall
+        self._recall: Recall[RecordCall] = Recall(host.result_session, executor, metrics, *asked)
+        self._dedupe_by = options.dedupe_by or self._recall.key_of
         self._combine = options.combine
         self._box = AnswerBox(executor.execute, self._fetch_answers)
-        self._deadlines = CallDeadlines(timers, options.timeout_ms, self._late)
-        self._nothing_follows = nothing_follows
-        self._path = CallPath(host, self._box, executor, timers, options, self._no_call_follows)
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
+        self._slots = HostSlots.of(host, options)
+        self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
+        self._nothing_follows, sent = nothing_follows, self._lateness.sent
+        self._path = CallPath(host, self._box, executor, timers, options, self._no_call_follows, sent)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._is_ending = False  # no more retries
@@ -70,17 +70,24 @@ class RecordCalls:
     def make(self, value: Any, entry: ResultFuture[Any]) -> None:
         """Start the call for a record whose outcome goes to `entry`."""
         call = RecordCall(value, self._box, entry, perf_counter_ns())
-        self._deadlines.add(call)
+        if self._deadline_ms is not None:
+            self._lateness.take_in(call)
         if self._dedupe_by is None or self._leads(call):
-            if self._recall is None:
-                self._begin(call)
-            else:
+            if self._recall.key_of is not None:
                 self._recall.ask(call)
+                return
+            if self._path.is_direct:
+                self._lateness.begin(call)
+            self._begin(call)
 
     def flush(self) -> None:
         """Send the batch as it is, unless calls are still coming to fill it."""
-        if self._recall is None or not self._recall.asked:
+        if not self._recall.asked:
             self._path.flush()
+
+    def under_way(self) -> int:
+        """Attempts begun and neither answered nor given up, including those that wait for the limits or the cache."""
+        return self._under_way + self._recall.asked
 
     def is_retrying(self) -> bool:
         return bool(self._retrying)
@@ -97,17 +104,16 @@ class RecordCalls:
     def close(self) -> None:
         """Give up all calls and ignore their answers."""
         self._is_closed = True
-        if self._recall is not None:
-            self._recall.close()
+        self._recall.close()
         self._path.close()
-        for call in self._deadlines:
+        for call in self._lateness.unfinished():
             call.is_done = True
             if call.retry_timer is not None:
                 call.retry_timer.cancel()  # a pending timer would keep this object alive
             self._path.give_up(call)
         self._metrics.ended += self._under_way
         self._under_way = 0
-        self._deadlines.clear()
+        self._lateness.clear()
 
     def _leads(self, call: RecordCall) -> bool:
         """Whether to make the call; if not, the record shares the outcome of another call."""
@@ -124,15 +130,25 @@ class RecordCalls:
             self._emission.run()
         else:
             self._metrics.shared += 1
+            call.follows = True
+            self._lateness.join(call, self._shared.leader(call.key))
         return False
 
+    def _begin_missed(self, call: RecordCall) -> None:
+        """Begin the call for a record whose results the cache does not have."""
+        call.wanted_ns = perf_counter_ns()
+        if self._path.is_direct:
+            call.sent_ns = call.wanted_ns
+            self._lateness.sent(call)
+        self._begin(call)
+
     def _no_call_follows(self) -> bool:
-        return self._nothing_follows() and (self._recall is None or not self._recall.asked)
+        return not self._recall.asked and self._nothing_follows()
 
     def _after_recall(self) -> None:
         if self._no_call_follows():
             self._path.flush()
-        self._emission.run()
+        self._emit()
 
     def _fetch_answers(self) -> None:
         """Process the answers; the mail that the hosts send."""
@@ -145,6 +161,7 @@ class RecordCalls:
         is_plain = self._retry is None and self._dedupe_by is None and self._combine is None
         metrics = self._metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
+        count_limit_wait = metrics.limit_wait.record_ns
         try:
             while answers:
                 call = answers.popleft()
@@ -154,6 +171,7 @@ class RecordCalls:
                     # _answered, inlined for the common case.
                     if call.is_counted:
                         self._path.ended(call)
+                        count_limit_wait(call.limit_wait_ns())
                     self._under_way -= 1
                     metrics.ended += 1
                     metrics.completed += 1
@@ -168,7 +186,12 @@ class RecordCalls:
             # An answer that fails the task must not discard those behind it.
             if answers and not box.is_notified:
                 box.notify()
-            self._emission.run()
+            self._emit()
+
+    def _emit(self) -> None:
+        self._emission.run()
+        if self._on_ended is not None:
+            self._on_ended()
 
     def _answered(self, call: RecordCall) -> None:
         if call.is_done:
@@ -179,7 +202,7 @@ class RecordCalls:
             self._path.ended(call)
         if call.is_returned:
             call.is_returned = False
-            self._path.start(call)
+            self._path.resume(call)
             return
         self._ended(call)
         self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
@@ -200,9 +223,11 @@ class RecordCalls:
     def _count_wait(self, call: RecordCall) -> None:
         if call.is_first:
             call.is_first = False
-            if self._read_ahead:
-                call.prolonged_ms = min(call.waited_ms(), self._timeout_ms)
+            if self._slots.may_wait:
+                call.later_ms = call.waited_in_host_ms()  # the other attempts have the rest of the timeout
             self._metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
+        if call.sent_ns:
+            self._metrics.limit_wait.record_ns(call.limit_wait_ns())
 
     def _answered_batch(self, call: Call) -> None:
         assert isinstance(call, BatchCall)
@@ -238,9 +263,9 @@ class RecordCalls:
                 except TypeError as refused:
                     error = call.error = refused
         if self._wants_another(call, results, error):
-            due_ms = call.deadline_ms + call.prolonged_ms
-            if self._timeout_ms > 0 and due_ms <= self._timers.current_processing_time():
-                self._end_late([call])  # timed out, though the timer has not fired yet
+            bound = self._lateness.missed(call)
+            if bound is not None:
+                self._end_late([call], bound)  # though its timer has not fired yet
             elif isinstance(error, RetryAfter):
                 self._start_again(call)
             else:
@@ -308,29 +333,28 @@ class RecordCalls:
         self._start_again(call)
 
     def _start_again(self, call: RecordCall) -> None:
-        call.prepare_again()
+        call.prepare_again(perf_counter_ns())
         self._metrics.retried += 1
         self._begin(call)
 
-    def _late(self, calls: list[RecordCall]) -> None:
-        """End the calls whose time is over, except those prolonged, or answered and not fetched yet."""
-        self._end_late([call for call in calls if not self._has_outcome(call) and not self._prolong(call)])
-
-    def _end_late(self, late: list[RecordCall]) -> None:
+    def _end_late(self, late: list[RecordCall], bound: Bound) -> None:
+        """End records that have missed their timeout or their deadline."""
         for call in late:
             call.is_done = True  # all of them, before one releases its slot: later answers are ignored
         failure: BaseException | None = None
         for call in late:
             try:
-                self._complete(call, self._results_of_late(call))
+                self._complete(call, self._results_of_late(call, bound))
             except BaseException as error:
                 self._complete(call, ())
                 failure = failure or error
-        self._emission.run()
+        self._emit()
         if failure is not None:
             raise failure
 
-    def _results_of_late(self, call: RecordCall) -> Sequence[Any]:
+    def _results_of_late(self, call: RecordCall, bound: Bound) -> Sequence[Any]:
+        deadline_ms = self._deadline_ms if bound == "deadline" else None
+        late = AsyncTimeoutError(self._timeout_ms, call.attempts, call.times(perf_counter_ns()), deadline_ms)
         if call in self._retrying:
             del self._retrying[call]
             if call.retry_timer is not None:
@@ -341,28 +365,12 @@ class RecordCalls:
         self._metrics.timed_out += 1
         self._hand_over(call)
         try:
-            results = as_results(self._host.timeout(call.value, self._timeout_ms, call.attempts))
+            results = as_results(self._host.timeout(call.value, late))
         except BaseException as error:
             self._metrics.failed += 1
             return self._errors.results_of(call, error)
         self._metrics.completed += 1
         return results
-
-    def _prolong(self, call: RecordCall) -> bool:
-        """Whether a record read ahead has time left: its timeout runs from the start of its call."""
-        if not self._read_ahead:
-            return False
-        now_ms = self._timers.current_processing_time()
-        if call.is_first and self._path.is_direct:
-            # The calls before it end within a timeout, so a longer wait is for a call that hangs.
-            waited_ms = call.waited_ms() if call.started_ns else self._timeout_ms
-            call.prolonged_ms = min(waited_ms, self._timeout_ms)
-        if call.deadline_ms + call.prolonged_ms <= now_ms:
-            return False
-        self._timers.register_timer(
-            call.deadline_ms + call.prolonged_ms, lambda _: None if call.is_done else self._late([call])
-        )
-        return True
 
     def _has_outcome(self, call: RecordCall) -> bool:
         """Whether an answer that ends the record has arrived; one that leads to another attempt does not."""
@@ -384,5 +392,5 @@ class RecordCalls:
         while following is not None and following.is_done:  # late as well: it needs no call
             following = self._shared.abandon(call.key)
         if following is not None:
-            following.leads = True
-            self._begin(following)
+            following.leads, following.follows = True, False
+            (self._begin if self._recall.key_of is None else self._begin_missed)(following)

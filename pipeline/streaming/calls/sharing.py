@@ -2,8 +2,8 @@
 
 The first record of a key leads: its call is the one that is made. Later records of the key wait for its outcome. This
 module only keeps track: the operator makes the calls and distributes the outcomes. Mailbox thread only. Nothing here
-blocks or reads a clock. `finish` and `fail` take time in proportion to the list they return; other methods take
-constant time.
+blocks or reads a clock. `finish`, `fail` and `followers` take time in proportion to the list they return; other methods
+take constant time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SharedCalls(Generic[Waiter, Out]):
     is under way. Another waiter ends in the list of `finish` or `fail`, by `unjoin`, or by becoming the leader.
     """
 
-    __slots__ = ("_known", "_remember", "_remember_ms", "_under_way")
+    __slots__ = ("_known", "_leaders", "_remember", "_remember_ms", "_under_way")
 
     def __init__(self, remember: int = 0, remember_ms: int | None = None) -> None:
         """Remember the results of at most `remember` keys; the least recently used is evicted first.
@@ -41,6 +41,7 @@ class SharedCalls(Generic[Waiter, Out]):
         self._remember = remember
         self._remember_ms = remember_ms
         self._under_way: dict[Hashable, dict[Waiter, None]] = {}  # waiters behind the leader, in order of arrival
+        self._leaders: dict[Hashable, Waiter] = {}  # has the keys of _under_way
         # The results and their times of arrival, least recently used first; never longer than `remember`.
         self._known: OrderedDict[Hashable, tuple[tuple[Out, ...], float]] = OrderedDict()
 
@@ -69,11 +70,21 @@ class SharedCalls(Generic[Waiter, Out]):
             if results is not None:
                 return "known", results
         self._under_way[key] = {}
+        self._leaders[key] = waiter
         return _LEAD
+
+    def leader(self, key: Hashable) -> Waiter:
+        """The waiter whose call the others of `key` share. Raises KeyError if no call is under way."""
+        return self._leaders[key]
+
+    def followers(self, key: Hashable) -> list[Waiter]:
+        """The other waiters of `key`, in order of arrival. Raises KeyError if no call is under way."""
+        return list(self._under_way[key])
 
     def finish(self, key: Hashable, results: Iterable[Out], now_ms: float) -> list[Waiter]:
         """End the call of `key` with the leader's `results`; return the other waiters in order of arrival."""
         waiters = self._under_way.pop(key)
+        del self._leaders[key]
         if self._remember > 0:
             self._known[key] = (tuple(results), now_ms)
             if len(self._known) > self._remember:
@@ -82,7 +93,9 @@ class SharedCalls(Generic[Waiter, Out]):
 
     def fail(self, key: Hashable) -> list[Waiter]:
         """End the failed call of `key`; return the waiters that fail with the leader. Failures are not remembered."""
-        return list(self._under_way.pop(key))
+        waiters = self._under_way.pop(key)
+        del self._leaders[key]
+        return list(waiters)
 
     def abandon(self, key: Hashable) -> Waiter | None:
         """Give up the leader of `key`; return the waiter that now leads and must make a new call, or None.
@@ -91,9 +104,9 @@ class SharedCalls(Generic[Waiter, Out]):
         """
         waiters = self._under_way[key]
         if not waiters:
-            del self._under_way[key]
+            del self._under_way[key], self._leaders[key]
             return None
-        leader = next(iter(waiters))
+        leader = self._leaders[key] = next(iter(waiters))
         del waiters[leader]
         return leader
 

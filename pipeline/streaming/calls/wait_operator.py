@@ -29,6 +29,7 @@ from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.calls.record_calls import RecordCalls
+from pipeline.streaming.calls.room import GrowingRoom
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.options import AsyncOptions, OperatorOptions, takes_options
 
@@ -69,8 +70,9 @@ class AsyncWaitOperator:
         self._executor = mailbox_executor
         self._retries_at_end = given.retries_at_end
         self._timers = MailboxTimeService(processing_time_service, mailbox_executor)
+        records = given.most_records(self._host.is_batch) + given.read_ahead
         queue = OrderedStreamElementQueue if given.output_mode == "ordered" else UnorderedStreamElementQueue
-        self._queue: StreamElementQueue[Any, Any] = queue(given.capacity + given.read_ahead)
+        self._queue: StreamElementQueue[Any, Any] = queue(records)
         self._emission = Emission(self._queue, output, output_availability, mailbox_executor)
         self._calls = RecordCalls(
             self._host,
@@ -81,7 +83,9 @@ class AsyncWaitOperator:
             self.metrics,
             given,
             self._nothing_follows,
+            self._adapt_room,
         )
+        self._room = GrowingRoom.of(self._queue, given, self._host)  # None: a given capacity
         self._is_open = False  # from `open` until `close`
         self._is_closed = False
         self._has_ended = False  # the input
@@ -162,6 +166,7 @@ class AsyncWaitOperator:
 
     def available_future(self) -> Future[None] | None:
         """None if there is room; else a future that an emission completes on the mailbox thread."""
+        self._adapt_room()
         room = self._emission.room()
         if room is not None:
             self._calls.flush()  # no more calls are coming to fill the batch
@@ -178,6 +183,13 @@ class AsyncWaitOperator:
 
     def _put_when_there_is_room(self, element: StreamElement[Any]) -> ResultFuture[Any]:
         while (entry := self._queue.try_put(element)) is None:
-            self._calls.flush()  # no more calls are coming to fill the batch
-            self._executor.yield_()
+            self._adapt_room()
+            if self._queue.is_full():
+                self._calls.flush()  # no more calls are coming to fill the batch
+                self._executor.yield_()
         return entry
+
+    def _adapt_room(self) -> None:
+        if self._room is not None:
+            self._room.adapt(self._calls.under_way())
+            self._emission.announce_room()

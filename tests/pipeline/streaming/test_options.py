@@ -83,6 +83,8 @@ def test_a_function_may_have_defaults_of_its_own() -> None:
     [
         ("timeout_ms", -5),
         ("timeout_ms", None),
+        ("deadline_ms", 0),
+        ("deadline_ms", "soon"),
         ("capacity", 0),
         ("capacity", "many"),
         ("read_ahead", -1),
@@ -132,6 +134,34 @@ def test_options_that_exclude_each_other_are_refused() -> None:
         options(on_error="drop", dead_letter=print)
     with pytest.raises(ValueError, match="give dedupe_by"):
         options(remember=1, dedupe_by=None)
+
+
+@pytest.mark.parametrize(
+    ("given", "calls", "records", "threads"),
+    [
+        ({}, 100, 1000, 32),
+        ({"output_mode": "unordered"}, 100, 100, 32),
+        ({"concurrency": 7}, 7, 70, 7),
+        ({"concurrency": 7, "output_mode": "unordered"}, 7, 7, 7),
+        ({"capacity": 300}, 300, 300, 32),
+        ({"capacity": 300, "concurrency": 7, "pool_size": 3}, 7, 300, 3),
+        ({"capacity": 5, "concurrency": 7}, 5, 5, 7),
+    ],
+)
+def test_calls_records_and_threads_follow_from_what_is_given(
+    given: dict[str, Any], calls: int, records: int, threads: int
+) -> None:
+    """A capacity alone bounds the calls too, as it does in Flink."""
+    made = options(**given)
+
+    assert (made.most_calls, made.most_records(is_batch=False), made.threads) == (calls, records, threads)
+
+
+def test_a_concurrency_of_batches_takes_in_the_records_of_that_many() -> None:
+    unordered = options(concurrency=3, max_batch_size=20, output_mode="unordered")
+
+    assert (unordered.most_calls, unordered.most_records(is_batch=True)) == (3, 60)
+    assert options(concurrency=3).most_records(is_batch=True) == 3000
 
 
 def test_options_travel() -> None:

@@ -79,6 +79,9 @@ class Call:
 class CallHost(ABC):
     """Runs the calls of one function. `start` and `stop` are for its owner, `submit` and `cancel` for operators."""
 
+    keeps_late_calls = False
+    """Whether a call that was given up holds its place among `max_calls` until it returns."""
+
     def __init__(self, function: AnyFunction[Any, Any], name: str) -> None:
         self.function = function  # never changes
         self.name = name  # never changes
@@ -120,16 +123,16 @@ class CallHost(ABC):
         not end is left on a daemon thread. Errors of `close` are logged. Stopping again does nothing.
         """
 
-    def timeout(self, value: Any, timeout_ms: float, attempts: int) -> Any:
-        """The function's results in place of a late answer. Raises what its `timeout` raises."""
+    def timeout(self, value: Any, late: AsyncTimeoutError) -> Any:
+        """The function's results in place of an answer that is `late`. Raises what its `timeout` raises."""
         hook = getattr(self.function, "timeout", None)
         if not callable(hook):
-            raise AsyncTimeoutError(timeout_ms, attempts)
+            raise late
         try:
             return hook(value)
         except AsyncTimeoutError as error:
-            if error.timeout_ms is None:
-                raise AsyncTimeoutError(timeout_ms, attempts) from None
+            if error.timeout_ms is None and error.deadline_ms is None:  # the default hook's, which knows nothing
+                raise late from None
             raise
 
     def _refuse(self, call: Call) -> None:

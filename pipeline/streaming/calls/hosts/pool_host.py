@@ -26,6 +26,8 @@ class PoolHost(CallHost):
     that stops it.
     """
 
+    keeps_late_calls = True
+
     def __init__(self, function: AnyFunction[Any, Any], name: str, pool_size: int) -> None:
         super().__init__(function, name)
         self._pool_size = self.max_calls = pool_size  # never changes

@@ -21,7 +21,7 @@ from dispatcher.mailbox import SystemProcessingTimeService
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
-from pipeline.streaming.errors import CapturedError, RetryAfter
+from pipeline.streaming.errors import AsyncTimeoutError, CapturedError, RetryAfter
 from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
 from .harness import TIMEOUT_S, HandCall, HandFunction, Harness, Switch
@@ -41,7 +41,7 @@ class HandBatchFunction(HandFunction):
 
 OPTIONS = st.fixed_dictionaries(
     {
-        "capacity": st.integers(1, 6),
+        "capacity": st.none() | st.integers(1, 6),
         "timeout_ms": st.sampled_from([20, 100, 100_000]),
         "retry": st.sampled_from(
             [
@@ -51,7 +51,9 @@ OPTIONS = st.fixed_dictionaries(
                 RetryStrategy.exponential_backoff(3, 5, 40, 2.0, retry_on_exception=ValueError),
             ]
         ),
+        "deadline_ms": st.sampled_from([None, None, 30, 150]),
         "concurrency": st.sampled_from([None, None, 1, 2]),
+        "read_ahead": st.sampled_from([0, 0, 1, 3]),
         "rate_limit": st.sampled_from([None, None, RateLimit(200, burst=1)]),
     },
     optional={"dedupe_by": st.just(lambda value: value % KEYS)},
@@ -79,6 +81,7 @@ class OperatorMachine(RuleBasedStateMachine):
         self.ids = itertools.count(1)
         self.taken: list[StreamElement[Any]] = []  # inputs, in their order
         self.output: list[StreamElement[Any]] = []  # of all operators so far
+        self.functions: list[HandFunction] = []  # of all operators so far
         self.no_results: set[int] = set()  # values for which an answer without results was given
         self.switch = Switch()
         self.data: st.DataObject | None = None
@@ -94,8 +97,9 @@ class OperatorMachine(RuleBasedStateMachine):
     def make(self, state: list[StreamElement[Any]]) -> None:
         self.started_with = len([element for element in state if isinstance(element, StreamRecord)])
         self.taken_before = self.records_taken()
+        self.functions.append(self.function_class())
         self.harness = Harness(
-            self.function_class(),
+            self.functions[-1],
             output_mode=self.mode,
             on_error="capture",
             output=self.output.append,
@@ -244,10 +248,8 @@ class OperatorMachine(RuleBasedStateMachine):
     def the_calls_under_way_keep_their_bounds(self) -> None:
         if self.harness is None:
             return
-        calls = self.open_calls()
-        assert len(calls) <= self.options["capacity"]
-        if self.options["concurrency"] is not None:
-            assert len(calls) <= self.options["concurrency"]
+        bounds = [self.options[name] for name in ("capacity", "concurrency") if self.options[name] is not None]
+        assert len(self.open_calls()) <= min(bounds, default=100)
 
     def may_have_no_results(self, number: int) -> bool:
         if "dedupe_by" in self.options:
@@ -261,6 +263,7 @@ class OperatorMachine(RuleBasedStateMachine):
         self.check_each_input_came_out_once()
         self.check_places()
         self.check_counts()
+        self.check_that_no_record_is_late_before_its_call()
 
     def check_each_input_came_out_once(self) -> None:
         for number, group in itertools.groupby(self.output, stamp):
@@ -297,6 +300,17 @@ class OperatorMachine(RuleBasedStateMachine):
         assert metrics.in_flight == 0
         assert metrics.completed + metrics.failed == records
         assert metrics.captured == metrics.failed
+
+    def check_that_no_record_is_late_before_its_call(self) -> None:
+        """The timeout begins with the first call; only the deadline runs before that."""
+        made = [call.value for function in self.functions for call in function.calls]
+        called = {value for each in made for value in (each if isinstance(each, list) else [each])}
+        keys = {value % KEYS for value in called}
+        for element in self.output:
+            captured = element.value if isinstance(element, StreamRecord) else None
+            if isinstance(captured, CapturedError) and isinstance(captured.error, AsyncTimeoutError):
+                is_shared = "dedupe_by" in self.options and captured.input % KEYS in keys
+                assert captured.error.deadline_ms is not None or captured.input in called or is_shared
 
 
 def stamp(element: StreamElement[Any]) -> int:

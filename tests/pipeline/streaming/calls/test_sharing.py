@@ -45,6 +45,19 @@ def test_equal_keys_are_one() -> None:
     assert [calls.join(key, str(key), 0)[0] for key in (1, 1.0, True)] == ["lead", "wait", "wait"]
 
 
+def test_the_leader_and_its_followers_are_known_while_the_call_is_under_way() -> None:
+    calls = Calls()
+    for waiter in ("a", "b", "c"):
+        calls.join("k", waiter, 0)
+
+    assert (calls.leader("k"), calls.followers("k")) == ("a", ["b", "c"])
+    calls.abandon("k")
+    assert (calls.leader("k"), calls.followers("k")) == ("b", ["c"])
+    calls.fail("k")
+    with pytest.raises(KeyError):
+        calls.leader("k")
+
+
 def test_finish_returns_the_waiters_in_order_of_arrival() -> None:
     calls = Calls()
     for waiter in ("leader", "b", "a", "c"):
@@ -294,6 +307,8 @@ class SharedCallsAgainstModel(RuleBasedStateMachine):
     def as_many_calls_and_answers_as_in_the_model(self) -> None:
         if hasattr(self, "calls"):
             assert self.calls.under_way() == len(self.lines)
+            for key, (leader, *others) in self.lines.items():
+                assert (self.calls.leader(key), self.calls.followers(key)) == (leader, others)
             assert self.calls.remembered() == len(self.answers) <= self.remember
 
     @invariant()
