@@ -71,7 +71,11 @@ LAYERS: Layers = (
     {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {"the commands of the state machines": ("statemachines.cli", "statemachines.journal_cli")},
     {
-        "elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors"),
+        "elements of streams": (
+            "pipeline.streaming.elements",
+            "pipeline.streaming.errors",
+            "pipeline.streaming.number_checks",
+        ),
         "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log"),
     },
     {"calls": ("pipeline.streaming.calls", "pipeline.streaming.cache", "pipeline.streaming.options")},
@@ -86,7 +90,7 @@ LAYERS: Layers = (
     {
         "Spark's sessions, errors and metrics": tuple(
             f"pipeline.spark.{name}"
-            for name in ("session", "errors", "failures", "call_metrics", "shipping", "executors")
+            for name in ("session", "errors", "failures", "call_metrics", "result_caches", "shipping", "executors")
         )
     },
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},

@@ -19,10 +19,12 @@ A RetryAfter is not among them: a user's function raises it to say when the serv
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
 from dispatcher.errors import DispatcherError
+from pipeline.streaming.number_checks import require_number
 
 _QUOTED_CHARACTERS = 500
 
@@ -176,8 +178,9 @@ class RetryAfter(Exception):
     """
 
     def __init__(self, delay_s: float, cause: BaseException | None = None) -> None:
-        if not 0 <= delay_s < float("inf"):
-            raise ValueError(f"delay_s is {delay_s}; it must be finite and at least 0")
+        require_number("delay_s", delay_s, least=0)
+        if delay_s == math.inf:
+            raise ValueError(f"delay_s is {delay_s}; it must be finite")
         self.delay_s = delay_s
         self.cause = cause
         super().__init__(delay_s, cause)

@@ -19,6 +19,7 @@ from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
+from pipeline.streaming.number_checks import require_number
 
 OutputMode: TypeAlias = Literal["ordered", "unordered"]
 OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
@@ -115,8 +116,8 @@ class AsyncOptions:
             raise ValueError(f'on_error is {self.on_error!r}; dead_letter needs "capture"')
         if self.remember and self.dedupe_by is None:
             raise ValueError(f"remember is {self.remember}; results are remembered by key: give dedupe_by as well")
-        if self.remember_ms is not None and not self.remember_ms > 0:
-            raise ValueError(f"remember_ms is {self.remember_ms!r}; it must be above 0, or None for no time limit")
+        if self.remember_ms is not None:
+            require_number("remember_ms", self.remember_ms, above=0)
         if self.remember_ms is not None and not self.remember:
             raise ValueError(f"remember_ms is {self.remember_ms}, but remember is 0: say how many keys to remember")
 
@@ -265,7 +266,4 @@ def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:
 def _check_number(name: str, number: Any, least: int, kind: type = Real) -> None:
     if number is None and name in _MAY_BE_NONE:
         return
-    is_number = isinstance(number, kind) and not isinstance(number, bool)
-    if not is_number or not number >= least:
-        whole = "a whole number, " if kind is Integral else ""
-        raise ValueError(f"{name} is {number!r}; it must be {whole}{least} or more")
+    require_number(name, number, least=least, whole=kind is Integral)

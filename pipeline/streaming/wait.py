@@ -24,6 +24,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.errors import ForkedWaitError, describe
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options, times_in_ms
 from pipeline.streaming.task.inputs import AVAILABLE, END, MORE, NOTHING, ElementOutput, InputStatus
 from pipeline.streaming.task.stream_task import StreamTask
@@ -106,8 +107,7 @@ def wait_in_chunks(
     Raises:
         AsyncOperatorError: as `ordered_wait`.
     """
-    if max_chunk < 1:
-        raise ValueError(f"max_chunk is {max_chunk}; it must be at least 1")
+    require_number("max_chunk", max_chunk, least=1, whole=True)
     make = _operator(function, settings, metrics)
     run: _Run[In, Out] = _Run(make, chunks_ahead=1, notify_at=max_chunk, max_chunk=max_chunk)
     return run.results(chunks)

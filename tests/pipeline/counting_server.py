@@ -8,7 +8,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class CountingServer:
@@ -18,6 +18,7 @@ class CountingServer:
         self._lock = threading.Lock()  # leaf lock
         self._calls: Counter[str] = Counter()  # guarded by _lock
         self._held: set[str] = set()  # guarded by _lock; keys whose calls are held
+        self._is_held = threading.Condition(self._lock)
         self._may_answer = threading.Event()
         self._holds_from: int | None = None  # written by the test's thread
         self._failing: set[str] = set()  # written by the test's thread
@@ -52,6 +53,12 @@ class CountingServer:
         with self._lock:
             return set(self._held)
 
+    def await_held(self, number: int) -> set[str]:
+        """Wait until so many calls are under way; return their keys."""
+        with self._is_held:
+            assert self._is_held.wait_for(lambda: len(self._held) >= number, TIMEOUT_S), self._held
+            return set(self._held)
+
     def hold_from(self, key: int) -> None:
         """Answer no call for this key or a higher one until `release`."""
         self._may_answer.clear()
@@ -77,6 +84,7 @@ class CountingServer:
         if self._holds_from is not None and int(key) >= self._holds_from:
             with self._lock:
                 self._held.add(key)
+                self._is_held.notify_all()
             self._may_answer.wait(TIMEOUT_S)
             with self._lock:
                 self._held.discard(key)

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.schema import Column, Key, LookupSchema, Row, ToDecimal, base_of, canonical_type, choose, family_of
+from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,8 @@ class SqliteTable:
         pool_size: int = 4,
         busy_timeout_s: float = 5.0,
     ) -> None:
-        if pool_size < 1:
-            raise LookupTableError(f"pool_size is {pool_size}; a lookup needs at least 1 thread.")
+        require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
+        require_number("busy_timeout_s", busy_timeout_s, least=0, error=LookupTableError)
         if isinstance(columns, str):
             raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
         self._path = Path(path).absolute()

@@ -43,12 +43,12 @@ class AsyncFunction(Generic[In, Out]):
         """Called once after the last call, even after a failure, if `open` succeeded; may be a coroutine."""
         return None
 
-    async def async_invoke(self, value: In) -> list[Out]:
-        """Call the service for one value."""
+    async def async_invoke(self, value: In) -> Out | list[Out]:
+        """Call the service for one value; return its result, or a list of results."""
         raise NotImplementedError(f"{type(self).__name__} defines neither async_invoke nor async_invoke_batch")
 
-    def timeout(self, value: In) -> list[Out]:
-        """The results to emit for a `value` that was not answered in time. Called on the mailbox thread.
+    def timeout(self, value: In) -> Out | list[Out]:
+        """What to emit for a `value` that was not answered in time, as `async_invoke`. Called on the mailbox thread.
 
         Raises:
             AsyncTimeoutError: by default. Whatever an override raises is the record's error.

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from async_io.service import CAPACITY, TASKS, TIMEOUT_S, echo
+from async_io.service import CAPACITY, TASKS, TIMEOUT_S, call, echo
 
 Answer = dict[str, float]
 
@@ -29,6 +29,8 @@ def neutral(what: str, rows: int) -> Answer:
         "wait-ordered": lambda count: _wait("ordered", count),
         "wait-unordered": lambda count: _wait("unordered", count),
         "gather": lambda count: asyncio.run(_gather(count)),
+        "bare": lambda count: asyncio.run(_bare(count)),
+        "http-bare": _http_bare,
     }
     measured[what](rows // 20)
     return {"rows": rows, "took_s": measured[what](rows)}
@@ -83,6 +85,27 @@ async def _gather(count: int) -> float:
     return took
 
 
+async def _bare(count: int) -> float:
+    """Calls of 10 ms by hand from one loop, as many at a time as all tasks on Spark may make."""
+    keys = iter(range(count))
+
+    async def work() -> None:
+        for key in keys:
+            await call(key)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(TASKS * CAPACITY)))
+    return time.perf_counter() - started
+
+
+def _http_bare(count: int) -> float:
+    from async_io.http_calls import bare
+
+    started = time.perf_counter()
+    bare(count)
+    return time.perf_counter() - started
+
+
 class SparkMeasurements:
     """A session of local[TASKS]. Its times cover the stage with the calls; the job has no other stage."""
 
@@ -105,6 +128,15 @@ class SparkMeasurements:
         self._run(frame)
         return {"rows": rows, "took_s": self._stage_s(group)}
 
+    def look(self, what: str, rows: int, action: str, few: int) -> Answer:
+        """At the first rows only."""
+        frame = self._frame(what, rows, {})
+        started = time.perf_counter()
+        found = frame.take(few) if action == "take" else frame.limit(few).collect()
+        took = time.perf_counter() - started
+        assert len(found) == few
+        return {"rows": rows, "took_s": took}
+
     def check(self, what: str, rows: int, **options: Any) -> Answer:
         """That the keys that come out are those that went in."""
         keys = sorted(row.id for row in self._frame(what, rows, options).collect())
@@ -125,6 +157,10 @@ class SparkMeasurements:
         from async_io.peers import PEERS
 
         frame = self._input(rows)
+        if what.startswith("http_"):
+            from async_io.http_calls import HTTP_PEERS
+
+            return HTTP_PEERS[what](frame)
         return PEERS[what](frame) if what in PEERS else _waiting(frame, what, options)
 
     def _input(self, rows: int) -> Any:
@@ -146,15 +182,35 @@ class SparkMeasurements:
 
 
 def _waiting(frame: Any, what: str, options: dict[str, Any]) -> Any:
-    """The operator on Spark with a function of `async_io.service`."""
-    from async_io import service
-
-    from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+    """The operator on Spark with a function of `async_io.service`, or with calls of the HTTP service."""
+    from pipeline.spark import async_column, ordered_wait, unordered_wait
 
     mode, _, function = what.partition("-")
+    called = _function(function, is_column=mode == "column")
+    if (path := options.pop("cache_path", None)) is not None:
+        from pipeline.spark import SqliteResults
+
+        options["cache"] = SqliteResults(path)
+    if mode == "column":
+        column = async_column(called, "id", returns="bigint", timeout=TIMEOUT_S, capacity=CAPACITY, **options)
+        return frame.select(column.alias("id"))
     wait = ordered_wait if mode == "ordered" else unordered_wait
-    called = getattr(service, function)
     return wait(frame, called, frame.schema, timeout=TIMEOUT_S, capacity=CAPACITY, **options)
+
+
+def _function(name: str, is_column: bool) -> Any:
+    if not name.startswith("http"):
+        from async_io import service
+
+        return getattr(service, name)
+    from async_io.http_calls import HttpKey
+
+    match name.split("-"):
+        case ["http", "limited"]:
+            return HttpKey("limited", is_column)
+        case ["http", latency_ms]:
+            return HttpKey(f"price/{latency_ms}", is_column)
+    return HttpKey(is_column=is_column)
 
 
 def _requests() -> Iterator[dict[str, Any]]:
@@ -164,7 +220,12 @@ def _requests() -> Iterator[dict[str, Any]]:
 
 def spark() -> None:
     measurements = SparkMeasurements()
-    methods = {"measure": measurements.measure, "check": measurements.check, "prepare": measurements.prepare}
+    methods = {
+        "measure": measurements.measure,
+        "look": measurements.look,
+        "check": measurements.check,
+        "prepare": measurements.prepare,
+    }
     for request in _requests():
         print(json.dumps(methods[request.pop("do")](**request)), flush=True)
     measurements.close()

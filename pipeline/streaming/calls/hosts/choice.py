@@ -9,6 +9,7 @@ from pipeline.streaming.calls.functions import AnyFunction, is_coroutine_functio
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.calls.hosts.pool_host import PoolHost
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import DEFAULT_POOL_SIZE, AsyncOptions
 
 
@@ -26,8 +27,9 @@ def make_host(
     Raises:
         TypeError: `function` is not callable. ValueError: `pool_size` is not positive.
     """
-    if pool_size is not None and pool_size <= 0:
-        raise ValueError(f"pool_size is {pool_size}; a pool needs at least 1 thread")
+    for option, number in (("pool_size", pool_size), ("max_calls", max_calls)):
+        if number is not None:
+            require_number(option, number, least=1, whole=True)
     name = name or name_of(function)
     if is_coroutine_function(function):
         return LoopHost(function, name, max_calls)

@@ -259,9 +259,8 @@ def killed_job(server: CountingServer, cache: SqliteResults, answered: int, end:
         assert job.stdout is not None
         for _ in range(answered):
             job.stdout.readline()
-        until(lambda: len(server.held) == 8, "a call on each of the job's threads")
+        under_way = server.await_held(8)  # a call on each of the job's threads
         until(lambda: done(cache, *range(answered)), "the storing of the results")
-        under_way = server.held
         job.kill()
     server.release()
     return under_way

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -12,12 +13,12 @@ from pyspark.sql import types as T
 from pipeline.spark.shipping import is_remote, runs_on_executors
 from pipeline.streaming.cache.cached_function import cached_function
 from pipeline.streaming.cache.postgresql import PostgresResults
-from pipeline.streaming.cache.results import ResultCache
+from pipeline.streaming.cache.results import KeyOf, ResultCache
 from pipeline.streaming.cache.sqlite import SqliteResults
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.retry import RetryStrategy
 
-__all__ = ["PostgresResults", "SqliteResults", "check_cache", "with_cache"]
+__all__ = ["PostgresResults", "SqliteResults", "cache_of_arguments", "check_cache", "with_cache"]
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,13 @@ def check_cache(df: DataFrame, cache: ResultCache | None, function: AnyFunction[
             "use PostgresResults.",
             cache.where,
         )
+
+
+def cache_of_arguments(
+    cache: ResultCache, function: AnyFunction[Any, Any], key_of: Callable[[KeyOf | None], Callable[[Any], Any] | None]
+) -> ResultCache:
+    """The cache for a function that gets a row's arguments as a tuple: `key_of` takes its `key` to one of that."""
+    return replace(cache, key=key_of(cache.key), name=cache.function_name(function))
 
 
 def with_cache(
