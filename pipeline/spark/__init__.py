@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pipeline.spark.executors import prepare_executors
     from pipeline.spark.failures import task_failure
     from pipeline.spark.report.report import Report, write_report
+    from pipeline.spark.result_caches import PostgresResults, SqliteResults
     from pipeline.spark.session import SparkUnavailableError, spark_session
     from pipeline.spark.source.journal import (
         JournalTables,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "async_io.async_column": ("async_column", "register_async"),
     "async_io.async_wait": ("ordered_wait", "unordered_wait"),
+    "result_caches": ("PostgresResults", "SqliteResults"),
     "call_metrics": ("CallMetricsListener", "format_call_metrics"),
     "errors": ("ExecutorError",),
     "executors": ("prepare_executors",),
@@ -46,8 +48,10 @@ __all__ = [
     "CallMetricsListener",
     "ExecutorError",
     "JournalTables",
+    "PostgresResults",
     "Report",
     "SparkUnavailableError",
+    "SqliteResults",
     "YarnLogTables",
     "async_column",
     "conformance",

@@ -36,6 +36,7 @@ _COUNTERS: Final = (
     "captured",
     "shared",
     "remembered",
+    "unknown",
 )
 # A Histogram's buckets, with all below 2^20 ns (1 ms) joined into one, and all from 2^34 ns (17 s) into another.
 _BUCKETS: Final = range(20, 36)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias, Unpack, get_args
 
@@ -49,6 +50,7 @@ from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
 from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.errors import AsyncIOError
 from pipeline.spark.interruption import cancel_jobs_on_interrupt
+from pipeline.spark.result_caches import cache_of_arguments
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.functions import name_of
 from pipeline.streaming.calls.hosts.choice import host_for
@@ -99,6 +101,7 @@ def async_column(
         failed, and otherwise a struct of error_class string, message string, attempts int and time_spent_ms double.
     `dedupe_by`: one or more arguments, named as in `columns` or in the function's signature, or a function of the
         arguments. Rows with the same key share one call and its value, which must depend on the key alone.
+    `cache`: its `key` names arguments, or is a function of them, as in `dedupe_by`.
     `skip_nulls`: a row with a null among its arguments is not called for, and gets null.
     `options`: the others are those of `ordered_wait`; see `pipeline.streaming.AsyncOptions`.
 
@@ -215,6 +218,9 @@ def _user_function(
         )
     key = _key_function(function, names, dedupe_by)
     options = AsyncOptions(**times_in_ms(timeout, deadline), dedupe_by=key, **more)
+    if options.cache is not None:
+        key_of = partial(_key_function, function, names, option="the cache's key")
+        options = replace(options, cache=cache_of_arguments(options.cache, function, key_of))
     task = ColumnTask(
         key=str(uuid.uuid4()),
         operator=f"async_column({name})",
@@ -294,14 +300,17 @@ def _check(task: ColumnTask) -> None:
 
 
 def _key_function(
-    function: AnyColumnFunction, columns: Sequence[str | None], dedupe_by: ArgumentKey | None
+    function: AnyColumnFunction,
+    columns: Sequence[str | None],
+    dedupe_by: ArgumentKey | None,
+    option: str = "dedupe_by",
 ) -> Callable[[Arguments], Any] | None:
     """A function of a row's tuple of arguments."""
     if dedupe_by is None:
         return None
     if not isinstance(dedupe_by, str | Sequence):
         if not callable(dedupe_by):
-            raise TypeError(f"dedupe_by is {dedupe_by!r}; name arguments, or give a function of them")
+            raise TypeError(f"{option} is {dedupe_by!r}; name arguments, or give a function of them")
         key = dedupe_by
         return lambda arguments: key(*arguments)
     invoked = getattr(function, "async_invoke", None) or function
@@ -309,5 +318,5 @@ def _key_function(
     places |= {name: place for place, name in enumerate(columns) if name is not None}
     names = [dedupe_by] if isinstance(dedupe_by, str) else list(dedupe_by)
     if unknown := [name for name in names if name not in places]:
-        raise ValueError(f"dedupe_by names {', '.join(unknown)}; the arguments are {', '.join(places)}")
+        raise ValueError(f"{option} names {', '.join(unknown)}; the arguments are {', '.join(places)}")
     return itemgetter(*(places[name] for name in names))

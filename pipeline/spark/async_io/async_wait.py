@@ -38,14 +38,15 @@ from pipeline.spark.async_io.rows import read_rows, require_distinct, require_su
 from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
 from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
-from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
+from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
 from pipeline.spark.interruption import cancel_jobs_on_interrupt
+from pipeline.spark.result_caches import check_cache, with_cache
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
-from pipeline.streaming.errors import AsyncOperatorError, CapturedError
+from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
 from pipeline.streaming.pace import Pace, ReaderGoneError
@@ -224,6 +225,7 @@ def _check(df: DataFrame, task: AsyncWaitTask) -> None:
             f"the schema of the results has a column {clashes[0]}; rename it, or choose another error_column"
         )
     require_number("idle_timeout", task.idle_s, least=0)
+    check_cache(df, task.options.cache, task.function)
     host_for(task.function, task.options)
 
 
@@ -296,7 +298,7 @@ class AsyncWaitTask:
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
         pace = None if output is None else Pace(options.capacity or options.most_calls, output)
-        with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
+        with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
             with closing(results):
@@ -309,14 +311,18 @@ class AsyncWaitTask:
                         if output is not None and pace is not None:
                             output.flush()
                             pace.has_sent(batch.num_rows)
+                    if host.result_session is not None:
+                        host.result_session.flush()
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
+                except ResultCacheError as error:
+                    raise_in_worker(cache_failure(self.operator, error))
             if self.columns.has_metrics:
                 yield writer.metrics_batch(report.take(is_last=True))
 
-    def _open_host(self, check: Check) -> CallHost:
+    def _open_host(self, check: Check, options: AsyncOptions) -> CallHost:
         function = checked_function(self.function, check, self.options.retry, none_is_row=self.none_is_row)
-        options = self.options
+        function = with_cache(options.cache, self.function, function, options.enabled_retry, self.result_schema)
         host = make_host(function, pool_size=options.threads, max_calls=options.most_calls, name=name_of(self.function))
         try:
             host.start()

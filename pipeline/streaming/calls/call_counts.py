@@ -24,7 +24,8 @@ _COUNTERS = {
     "dropped": "Failed records that were dropped.",
     "captured": "Failed records whose error was captured as data.",
     "shared": "Records that joined the call of another record.",
-    "remembered": "Records answered with remembered results.",
+    "remembered": "Records answered with remembered results, or from a cache of results.",
+    "unknown": "Records whose call was cut off in an earlier job or attempt, as their cache says.",
 }
 
 
@@ -106,6 +107,7 @@ class CallMetrics:
         self.captured = 0  # mailbox thread: records
         self.shared = 0  # mailbox thread: records
         self.remembered = 0  # mailbox thread: records
+        self.unknown = 0  # mailbox thread: records
         self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
         # Mailbox thread: from when an attempt was due to its start, if the operator's own limits (rate, concurrency,
         # batch, pause) may have held it back. An operator without limits sends its calls straight on and counts none.

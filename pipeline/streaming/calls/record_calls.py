@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService
+from pipeline.streaming.cache.recall import Recall
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import CallPath, HostSlots
 from pipeline.streaming.calls.element_queues import ResultFuture
@@ -51,20 +52,20 @@ class RecordCalls:
         self._timeout_ms = options.timeout_ms
         self._deadline_ms = options.deadline_ms
         self._retry = options.enabled_retry
-        self._dedupe_by = options.dedupe_by
+        asked = self._begin_missed, self._succeed, self._fail, self._after_recall
+        self._recall: Recall[RecordCall] = Recall(host.result_session, executor, metrics, *asked)
+        self._dedupe_by = options.dedupe_by or self._recall.key_of
         self._combine = options.combine
         self._box = AnswerBox(executor.execute, self._fetch_answers)
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._slots = HostSlots.of(host, options)
         self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
-        self._begin_timeout = self._lateness.begin
-        self._path = CallPath(host, self._box, executor, timers, options, nothing_follows, self._lateness.sent)
+        self._nothing_follows, self._begin_timeout = nothing_follows, self._lateness.begin
+        self._path = CallPath(host, self._box, executor, timers, options, self._no_call_follows, self._lateness.sent)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._is_ending = False  # no more retries
         self._is_closed = False  # answers are ignored
-        self.flush = self._path.flush
-        """Send the batch as it is: no more calls are coming to fill it."""
 
     def make(self, value: Any, entry: ResultFuture[Any]) -> None:
         """Start the call for a record whose outcome goes to `entry`."""
@@ -72,6 +73,9 @@ class RecordCalls:
         if self._deadline_ms is not None:
             self._lateness.take_in(call)
         if self._dedupe_by is None or self._leads(call):
+            if self._recall.key_of is not None:
+                self._recall.ask(call)
+                return
             path = self._path
             if path.is_direct:
                 self._begin_timeout(call)
@@ -81,9 +85,14 @@ class RecordCalls:
             self._metrics.calls += 1
             path.start(call)
 
+    def flush(self) -> None:
+        """Send the batch as it is, unless calls are still coming to fill it."""
+        if not self._recall.asked:
+            self._path.flush()
+
     def under_way(self) -> int:
-        """Attempts begun and neither answered nor given up, including those that wait for the limits."""
-        return self._under_way
+        """Attempts begun and neither answered nor given up, including those that wait for the limits or the cache."""
+        return self._under_way + self._recall.asked
 
     def is_retrying(self) -> bool:
         return bool(self._retrying)
@@ -100,6 +109,7 @@ class RecordCalls:
     def close(self) -> None:
         """Give up all calls and ignore their answers."""
         self._is_closed = True
+        self._recall.close()
         self._path.close()
         for call in self._lateness.unfinished():
             call.is_done = True
@@ -128,6 +138,22 @@ class RecordCalls:
             call.follows = True
             self._lateness.join(call, self._shared.leader(call.key))
         return False
+
+    def _begin_missed(self, call: RecordCall) -> None:
+        """Begin the call for a record whose results the cache does not have."""
+        call.wanted_ns = perf_counter_ns()
+        if self._path.is_direct:
+            call.sent_ns = call.wanted_ns
+            self._lateness.sent(call)
+        self._begin(call)
+
+    def _no_call_follows(self) -> bool:
+        return not self._recall.asked and self._nothing_follows()
+
+    def _after_recall(self) -> None:
+        if self._no_call_follows():
+            self._path.flush()
+        self._emit()
 
     def _fetch_answers(self) -> None:
         """Process the answers; the mail that the hosts send."""
@@ -371,4 +397,4 @@ class RecordCalls:
             following = self._shared.abandon(call.key)
         if following is not None:
             following.leads, following.follows = True, False
-            self._begin(following)
+            (self._begin if self._recall.key_of is None else self._begin_missed)(following)

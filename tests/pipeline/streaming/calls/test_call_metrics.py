@@ -17,7 +17,18 @@ from prometheus_client.registry import REGISTRY
 
 from pipeline.streaming.calls.call_counts import CallMetrics, Histogram, register_call_metrics
 
-COUNTERS = ("calls", "completed", "timed_out", "retried", "failed", "dropped", "captured", "shared", "remembered")
+COUNTERS = (
+    "calls",
+    "completed",
+    "timed_out",
+    "retried",
+    "failed",
+    "dropped",
+    "captured",
+    "shared",
+    "remembered",
+    "unknown",
+)
 DURATIONS = st.lists(st.integers(0, 2**64 - 1), max_size=50)
 
 
@@ -139,7 +150,7 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
     metrics.calls += 1
 
     assert snapshot == {
-        "calls": 15,
+        "calls": 16,
         "completed": 2,
         "timed_out": 3,
         "retried": 4,
@@ -148,6 +159,7 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
         "captured": 7,
         "shared": 8,
         "remembered": 9,
+        "unknown": 10,
         "in_flight": 5,
         "queue_wait_count": 1,
         "queue_wait_sum_s": 0.002,
@@ -195,7 +207,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
     register_call_metrics(metrics, "enrich", registry)
 
     assert page(registry) == {
-        "async_calls_total{enrich}": 15,
+        "async_calls_total{enrich}": 16,
         "async_completed_total{enrich}": 2,
         "async_timed_out_total{enrich}": 3,
         "async_retried_total{enrich}": 4,
@@ -204,6 +216,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
         "async_captured_total{enrich}": 7,
         "async_shared_total{enrich}": 8,
         "async_remembered_total{enrich}": 9,
+        "async_unknown_total{enrich}": 10,
         "async_in_flight{enrich}": 5,
         "async_queue_wait_seconds_count{enrich}": 1,
         "async_queue_wait_seconds_sum{enrich}": 0.002,
