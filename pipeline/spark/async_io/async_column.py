@@ -211,11 +211,7 @@ def _user_function(
 ) -> Any:
     """A function of columns that Spark knows, and the packages that it needs on the session's executors."""
     name = name_of(function)
-    if not hasattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF"):
-        raise AsyncIOError(
-            f"async_column({name}) needs PySpark 4.1 or newer, and this is {pyspark.__version__}, whose columns of "
-            "functions go through pandas, which changes integers and times. Use ordered_wait with keep_input=True."
-        )
+    _require_arrow_functions(name)
     key = _key_function(function, names, dedupe_by)
     options = AsyncOptions(**times_in_ms(timeout, deadline), dedupe_by=key, **more)
     if options.cache is not None:
@@ -256,6 +252,14 @@ def _user_function(
         PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
         deterministic=False,
     )
+
+
+def _require_arrow_functions(name: str) -> None:
+    if not hasattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF"):
+        raise AsyncIOError(
+            f"async_column({name}) needs PySpark 4.1 or newer, and this is {pyspark.__version__}, whose columns of "
+            "functions go through pandas, which changes integers and times. Use ordered_wait with keep_input=True."
+        )
 
 
 def _active_session(remote: bool) -> SparkSession:
