@@ -89,7 +89,7 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, aiohttp.ClientConnectionError | TimeoutError)
 
 
-def with_users(orders: DataFrame, url: str, calls_per_s: float, tasks: int, metrics: Observation) -> DataFrame:
+def with_users(orders: DataFrame, url: str, calls_per_s: float, metrics: Observation) -> DataFrame:
     """The orders with their users, in any order; a failed one has an `error` with the order as its `input`."""
     return unordered_wait(
         orders,
@@ -100,8 +100,7 @@ def with_users(orders: DataFrame, url: str, calls_per_s: float, tasks: int, metr
         retry=RetryStrategy.exponential_backoff(
             5, initial_delay_ms=50, max_delay_ms=2000, multiplier=2.0, jitter=0.3, retry_on_exception=is_passing
         ),
-        # A limit holds per worker: divide a limit of the whole job by the number of concurrent tasks.
-        rate_limit=RateLimit(calls_per_s).split(tasks),
+        rate_limit=RateLimit(calls_per_s),  # of the whole job; each task gets its share
         on_error="capture",
         metrics=metrics,
         idle_timeout=5,  # seconds for which a worker keeps its session for another task
@@ -217,7 +216,7 @@ def run(arguments: argparse.Namespace, output: Path, spark: SparkSession) -> Non
     service = UserService(arguments.service_rate, arguments.latency_ms / 1000, arguments.fails_every)
     with service.serving():
         orders = make_orders(spark, arguments.rows, arguments.tasks)
-        answered = with_users(orders, service.url, arguments.rate, arguments.tasks, observation)
+        answered = with_users(orders, service.url, arguments.rate, observation)
         # Written once and then read back, because each action on `answered` would repeat all calls.
         answered.write.mode("overwrite").parquet(str(output))
     print(format_call_metrics({"find user": call_metrics(observation)}))

@@ -103,6 +103,12 @@ ASYNC_TARGETS = (
     Target("ordered : asyncio.gather of 100 at a time", "async.ordered", "async.gather", None),
     Target("ordered : asyncio.gather with a semaphore", "async.ordered", "async.semaphore", None),
     Target("ordered : Spark's arrow.concurrency.level", "async.ordered", "async.level", None),
+    Target("429 service, adaptive: time : ideal", "async.limits.adaptive-time", None, 1.3, at_most=True),
+    Target("    calls refused", "async.limits.adaptive-refused", None, 0.05, at_most=True, unit="%"),
+    Target("    a limit that changes: time : ideal", "async.limits.adaptive-changing-time", None, 1.3, at_most=True),
+    Target("    calls refused", "async.limits.adaptive-changing-refused", None, 0.05, at_most=True, unit="%"),
+    Target("    RetryAfter alone: time : ideal", "async.limits.plain-time", None, None, at_most=True),
+    Target("    calls refused", "async.limits.plain-refused", None, None, at_most=True, unit="%"),
     *(
         Target(f"{name}, {ms} ms, {action}: calls beyond", f"async-look.{mode}.{key}.{ms}.beyond", None, 200, True, "")
         for mode, name in (("unordered", "unordered_wait"), ("ordered", "ordered_wait"), ("column", "async_column"))
@@ -111,10 +117,6 @@ ASYNC_TARGETS = (
     ),
     Target("unordered, 10 ms, take(5): calls 2 s later", "async-look.unordered.take.10.later", None, 0, True, ""),
     Target("    the same, 2000 ms", "async-look.unordered.take.2000.later", None, 0, True, ""),
-    Target("a service of 429s, adaptive: time : ideal", "async-limited.adaptive-time", None, 1.3, at_most=True),
-    Target("    calls refused", "async-limited.adaptive-refused", None, 0.05, at_most=True, unit="%"),
-    Target("    RetryAfter alone: time : ideal", "async-limited.retry-after-time", None, None),
-    Target("    calls refused", "async-limited.retry-after-refused", None, None, unit="%"),
     Target("calls of a cached job's second run", "async-cached.second", None, 0, at_most=True, unit=""),
     Target("RSS growth from 10 % to 100 % of the rows", "async.memory.growth", None, 0.05, at_most=True, unit="%"),
 )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ def share_of_task(
     tasks = tasks_at_once(spark, df)
     share = limit.split(tasks.count)
     _log(operator, limit, share, tasks)
-    return replace(share, scope="worker")
+    return share
 
 
 def tasks_at_once(spark: SparkSession, df: DataFrame | None) -> TasksAtOnce:
@@ -139,7 +139,7 @@ def _log(
         log.warning(
             "%s: the rate limit is exceeded if executors join: their number is not known. Set "
             "spark.dynamicAllocation.maxExecutors or spark.executor.instances, or divide the limit yourself: "
-            '%s(..., scope="worker").split(tasks at once)',
+            "%s(...).split(tasks at once)",
             operator,
             type(limit).__name__,
         )

@@ -74,7 +74,7 @@ class RateLimit:
         return cost_of(self.cost, value)
 
     def split(self, workers: int) -> RateLimit:
-        """The share of each of `workers` workers in a limit for all of them together.
+        """The share of each of `workers` workers in a limit for all of them together; its scope is not "job".
 
         The burst is divided as well. Each worker can start one call at once, however small its burst.
 
@@ -83,7 +83,7 @@ class RateLimit:
         """
         check_workers(workers)
         burst = None if self.burst is None else self.burst / workers
-        return replace(self, calls_per_s=self.calls_per_s / workers, burst=burst)
+        return replace(self, calls_per_s=self.calls_per_s / workers, burst=burst, scope=share_scope(self.scope))
 
 
 class RateLimiter:
@@ -161,6 +161,11 @@ def cost_of(cost: Callable[[Any], float] | None, value: object) -> float:
     if not isinstance(amount, numbers.Real) or not 0 <= amount < math.inf:
         raise ValueError(f"cost of {value!r} is {amount!r}; it must be a number of at least 0.")
     return float(amount)
+
+
+def share_scope(scope: RateLimitScope) -> RateLimitScope:
+    """The scope of a share: what was the job's is the worker's, and is not divided again."""
+    return "worker" if scope == "job" else scope
 
 
 def check_rate(name: str, value: object) -> None:

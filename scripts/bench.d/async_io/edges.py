@@ -1,4 +1,4 @@
-"""What a demanding user meets first: a look at a few rows, a service that refuses calls, and a job that runs again.
+"""What a demanding user meets first: a look at a few rows, and a job with a cache that runs again.
 
 Each is measured once, by the service's own counts.
 """
@@ -6,7 +6,6 @@ Each is measured once, by the service's own counts.
 from __future__ import annotations
 
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -17,9 +16,6 @@ from measure import Figures, Settings
 
 ROWS_TO_LOOK_AT = 50_000
 QUIET_S = 2.0
-LIMITED_ROWS = 1_500
-RATES = (300, 150)
-"""Calls per second that the service takes for the first half of the rows, and then."""
 CACHED_ROWS = 2_000
 
 
@@ -31,13 +27,6 @@ def edges(spark: SparkWorker, settings: Settings) -> Figures:
             for action, rows in (("take", 5), ("limit", 10)):
                 figures |= _look(spark, mode, latency_ms, action, rows)
     print(f"{TASKS} tasks of {CAPACITY} calls at a time.")
-    title = f"{LIMITED_ROWS:,} rows, {RATES[0]}/s, then {RATES[1]}/s"
-    print(f"\n{title:46} {'refused':>13} {'seconds':>13} {': ideal':>13}")
-    for key, name, options in (
-        ("adaptive", 'rate_limit="adaptive"', {"rate_limit": "adaptive"}),
-        ("retry-after", "RetryAfter alone", {}),
-    ):
-        figures |= _refused(spark, key, name, settings.count(LIMITED_ROWS), **options)
     return figures | _again(spark, settings.count(CACHED_ROWS))
 
 
@@ -53,32 +42,6 @@ def _look(spark: SparkWorker, mode: str, latency_ms: int, action: str, rows: int
     print(f"{f'{name}, {latency_ms} ms, {action}({rows})':46} {calls - rows:13,} {later:13,} {took_s:13.1f}")
     key = f"async-look.{mode}.{action}.{latency_ms}"
     return {f"{key}.beyond": float(calls - rows), f"{key}.later": float(later)}
-
-
-def _refused(spark: SparkWorker, key: str, name: str, rows: int, **options: str) -> Figures:
-    """A job against a service that lowers its limit when it has answered half of the rows."""
-    ideal_s = rows / 2 / RATES[0] + rows / 2 / RATES[1]
-    spark.check("unordered-http-limited", 20)
-    time.sleep(1)
-    ask(f"rate/{RATES[0]}")
-    ask("reset")
-    is_over = threading.Event()
-
-    def lower() -> None:
-        while not is_over.wait(0.05):
-            if ask("counts")["calls"] >= rows / 2:
-                ask(f"rate/{RATES[1]}")
-                return
-
-    lowering = threading.Thread(target=lower, daemon=True)
-    lowering.start()
-    took_s = spark.took_s("unordered-http-limited", rows, **options)
-    is_over.set()
-    lowering.join()
-    counts = ask("counts")
-    refused = counts["refused"] / (counts["calls"] + counts["refused"])
-    print(f"{name:46} {refused:13.1%} {took_s:13.1f} {took_s / ideal_s:11.2f} x")
-    return {f"async-limited.{key}-time": took_s / ideal_s, f"async-limited.{key}-refused": refused}
 
 
 def _again(spark: SparkWorker, rows: int) -> Figures:

@@ -20,7 +20,7 @@ from async_io.service import CAPACITY, TASKS
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.streaming import AsyncFunction, RetryAfter
+from pipeline.streaming import AsyncFunction
 
 CONCURRENCY_LEVEL = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 
@@ -28,12 +28,12 @@ CONCURRENCY_LEVEL = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 class HttpKey(AsyncFunction[Any, Any]):
     """Takes a row of the column `id` and returns one, or, as a column, takes and returns a key."""
 
-    def __init__(self, path: str = f"price/{LATENCY_MS}", is_column: bool = False) -> None:
-        self._path, self._is_column = path, is_column
+    def __init__(self, latency_ms: int = LATENCY_MS, *, is_column: bool = False) -> None:
+        self._latency_ms, self._is_column = latency_ms, is_column
 
     async def open(self) -> None:
         self._session = _session()
-        self._url = f"{os.environ[ADDRESS_VARIABLE]}/{self._path}"
+        self._url = f"{os.environ[ADDRESS_VARIABLE]}/price/{self._latency_ms}"
 
     async def close(self) -> None:
         await self._session.close()
@@ -41,8 +41,6 @@ class HttpKey(AsyncFunction[Any, Any]):
     async def async_invoke(self, value: Any) -> Any:
         key = value if self._is_column else value[0]
         async with self._session.get(f"{self._url}/{key}") as answer:
-            if answer.status == 429:
-                raise RetryAfter(float(answer.headers["Retry-After"]))
             found = int(await answer.text())
         return found if self._is_column else [(found,)]
 

@@ -1,9 +1,7 @@
 """An HTTP service in a process of its own, which counts its calls, and what calls it.
 
     GET /price/MS/ID     ID, after MS milliseconds
-    GET /limited/ID      ID after 10 ms, or 429 beyond the rate of /rate
-    GET /rate/R          sets that rate, in calls per second
-    GET /counts          {"calls": n, "refused": n, "under_way": n}, since the last /reset
+    GET /counts          {"calls": n}, since the last /reset
     GET /reset
 
 Run as a script it prints its port and serves until its input ends.
@@ -16,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,21 +21,12 @@ from typing import Any
 
 ADDRESS_VARIABLE = "BENCH_HTTP_SERVICE"
 LATENCY_MS = 100
-LIMITED_MS = 10
-BURST_S = 0.1
-"""The rate holds over so long a time."""
-RETRY_AFTER_S = 1
 
 
 class HttpService(asyncio.Protocol):
     """One connection, with one request at a time. The counts are those of all connections."""
 
     calls = 0
-    refused = 0
-    under_way = 0
-    rate = 300.0
-    tokens = rate * BURST_S
-    filled_at = 0.0
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -51,50 +39,27 @@ class HttpService(asyncio.Protocol):
             self._handle(head.split(b" ", 2)[1].decode().strip("/").split("/"))
 
     def _handle(self, path: list[str]) -> None:
-        service = HttpService
         match path:
             case ["price", ms, key]:
                 self._answer_later(int(ms) / 1000, key)
-            case ["limited", key] if service.may_call(time.monotonic()):
-                self._answer_later(LIMITED_MS / 1000, key)
-            case ["limited", _]:
-                service.refused += 1
-                self._write("", f"429 Too Many Requests\r\nRetry-After: {RETRY_AFTER_S}")
-            case ["rate", rate]:
-                service.rate = float(rate)
-                self._write("")
             case ["counts"]:
-                counts = {"calls": service.calls, "refused": service.refused, "under_way": service.under_way}
-                self._write(json.dumps(counts))
+                self._write(json.dumps({"calls": HttpService.calls}))
             case ["reset"]:
-                service.calls = service.refused = 0
+                HttpService.calls = 0
                 self._write("")
             case _:
                 self._write("", "404 Not Found")
 
     def _answer_later(self, seconds: float, key: str) -> None:
         HttpService.calls += 1
-        HttpService.under_way += 1
         asyncio.get_running_loop().call_later(seconds, self._answer, key)
 
     def _answer(self, key: str) -> None:
-        HttpService.under_way -= 1
         self._write(key)
 
     def _write(self, body: str, status: str = "200 OK") -> None:
         if not self._transport.is_closing():
             self._transport.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-
-    @classmethod
-    def may_call(cls, now_s: float) -> bool:
-        """A bucket of BURST_S of the rate."""
-        most = cls.rate * BURST_S
-        cls.tokens = min(most, cls.tokens + (now_s - cls.filled_at) * cls.rate)
-        cls.filled_at = now_s
-        if cls.tokens < 1:
-            return False
-        cls.tokens -= 1
-        return True
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 
 from async_io.edges import edges
 from async_io.http_service import LATENCY_MS, http_service
+from async_io.limits import limits
 from async_io.memory import memory
 from async_io.service import CAPACITY, LATENCY_S, TASKS, limit, mean_tail_latency_s
 from async_io.workers import (
@@ -27,7 +28,7 @@ from async_io.workers import (
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
-PARTS = ("latency", "tail", "none", "blocking", "peers", "http", "edges", "memory")
+PARTS = ("latency", "tail", "none", "blocking", "peers", "http", "limits", "edges", "memory")
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
 
@@ -164,8 +165,10 @@ def async_io(chosen: list[str], settings: Settings) -> Figures:
         if set(chosen) - {"memory"}:
             spark = stack.enter_context(spark_worker())
             pyflink = pyflink_python() if "peers" in chosen else None
-            tables = _tables(chosen, Tables(spark, settings, pyflink))
-            figures |= _measure(RatePart(*tables), settings)
+            if tables := _tables(chosen, Tables(spark, settings, pyflink)):
+                figures |= _measure(RatePart(*tables), settings)
+            if "limits" in chosen:
+                figures |= limits(spark, settings)
             if "edges" in chosen:
                 figures |= edges(spark, settings)
     if "memory" in chosen:

@@ -161,7 +161,7 @@ class SparkMeasurements:
             from async_io.http_calls import HTTP_PEERS
 
             return HTTP_PEERS[what](frame)
-        return PEERS[what](frame) if what in PEERS else _waiting(frame, what, options)
+        return PEERS[what](frame) if what in PEERS else _waiting(frame, what, rows, options)
 
     def _input(self, rows: int) -> Any:
         """The keys from 0, in one partition for each task, made before the stage that is measured."""
@@ -181,36 +181,41 @@ class SparkMeasurements:
         return float(stage.completionTime().get().getTime() - stage.submissionTime().get().getTime()) / 1000
 
 
-def _waiting(frame: Any, what: str, options: dict[str, Any]) -> Any:
-    """The operator on Spark with a function of `async_io.service`, or with calls of the HTTP service."""
-    from pipeline.spark import async_column, ordered_wait, unordered_wait
+def _waiting(frame: Any, what: str, rows: int, options: dict[str, Any]) -> Any:
+    """The operator on Spark with a function of `async_io.service`, or with calls of one of the HTTP services.
+
+    "limited": calls of the service at `port`, with `calls_per_s`. `cache_path`: of a cache that outlives the job.
+    """
+    from pipeline.spark import SqliteResults, async_column, ordered_wait, unordered_wait
+    from pipeline.streaming import RateLimit
 
     mode, _, function = what.partition("-")
-    called = _function(function, is_column=mode == "column")
-    if (path := options.pop("cache_path", None)) is not None:
-        from pipeline.spark import SqliteResults
-
-        options["cache"] = SqliteResults(path)
+    called = _function(function, rows, mode == "column", options)
+    given = {name: value for name, value in options.items() if name not in ("port", "calls_per_s", "cache_path")}
+    if "calls_per_s" in options:
+        given["rate_limit"] = RateLimit(options["calls_per_s"])
+    if "cache_path" in options:
+        given["cache"] = SqliteResults(options["cache_path"])
     if mode == "column":
-        column = async_column(called, "id", returns="bigint", timeout=TIMEOUT_S, concurrency=CAPACITY, **options)
+        column = async_column(called, "id", returns="bigint", timeout=TIMEOUT_S, concurrency=CAPACITY, **given)
         return frame.select(column.alias("id"))
     wait = ordered_wait if mode == "ordered" else unordered_wait
-    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, concurrency=CAPACITY, **options)
+    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, concurrency=CAPACITY, **given)
 
 
-def _function(name: str, is_column: bool) -> Any:
-    if not name.startswith("http"):
-        from async_io import service
-
-        return getattr(service, name)
-    from async_io.http_calls import HttpKey
-
+def _function(name: str, rows: int, is_column: bool, options: dict[str, Any]) -> Any:
     match name.split("-"):
-        case ["http", "limited"]:
-            return HttpKey("limited", is_column)
-        case ["http", latency_ms]:
-            return HttpKey(f"price/{latency_ms}", is_column)
-    return HttpKey(is_column=is_column)
+        case ["limited"]:
+            from async_io.limited_client import LimitedCalls
+
+            return LimitedCalls(options["port"], rows)
+        case ["http", *latency_ms]:
+            from async_io.http_calls import HttpKey
+
+            return HttpKey(*map(int, latency_ms), is_column=is_column)
+    from async_io import service
+
+    return getattr(service, name)
 
 
 def _requests() -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pipeline.streaming.calls.rate_limit import (
     check_rate,
     check_workers,
     cost_of,
+    share_scope,
 )
 
 ADAPTIVE: Final = "adaptive"
@@ -51,14 +52,18 @@ class AdaptiveRateLimit:
         return cost_of(self.cost, value)
 
     def split(self, workers: int) -> AdaptiveRateLimit:
-        """The share of each of `workers` workers: of the rate of the first calls, and of the bound.
+        """The share of each of `workers` workers, of the rate at first and of the bound; its scope is not "job".
 
         Raises:
             ValueError: `workers` is not a whole number of at least 1.
         """
         check_workers(workers)
-        most = None if self.max_calls_per_s is None else self.max_calls_per_s / workers
-        return replace(self, initial_calls_per_s=self.initial_calls_per_s / workers, max_calls_per_s=most)
+        return replace(
+            self,
+            initial_calls_per_s=self.initial_calls_per_s / workers,
+            max_calls_per_s=None if self.max_calls_per_s is None else self.max_calls_per_s / workers,
+            scope=share_scope(self.scope),
+        )
 
 
 class AdaptiveRateLimiter(LearnedRate):

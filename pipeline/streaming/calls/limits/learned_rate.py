@@ -32,6 +32,9 @@ _GROWTH_CALLS: Final = 3
 _GROWTH_CALL_TIMES: Final = 6
 """... and in so many call times: more calls than are under way have been answered."""
 _LEAST_CUT: Final = 0.85
+_NEXT_CUT: Final = 0.7
+_NEXT_CUT_CALLS: Final = 10
+"""Fewer accepted calls since the last cut: the limit has fallen far, or the rate has grown far beyond it."""
 _DEEPEST_CUT: Final = 0.5
 """Of what was accepted in the last second."""
 _EXPECTED_CALLS: Final = 10
@@ -120,6 +123,8 @@ class LearnedRate:
         self._rate_before = 0.0  # guarded by _lock
         self._accepted_before = 0.0  # per second; guarded by _lock
         self._seen = [0, 0]  # accepted, refused: of the calls started between those two times; guarded by _lock
+        self._most_kept = _LEAST_CUT  # of the rate; guarded by _lock
+        self._since_cut = 0  # accepted calls started after it; guarded by _lock
         # The latest pause.
         self._paused_until_ms = -math.inf  # written under _lock, read without it: one reference
         self._settled_ms = -math.inf  # when the calls under way should have been answered; guarded by _lock
@@ -158,6 +163,7 @@ class LearnedRate:
             self._owed = max(0.0, self._owed - cost)
             if sent_ms > self._cut_ms:
                 self._refused_tests = 0
+                self._since_cut += 1
             elif sent_ms > self._refused_sent_ms:
                 self._seen[0] += 1
                 self._cut(now_ms)
@@ -223,6 +229,8 @@ class LearnedRate:
         self._cut_ms, self._refused_sent_ms = now_ms, sent_ms
         self._rate_before, self._accepted_before = self._rate, self._accepted.per_s(now_ms)
         self._seen = [0, 1]
+        self._most_kept = _LEAST_CUT if self._since_cut >= _NEXT_CUT_CALLS else _NEXT_CUT
+        self._since_cut = 0
         self._is_searching, self._has_found = False, True
         self._cut(now_ms)
         self._owe(_CALLS_PER_REFUSAL * self._unit)
@@ -241,7 +249,7 @@ class LearnedRate:
         accepted, refused = self._seen
         share = (accepted + _EXPECTED_CALLS * _EXPECTED_SHARE) / (accepted + refused + _EXPECTED_CALLS)
         in_a_second = min(self._accepted_before, self._rate_before)
-        rate = min(_LEAST_CUT * self._rate_before, 0.95 * max(share * self._rate_before, in_a_second))
+        rate = min(self._most_kept * self._rate_before, 0.95 * max(share * self._rate_before, in_a_second))
         self._set_rate(max(rate, _DEEPEST_CUT * in_a_second), 0.9 * in_a_second)
         self._empty_burst(now_ms)
 

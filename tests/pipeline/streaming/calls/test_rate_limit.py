@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 
 WAIT_S = 10.0
@@ -63,6 +64,11 @@ def test_a_limit_is_divided_among_workers() -> None:
 
     assert (part.calls_per_s, part.burst_calls, part.cost, part.scope) == (25, 5, len, "task")
     assert limit.split(1) == limit
+
+
+def test_a_share_of_the_job_s_limit_is_not_divided_again() -> None:
+    assert RateLimit(100).split(4).scope == "worker"
+    assert AdaptiveRateLimit(100, 1000).split(4) == AdaptiveRateLimit(25, 250, scope="worker")
 
 
 def test_a_burst_that_was_not_given_is_chosen_for_the_part() -> None:
