@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.spark.async_io.async_column import async_column, register_async
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+    from pipeline.spark.async_io.column.async_column import async_column, register_async
     from pipeline.spark.async_io.lookup_join import lookup_join
     from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
     from pipeline.spark.errors import ExecutorError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
 
 _MODULES = {
-    "async_io.async_column": ("async_column", "register_async"),
+    "async_io.column.async_column": ("async_column", "register_async"),
     "async_io.async_wait": ("ordered_wait", "unordered_wait"),
     "result_caches": ("PostgresResults", "SqliteResults"),
     "call_metrics": ("CallMetricsListener", "format_call_metrics"),

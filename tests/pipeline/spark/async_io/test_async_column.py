@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
-from pipeline.spark.async_io.async_column import async_column, register_async
+from pipeline.spark.async_io.column.async_column import async_column, register_async
 from pipeline.spark.errors import AsyncIOError, ResultTypeError
 from pipeline.spark.failures import task_failure
 from pipeline.streaming.calls.functions import AsyncFunction

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
-from pipeline.spark.async_io.async_column import async_column, register_async
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+from pipeline.spark.async_io.column.async_column import async_column, register_async
 from pipeline.spark.call_metrics import CallMetricsListener, call_metrics
 from pipeline.spark.failures import task_failure
 from pipeline.streaming.calls.functions import AsyncFunction

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.spark.async_io.column_arguments import NullsAside, read_arguments
+from pipeline.spark.async_io.column.arguments import NullsAside, read_arguments
 
 
 def test_one_array_and_several_arrays_are_rows_of_tuples() -> None:

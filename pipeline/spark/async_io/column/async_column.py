@@ -30,8 +30,8 @@ from pyspark.sql.utils import is_remote
 from pyspark.util import PythonEvalType
 
 from pipeline.spark.async_io.async_wait import AsyncWaitTask, require_picklable
-from pipeline.spark.async_io.column_arguments import Arguments, NullsAside, read_arguments
-from pipeline.spark.async_io.column_calls import (
+from pipeline.spark.async_io.column.arguments import Arguments, NullsAside, read_arguments
+from pipeline.spark.async_io.column.calls import (
     RESULT,
     AnyColumnFunction,
     column_function,

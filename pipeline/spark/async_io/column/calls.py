@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.column_arguments import Arguments
+from pipeline.spark.async_io.column.arguments import Arguments
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.calls.functions import (
     AsyncFunction,
