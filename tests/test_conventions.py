@@ -75,9 +75,10 @@ LAYERS: Layers = (
             "pipeline.streaming.elements",
             "pipeline.streaming.errors",
             "pipeline.streaming.number_checks",
-        )
+        ),
+        "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log"),
     },
-    {"calls": ("pipeline.streaming.calls", "pipeline.streaming.options")},
+    {"calls": ("pipeline.streaming.calls", "pipeline.streaming.cache", "pipeline.streaming.options")},
     {"stream tasks": ("pipeline.streaming.task",)},
     {"streaming": ("pipeline.streaming",)},
     {
@@ -89,7 +90,16 @@ LAYERS: Layers = (
     {
         "Spark's sessions, errors and metrics": tuple(
             f"pipeline.spark.{name}"
-            for name in ("session", "errors", "failures", "call_metrics", "histogram_shares", "shipping", "executors")
+            for name in (
+                "session",
+                "errors",
+                "failures",
+                "call_metrics",
+                "histogram_shares",
+                "result_caches",
+                "shipping",
+                "executors",
+            )
         )
     },
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},

@@ -45,6 +45,7 @@ _COUNTERS: Final = (
     "captured",
     "shared",
     "remembered",
+    "unknown",
     "lost_attempts",
 )
 _HISTOGRAMS: Final = ("queue_wait", "limit_wait", "call_time")

@@ -1,5 +1,9 @@
 """Stream processing on the mailbox, independent of any engine: stream tasks, and Async I/O after Flink's."""
 
+from pipeline.streaming.cache.postgresql import PostgresResults
+from pipeline.streaming.cache.results import ResultCache
+from pipeline.streaming.cache.sqlite import SqliteResults
+from pipeline.streaming.cache.store import UnknownCall
 from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
 from pipeline.streaming.calls.element_queues import (
     OrderedStreamElementQueue,
@@ -23,10 +27,13 @@ from pipeline.streaming.errors import (
     CheckpointError,
     ForkedWaitError,
     InputClosedError,
+    ResultCacheAwayError,
+    ResultCacheError,
     RetryAfter,
     SourceInterruptedError,
     StreamingError,
     TaskCancelledError,
+    UnknownOutcomeError,
 )
 from pipeline.streaming.options import AsyncOptions
 from pipeline.streaming.task.checkpoints import (
@@ -76,10 +83,14 @@ __all__ = [
     "OperatorFactory",
     "OrderedStreamElementQueue",
     "PickleSerializer",
+    "PostgresResults",
     "QueueInput",
     "RateLimit",
     "RateLimiter",
     "Recovery",
+    "ResultCache",
+    "ResultCacheAwayError",
+    "ResultCacheError",
     "ResultFuture",
     "RetryAfter",
     "RetryStrategy",
@@ -87,6 +98,7 @@ __all__ = [
     "SourceContext",
     "SourceInterruptedError",
     "SourceStreamTask",
+    "SqliteResults",
     "StreamElement",
     "StreamElementQueue",
     "StreamOperator",
@@ -97,6 +109,8 @@ __all__ = [
     "StreamingError",
     "TaskCancelledError",
     "TaskState",
+    "UnknownCall",
+    "UnknownOutcomeError",
     "UnorderedStreamElementQueue",
     "WaitSettings",
     "Watermark",

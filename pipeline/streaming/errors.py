@@ -8,8 +8,11 @@
           DamagedCheckpointError  the disk, or a program that changed the file
         ForkedWaitError           user: an iterator of results was used in a forked child
         InputClosedError          user: a producer comes too late
+        ResultCacheError          the file, the database or its settings: a cache of results cannot be used
+          ResultCacheAwayError    service: the cache's database does not answer now
         SourceInterruptedError    no fault: stops a source whose task is over
         TaskCancelledError        no fault: the task was cancelled
+        UnknownOutcomeError       no fault: a call was under way when its process ended, and is not made again
 
 A RetryAfter is not among them: a user's function raises it to say when the service accepts calls again.
 """
@@ -132,12 +135,39 @@ class InputClosedError(StreamingError):
     """A producer put an element into an input that was ended, or whose task is over."""
 
 
+class ResultCacheError(StreamingError):
+    """A cache of results cannot be used: its file, its database or its settings are at fault. One line, no password."""
+
+
+class ResultCacheAwayError(ResultCacheError):
+    """The database of a cache cannot be reached, is locked, or went away. Worth a retry."""
+
+
 class SourceInterruptedError(StreamingError):
     """The task of a source is over: the source's `run` must end; it need not handle this error."""
 
 
 class TaskCancelledError(StreamingError):
     """A task was cancelled before it had processed all of its input."""
+
+
+class UnknownOutcomeError(StreamingError):
+    """A call was under way when its process ended or gave it up, so that the service may have done its work.
+
+    With `on_unknown="capture"` a cache does not make it again. `began_at`: Unix seconds.
+    """
+
+    def __init__(self, key: str, began_at: float) -> None:
+        self.key = key
+        self.began_at = began_at
+        super().__init__(key, began_at)
+
+    def __str__(self) -> str:
+        began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.began_at))
+        return (
+            f"the call for the key {self.key}, begun at {began}, was cut off, so its outcome is unknown. Ask the "
+            "service what it did; then call the cache's forget_unknown(), and the call is made again."
+        )
 
 
 class RetryAfter(Exception):

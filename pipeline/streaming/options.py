@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
 
+from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
@@ -67,6 +68,8 @@ class AsyncOptions:
         The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
     `combine`: (value, results) -> results, called on the mailbox thread when a record completes, to make results shared
         by a key the record's own. It also gets captured errors and the results of a timeout.
+    `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job: a call is made only if it has no
+        valid result for the record's key. Records of equal keys share a call, as by `dedupe_by`.
     `pool_size`: threads that call a blocking function; None: `concurrency` where that is given, else 32.
     `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it is full, when its first member has waited
         `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100,
@@ -91,6 +94,7 @@ class AsyncOptions:
     remember: int = 0
     remember_ms: int | None = None
     combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None
+    cache: ResultCache | None = None
     pool_size: int | None = None
     max_batch_size: int | None = None
     linger_ms: int | None = None
@@ -163,6 +167,8 @@ class AsyncOptions:
                 f"rate_limit is {self.rate_limit!r}; give a RateLimit, such as RateLimit(calls_per_s=100), "
                 f'or "{ADAPTIVE}"'
             )
+        if not isinstance(self.cache, ResultCache | None):
+            raise TypeError(f"cache is {self.cache!r}; give a SqliteResults(path) or a PostgresResults(dsn)")
         for name in ("dead_letter", "dedupe_by", "combine"):
             if (function := getattr(self, name)) is not None and not callable(function):
                 raise TypeError(f"{name} is {function!r}; give a function")
@@ -185,6 +191,7 @@ class WaitOptions(CallOptions, total=False):
 
     remember: int
     remember_ms: int | None
+    cache: ResultCache | None
     pool_size: int | None
 
 

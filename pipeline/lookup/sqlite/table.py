@@ -11,6 +11,7 @@ import datetime
 import functools
 import itertools
 import logging
+import os
 import re
 import sqlite3
 import threading
@@ -83,10 +84,12 @@ class SqliteTable:
         """A new read-only connection, for one thread at a time. Blocks.
 
         Raises:
-            LookupTableError: the file does not exist. TableUnavailableError: it cannot be opened now.
+            LookupTableError: the file does not exist, or may not be read. TableUnavailableError: it cannot be opened.
         """
         if not self._path.is_file():
             raise LookupTableError(f"{self.name}: the file does not exist.")
+        if not os.access(self._path, os.R_OK):
+            raise LookupTableError(f"{self.name}: this user may not read the file.")
         with _translated_errors(self.name):
             return sqlite3.connect(
                 f"{self._path.as_uri()}?mode=ro",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,14 +39,15 @@ from pipeline.spark.async_io.rows import read_rows, require_distinct, require_su
 from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
 from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
-from pipeline.spark.failures import open_failure, raise_in_worker, row_failure
+from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
+from pipeline.spark.result_caches import check_cache, with_cache
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.calls.room import PER_CALL
-from pipeline.streaming.errors import AsyncOperatorError, CapturedError
+from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
 from pipeline.streaming.pace import Pace, ReaderGoneError
@@ -178,7 +179,7 @@ def _wait(
         raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
     time_zone(task.time_zone)
     require_distinct(columns.task_schema())
-    _require_picklable(task)
+    require_picklable(task.operator, task)
     share = share_of_task(options.rate_limit, df.sparkSession, df, task.operator)
     task = replace(task, options=replace(options, rate_limit=share))
 
@@ -232,16 +233,17 @@ def _check(df: DataFrame, task: AsyncWaitTask) -> None:
             f"the schema of the results has a column {clashes[0]}; rename it, or choose another error_column"
         )
     require_number("idle_timeout", task.idle_s, least=0)
+    check_cache(df, task.options.cache, task.function)
     host_for(task.function, task.options)
 
 
-def _require_picklable(task: AsyncWaitTask) -> None:
+def require_picklable(operator: str, task: Any) -> None:
     """Spark would also fail, but without naming the operator, and with Spark Connect only at the first action."""
     try:
         cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TypeError(
-            f"{task.operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
+            f"{operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
             "Create connections, locks and the like in open(), and do not refer to the SparkSession."
         ) from error
 
@@ -289,6 +291,12 @@ class AsyncWaitTask:
         Raises:
             ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
         """
+        return self.run_rows(read_rows(self.columns.input_schema, batches), hosts, output)
+
+    def run_rows(
+        self, rows: Iterable[Sequence[Any]], hosts: WorkerHosts, output: WorkerOutput | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """As `run`, over rows that are read already, or are no rows of a DataFrame."""
         zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
         options = checked_options(self.options, check)
@@ -298,8 +306,7 @@ class AsyncWaitTask:
         metrics.lost_attempts = _earlier_attempts()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
-        rows = read_rows(self.columns.input_schema, batches)
-        with hosts.lease(self.key, partial(self._open_host, check), self.idle_s) as host:
+        with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
             pace = None if output is None else _pace(options, host, output)
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
@@ -315,14 +322,18 @@ class AsyncWaitTask:
                         if output is not None and pace is not None:
                             output.flush()
                             pace.has_sent(batch.num_rows)
+                    if host.result_session is not None:
+                        host.result_session.flush()
                 except AsyncOperatorError as error:
                     raise_in_worker(row_failure(self.operator, error))
+                except ResultCacheError as error:
+                    raise_in_worker(cache_failure(self.operator, error))
             if self.columns.has_metrics:
                 yield writer.metrics_batch(report.take(is_last=True))
 
-    def _open_host(self, check: Check) -> CallHost:
+    def _open_host(self, check: Check, options: AsyncOptions) -> CallHost:
         function = checked_function(self.function, check, self.options.retry, none_is_row=self.none_is_row)
-        options = self.options
+        function = with_cache(options.cache, self.function, function, options.enabled_retry, self.result_schema)
         host = make_host(function, pool_size=options.threads, max_calls=options.most_calls, name=name_of(self.function))
         try:
             host.start()

@@ -87,7 +87,16 @@ def schema_from(kind: Any) -> T.StructType:
     Raises:
         ResultTypeError: the type has no counterpart in Spark.
     """
-    return _named(getattr(kind, "__qualname__", str(kind)), lambda: _value_type(kind)).schema()
+    return type_from(kind).schema()
+
+
+def type_from(kind: Any) -> ResultType:
+    """What one result of that type is; a list is an array.
+
+    Raises:
+        ResultTypeError: the type has no counterpart in Spark.
+    """
+    return _named(getattr(kind, "__qualname__", str(kind)), lambda: _value_type(kind))
 
 
 def accepts_none(function: AnyFunction[Any, Any]) -> bool:

@@ -45,6 +45,7 @@ _SIMPLE: dict[type[T.DataType], pa.DataType] = {
 # Spark 4.0 has no type for the time of day.
 TIME_TYPE: type[Any] | None = getattr(T, "TimeType", None)
 _VARIANT_FIELDS = ("value", "metadata")
+_VARIANT_METADATA = {b"variant": b"true"}
 _UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH = dt.datetime(1970, 1, 1)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d))?(?::?(\d\d))?")
@@ -66,7 +67,7 @@ def arrow_type(data_type: T.DataType) -> pa.DataType | None:
     if isinstance(data_type, T.VariantType):
         # Spark recognizes a variant by this metadata; without it, the type is a struct of two binaries.
         first, second = (pa.field(name, pa.binary(), nullable=False) for name in _VARIANT_FIELDS)
-        return pa.struct([first, second.with_metadata({"variant": "true"})])
+        return pa.struct([first, second.with_metadata(_VARIANT_METADATA)])
     if isinstance(data_type, T.UserDefinedType):
         return arrow_type(data_type.sqlType())
     if TIME_TYPE is not None and isinstance(data_type, TIME_TYPE):
@@ -168,6 +169,26 @@ def _field(row: Row, key: Any) -> Any:
     return tuple.__getitem__(row, key)
 
 
+def reader_of(kind: pa.DataType) -> Reader:
+    """A reader of arrays of an Arrow type that Spark made, for when Spark's own type is not known.
+
+    A user-defined type is read as the type that it is stored as.
+    """
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        if any(field.metadata == _VARIANT_METADATA for field in fields):
+            return _read_variants
+        return _structs_reader([field.name for field in fields], [reader_of(field.type) for field in fields])
+    if pa.types.is_list(kind):
+        element = reader_of(kind.value_type)
+        return _read_plain if element is _read_plain else partial(_read_lists, element)
+    if pa.types.is_map(kind):
+        return partial(_read_maps, reader_of(kind.key_type), reader_of(kind.item_type))
+    if pa.types.is_timestamp(kind):
+        return _read_local_timestamps if kind.tz is None else _read_timestamps
+    return _read_plain
+
+
 def _reader(data_type: T.DataType) -> Reader:
     if isinstance(data_type, T.StructType):
         return _struct_reader(data_type)
@@ -218,8 +239,11 @@ def _read_user_defined(data_type: Any, reader: Reader, array: Any) -> list[Any]:
 
 
 def _struct_reader(struct: T.StructType) -> Reader:
-    readers = [_reader(field.dataType) for field in struct.fields]
-    make_row = row_maker(struct.names)
+    return _structs_reader(struct.names, [_reader(field.dataType) for field in struct.fields])
+
+
+def _structs_reader(names: list[str], readers: list[Reader]) -> Reader:
+    make_row = row_maker(names)
 
     def read_structs(array: Any) -> list[Any]:
         if not readers:

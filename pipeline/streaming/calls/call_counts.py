@@ -24,7 +24,8 @@ _COUNTERS = {
     "dropped": "Failed records that were dropped.",
     "captured": "Failed records whose error was captured as data.",
     "shared": "Records that joined the call of another record.",
-    "remembered": "Records answered with remembered results.",
+    "remembered": "Records answered with remembered results, or from a cache of results.",
+    "unknown": "Records whose call was cut off in an earlier job or attempt, as their cache says.",
     "lost_attempts": "Spark's task attempts whose counts are missing: they failed, were killed or ended early.",
 }
 
@@ -59,6 +60,7 @@ class CallMetrics:
         self.captured = 0  # mailbox thread: records
         self.shared = 0  # mailbox thread: records
         self.remembered = 0  # mailbox thread: records
+        self.unknown = 0  # mailbox thread: records
         self.lost_attempts = 0  # mailbox thread: attempts of Spark tasks, whose calls are in no other count
         self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
         # Mailbox thread: from when an attempt was due to its start, if the operator's own limits (rate, concurrency,

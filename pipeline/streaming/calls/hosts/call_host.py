@@ -19,6 +19,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
+from pipeline.streaming.cache.session import ResultSession
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
@@ -88,6 +89,8 @@ class CallHost(ABC):
         self.function = function  # never changes
         self.name = name  # never changes
         self.is_batch = is_batch_function(function)  # never changes
+        self.result_session: ResultSession | None = getattr(function, "result_session", None)  # never changes
+        """The cache through which the function's calls go, if they do."""
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._is_forked = False  # this process is a child of the one that made the host; written at the fork
         # Of the scopes "job" and "worker"; any thread, setdefault is atomic.

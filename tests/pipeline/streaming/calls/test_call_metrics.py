@@ -24,6 +24,7 @@ COUNTERS = (
     "captured",
     "shared",
     "remembered",
+    "unknown",
     "lost_attempts",
 )
 
@@ -87,7 +88,8 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
         "captured": 7,
         "shared": 8,
         "remembered": 9,
-        "lost_attempts": 10,
+        "unknown": 10,
+        "lost_attempts": 11,
         "in_flight": 5,
         "queue_wait_count": 1,
         "queue_wait_sum_s": 0.002,
@@ -147,7 +149,8 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
         "async_captured_total{enrich}": 7,
         "async_shared_total{enrich}": 8,
         "async_remembered_total{enrich}": 9,
-        "async_lost_attempts_total{enrich}": 10,
+        "async_unknown_total{enrich}": 10,
+        "async_lost_attempts_total{enrich}": 11,
         "async_in_flight{enrich}": 5,
         "async_queue_wait_seconds_count{enrich}": 1,
         "async_queue_wait_seconds_sum{enrich}": 0.002,
