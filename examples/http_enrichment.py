@@ -57,7 +57,7 @@ class FindUser(AsyncFunction[Row, Row]):
         self._session: aiohttp.ClientSession
 
     async def open(self) -> None:
-        # No limit on connections, because `capacity` is one. `timeout` ends a call that hangs.
+        # No limit on connections, because `concurrency` is one. `timeout` ends a call that hangs.
         self._session = aiohttp.ClientSession(self._url, connector=aiohttp.TCPConnector(limit=0))
 
     async def close(self) -> None:
@@ -95,8 +95,8 @@ def with_users(orders: DataFrame, url: str, calls_per_s: float, tasks: int, metr
         orders,
         FindUser(url),
         RESULT,
-        timeout=TIMEOUT_S,  # for a row, including all attempts and pauses
-        capacity=50,  # rows under way in each task
+        timeout=TIMEOUT_S,  # for a row, from its first call, including all attempts and pauses
+        concurrency=50,  # calls under way in each task
         retry=RetryStrategy.exponential_backoff(
             5, initial_delay_ms=50, max_delay_ms=2000, multiplier=2.0, jitter=0.3, retry_on_exception=is_passing
         ),

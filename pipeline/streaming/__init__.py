@@ -14,6 +14,7 @@ from pipeline.streaming.calls.element_queues import (
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
@@ -21,6 +22,7 @@ from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import (
     AsyncOperatorError,
     AsyncTimeoutError,
+    CallTimes,
     CapturedError,
     CheckpointError,
     ForkedWaitError,
@@ -56,6 +58,8 @@ from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, 
 
 __all__ = [
     "MAX_WATERMARK",
+    "AdaptiveRateLimit",
+    "AdaptiveRateLimiter",
     "AsyncFunction",
     "AsyncOperatorError",
     "AsyncOptions",
@@ -64,6 +68,7 @@ __all__ = [
     "AvailabilityProvider",
     "CallHost",
     "CallMetrics",
+    "CallTimes",
     "CapturedError",
     "Checkpoint",
     "CheckpointError",

@@ -16,6 +16,7 @@ from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
 
 from pipeline.streaming.cache.results import ResultCache
+from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
@@ -23,6 +24,7 @@ from pipeline.streaming.number_checks import require_number
 
 OutputMode: TypeAlias = Literal["ordered", "unordered"]
 OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
+RateLimitOption: TypeAlias = RateLimit | RateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | Literal["adaptive"]
 DeadLetter: TypeAlias = Callable[[CapturedError], Any]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -61,8 +63,9 @@ class AsyncOptions:
     `on_error`: what happens to a record whose call has failed for good. "fail" fails the task, "drop" counts it,
         "capture" emits a CapturedError in its place, or passes it to `dead_letter` at once if that is given. A callable
         gets the CapturedError and returns results to emit, as a function does.
-    `rate_limit`: a RateLimit covers the operator, or with scope "worker" all that share its host; a RateLimiter covers
-        all that share the limiter.
+    `rate_limit`: how many calls may start in a given time: a RateLimit; or "adaptive" or an AdaptiveRateLimit, which
+        find out how many the service accepts. They cover all operators that share the host, or with scope "task" this
+        one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
     `dedupe_by`: value -> key. While a call for a key is under way, other records of the key wait for its outcome.
         The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
     `combine`: (value, results) -> results, called on the mailbox thread when a record completes, to make results shared
@@ -87,7 +90,7 @@ class AsyncOptions:
     retries_at_end: bool = False
     on_error: OnError = "fail"
     dead_letter: DeadLetter | None = None
-    rate_limit: RateLimit | RateLimiter | None = None
+    rate_limit: RateLimitOption | None = None
     concurrency: int | None = None
     dedupe_by: Callable[[Any], Any] | None = None
     remember: int = 0
@@ -162,8 +165,12 @@ class AsyncOptions:
     def _check_kinds(self) -> None:
         if not isinstance(self.retry, RetryStrategy | None):
             raise TypeError(f"retry is {self.retry!r}; give a RetryStrategy, such as RetryStrategy.fixed_delay(3, 100)")
-        if not isinstance(self.rate_limit, RateLimit | RateLimiter | None):
-            raise TypeError(f"rate_limit is {self.rate_limit!r}; give a RateLimit, such as RateLimit(calls_per_s=100)")
+        limits = RateLimit | RateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | None
+        if not isinstance(self.rate_limit, limits) and self.rate_limit != ADAPTIVE:
+            raise TypeError(
+                f"rate_limit is {self.rate_limit!r}; give a RateLimit, such as RateLimit(calls_per_s=100), "
+                f'or "{ADAPTIVE}"'
+            )
         if not isinstance(self.cache, ResultCache | None):
             raise TypeError(f"cache is {self.cache!r}; give a SqliteResults(path) or a PostgresResults(dsn)")
         for name in ("dead_letter", "dedupe_by", "combine"):
@@ -177,7 +184,7 @@ class CallOptions(TypedDict, total=False):
     capacity: int | None
     retry: RetryStrategy | None
     on_error: OnError
-    rate_limit: RateLimit | RateLimiter | None
+    rate_limit: RateLimitOption | None
     concurrency: int | None
     max_batch_size: int | None
     linger_ms: int | None

@@ -1,20 +1,16 @@
 """Async I/O over any iterable: `ordered_wait` and `unordered_wait`.
 
 Threads: the caller's thread reads the input and hands out results, both of which may block. Meanwhile a task thread
-runs the operator, and the function's calls have a host of their own. The two threads exchange chunks of values one way,
-results the other. Each side appends to one deque and pops from the other. A side that finds nothing sleeps until it is
-woken: the caller by a Wakeup, the mailbox thread by the futures of its input and output.
+runs the operator, and the function's calls have a host of their own. `exchange` holds what the two threads share.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import queue
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack
 
@@ -22,13 +18,14 @@ from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
-from pipeline.streaming.elements import StreamElement, StreamRecord
+from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.errors import ForkedWaitError, describe
+from pipeline.streaming.exchange import ChunkInput, ResultOutput, Wakeup
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options, times_in_ms
-from pipeline.streaming.task.inputs import AVAILABLE, END, MORE, NOTHING, ElementOutput, InputStatus
+from pipeline.streaming.pace import Pace
 from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput, async_wait_operator
+from pipeline.streaming.task.task_chain import OperatorContext, OperatorFactory, StreamOperator, async_wait_operator
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -98,17 +95,23 @@ def wait_in_chunks(
     *,
     max_chunk: int = 1000,
     metrics: CallMetrics | None = None,
+    pace: Pace | None = None,
 ) -> Iterator[list[Out]]:
     """Process values and yield results in chunks, as Spark tasks do.
 
     `chunks` is read one ahead on the caller's thread; calls continue across chunk boundaries. Each list yielded has
     `max_chunk` results, except the last: a shorter one waits for more, even while `chunks` blocks.
 
+    `pace`: no more values are taken in than it allows. The lists have at most `max_chunk` results, and none when the
+    caller is only to ask `pace` what to send.
+
     Raises:
-        AsyncOperatorError: as `ordered_wait`.
+        AsyncOperatorError: as `ordered_wait`. ReaderGoneError: `pace` says that the reader of the results has ended.
     """
     require_number("max_chunk", max_chunk, least=1, whole=True)
     make = _operator(function, settings, metrics)
+    if pace is not None:
+        return _PacedRun[In, Out](make, pace, max_chunk).results(chunks)
     run: _Run[In, Out] = _Run(make, chunks_ahead=1, notify_at=max_chunk, max_chunk=max_chunk)
     return run.results(chunks)
 
@@ -148,7 +151,6 @@ class _Run(Generic[In, Out]):
     def __init__(self, operator: OperatorFactory, *, chunks_ahead: int, notify_at: int, max_chunk: int) -> None:
         self._wakeup = Wakeup()
         self._chunks_ahead = chunks_ahead
-        self._notify_at = notify_at
         self._max_chunk = max_chunk
         self.handed_out: list[Out] = []  # results that the caller is being given one by one; caller's thread
         self._is_forked = False  # begun in the parent of this process; written at the fork
@@ -165,13 +167,10 @@ class _Run(Generic[In, Out]):
         input_failure: Exception | None = None
         output, task_input = self._output, self._input
         try:
-            # Made here, because no thread made before a fork starts after it in Python 3.13.0 (python/cpython#134381).
-            self._thread = threading.Thread(target=self._work, name="async wait", daemon=True)
-            self._thread.start()
-            _runs.add(self)
+            self._start()
             while not self._is_over:
                 self._check_process()
-                if len(output.ready) >= self._notify_at:
+                if len(output.ready) >= output.notify_at:
                     yield output.take(self._max_chunk)
                 elif reading is not None and len(task_input.chunks) < self._chunks_ahead:
                     try:
@@ -191,6 +190,12 @@ class _Run(Generic[In, Out]):
             self._raise(input_failure)
         finally:
             self._end()
+
+    def _start(self) -> None:
+        # Made here, because no thread made before a fork starts after it in Python 3.13.0 (python/cpython#134381).
+        self._thread = threading.Thread(target=self._work, name="async wait", daemon=True)
+        self._thread.start()
+        _runs.add(self)
 
     def _raise(self, input_failure: Exception | None) -> None:
         """Raise what ended the run, if anything did; a failed call comes before the end of the input."""
@@ -229,6 +234,90 @@ class _Run(Generic[In, Out]):
             self._wakeup.notify()
 
 
+class _PacedRun(_Run[In, Out]):
+    """An iteration that takes values in only as its results are read."""
+
+    def __init__(self, operator: OperatorFactory, pace: Pace, max_chunk: int) -> None:
+        super().__init__(self._noting(operator), chunks_ahead=1, notify_at=1, max_chunk=max_chunk)
+        self._pace = pace  # caller's thread
+        self._reading: Iterator[Sequence[In]] | None = None  # caller's thread; None: there is no more input
+        self._chunk: Sequence[In] = ()  # caller's thread; what was read last
+        self._place = 0  # caller's thread; in _chunk, of the first value that was not taken in
+        self._begun = 0  # values taken in; caller's thread
+        self._passed = 0  # values that have reached the operator, counted by slices; written by the mailbox thread
+        self._given = 0  # results that were yielded; caller's thread
+        self._input_failure: Exception | None = None  # caller's thread
+        self._made: AsyncWaitOperator | None = None  # written once, by the mailbox thread
+
+    def results(self, chunks: Iterable[Sequence[In]]) -> Iterator[list[Out]]:  # type: ignore[override]
+        """Caller's thread: take in, wait and yield in turns."""
+        self._reading = iter(chunks)
+        output, pace = self._output, self._pace
+        try:
+            self._start()
+            while not self._is_over:
+                self._check_process()
+                pace.check_reader()
+                if not self._take_in():
+                    output.notify_at = pace.results_wanted(self._max_chunk)
+                    if len(output.ready) < output.notify_at or not pace.takes_results():
+                        self._wakeup.wait(pace.wait_s())
+                yield self._take() if pace.takes_results() else []
+            while output.ready:
+                self._check_process()
+                yield self._take()
+            self._raise(self._input_failure)
+        finally:
+            self._end()
+
+    def _take(self) -> list[Out]:
+        results = self._output.take(self._max_chunk)
+        self._given += len(results)
+        return results
+
+    def _take_in(self) -> bool:
+        """Take in what there is room for; False if there is none, or no more input."""
+        if self._reading is None or self._input.chunks:
+            return False
+        held = self._made.size() if self._made is not None else 0
+        room = self._pace.room(self._begun, self._passed, held, self._given + len(self._output.ready))
+        if not room:
+            return False
+        if self._place == len(self._chunk):
+            self._read(self._reading)
+        taken = self._chunk[self._place : self._place + room]
+        if taken:
+            self._place += len(taken)
+            self._begun += len(taken)
+            self._input.put(itertools.chain(taken, self._end_of_slice(len(taken))))
+        return True
+
+    def _read(self, reading: Iterator[Sequence[In]]) -> None:
+        self._chunk, self._place = (), 0
+        try:
+            self._chunk = next(reading, _NO_MORE)
+        except Exception as error:
+            self._pace.check_reader()  # which may be why there is no more input
+            self._input_failure, self._chunk = error, _NO_MORE
+        if self._chunk is _NO_MORE:
+            self._reading = None
+            self._input.end()
+
+    def _end_of_slice(self, size: int) -> Iterator[In]:
+        """Yields nothing. The mailbox thread reaches it when all values of a slice have been passed on."""
+        self._passed += size
+        yield from ()
+
+    def _noting(self, operator: OperatorFactory) -> OperatorFactory:
+        def make(context: OperatorContext) -> StreamOperator:
+            made = operator(context)
+            assert isinstance(made, AsyncWaitOperator)
+            self._made = made
+            return made
+
+        return make
+
+
 _runs: weakref.WeakSet[_Run[Any, Any]] = weakref.WeakSet()  # begun in this process; any thread adds, a fork reads
 
 
@@ -238,134 +327,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class Wakeup:
-    """Wakes one thread. Notifications before the thread wakes count as one."""
-
-    __slots__ = ("_is_notified", "_wakes")
-
-    def __init__(self) -> None:
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Cleared by the waiter before it checks for work, read by notifiers after they have added some.
-        self._is_notified = False
-
-    def notify(self) -> None:
-        if not self._is_notified:
-            self._is_notified = True
-            self._wakes.put(None)
-
-    def wait(self) -> None:
-        """Block until the next notification, or return at once if one came since the last wait; then check for work."""
-        self._wakes.get()
-        self._is_notified = False
-
-
-class ChunkInput(Generic[In]):
-    """The task's input: the values of the caller's chunks."""
-
-    def __init__(self, ahead: int, caller: Wakeup) -> None:
-        self.chunks: deque[Iterable[In]] = deque()  # the caller appends, the mailbox thread pops; both are atomic
-        self._room_at = ahead // 2  # never changes
-        self._caller = caller  # never changes
-        self._values: Iterator[In] = iter(())  # mailbox thread only
-        self._lock = threading.Lock()  # leaf lock
-        self._is_ended = False  # guarded by _lock
-        self._waiting: Future[None] | None = None  # guarded by _lock; the mailbox thread found nothing
-
-    def put(self, chunk: Iterable[In]) -> None:
-        """Caller's thread."""
-        self.chunks.append(chunk)
-        # Read without the lock: the mailbox thread sets it under the lock, and checks for chunks after that.
-        if self._waiting is not None:
-            self._wake()
-
-    def end(self) -> None:
-        """Caller's thread: no more chunks."""
-        with self._lock:
-            self._is_ended = True
-        self._wake()
-
-    def emit_next(self, output: ElementOutput, /) -> InputStatus:
-        for value in self._values:
-            output(StreamRecord(value))
-            return MORE
-        chunks = self.chunks
-        if not chunks:
-            # In this order: a chunk put before the end is seen.
-            return END if self._is_ended and not chunks else NOTHING
-        self._values = iter(chunks.popleft())
-        if len(chunks) == self._room_at:
-            self._caller.notify()
-        return MORE
-
-    def available(self) -> Future[None]:
-        with self._lock:
-            if self._is_ended:
-                return AVAILABLE
-            waiting = self._waiting = Future()
-        if self.chunks:
-            self._wake()
-        return waiting
-
-    def snapshot_state(self) -> Any:
-        raise NotImplementedError("values that are iterated are not checkpointed")
-
-    def initialize_state(self, state: Any, /) -> None:
-        raise NotImplementedError("values that are iterated are not checkpointed")
-
-    def close(self) -> None:
-        pass
-
-    def _wake(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.set_result(None)
-
-
-class ResultOutput(StreamTaskOutput, Generic[Out]):
-    """The task's output: results that the caller has not taken yet."""
-
-    def __init__(self, notify_at: int, most: int, caller: Wakeup) -> None:
-        self.ready: deque[Out] = deque()  # the mailbox thread appends, the caller pops; both are atomic
-        self._notify_at = notify_at  # never changes
-        self._most = most  # never changes
-        self._caller = caller  # never changes
-        self._lock = threading.Lock()  # leaf lock
-        self._room: Future[None] | None = None  # guarded by _lock; the mailbox thread waits until there is room
-
-    def __call__(self, element: StreamElement[Any]) -> None:
-        if type(element) is StreamRecord:
-            ready = self.ready
-            ready.append(element.value)
-            if len(ready) >= self._notify_at:
-                self._caller.notify()
-
-    def is_available(self) -> bool:
-        return len(self.ready) < self._most
-
-    def available_future(self) -> Future[None] | None:
-        if len(self.ready) < self._most:
-            return None
-        with self._lock:
-            room = self._room = self._room or Future()
-        if len(self.ready) < self._most:  # the caller took results before it could see _room
-            self.make_room()
-        return room
-
-    def take(self, most: int) -> list[Out]:
-        """Caller's thread: take up to `most` results."""
-        ready = self.ready
-        taken = [ready.popleft() for _ in range(min(len(ready), most))]
-        # Read without the lock: the mailbox thread checks `ready` again after it sets _room.
-        if self._room is not None and len(ready) < self._most:
-            self.make_room()
-        return taken
-
-    def make_room(self) -> None:
-        """Any thread: wake the mailbox thread if it waits for room."""
-        with self._lock:
-            room, self._room = self._room, None
-        if room is not None:
-            room.set_result(None)

@@ -41,18 +41,22 @@ from pipeline.spark.async_io.column_calls import (
     nullable,
     parameters_of,
 )
+from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.result_schema import result_type_of, type_from, value_type_of
 from pipeline.spark.async_io.result_values import ExtraKeys
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import arrow_type, require_distinct, require_supported, time_zone
-from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
+from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
+from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.errors import AsyncIOError
+from pipeline.spark.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.result_caches import cache_of_arguments
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.functions import name_of
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options, times_in_ms
+from pipeline.streaming.pace import ReaderGoneError
 
 ReturnType: TypeAlias = T.DataType | str | type[Any] | None
 """A type of Spark, DDL, or a class such as `float` or a dataclass; None: what the function declares."""
@@ -161,15 +165,18 @@ class ColumnTask:
         """The type of the column, with the fields that `returns` requires."""
         return column_type(self.returns, self.captures)
 
-    def run(self, batches: Iterable[Any], hosts: WorkerHosts) -> Iterator[pa.Array]:
-        """The values of one task's rows. The calling thread reads the input and yields the output."""
+    def run(self, batches: Iterable[Any], hosts: WorkerHosts, output: WorkerOutput | None = None) -> Iterator[pa.Array]:
+        """The values of one task's rows. For the threads, `output` and the errors see `AsyncWaitTask.run`."""
         rows = read_arguments(batches)
         if not self.skip_nulls:
-            return self._values(rows, hosts)
+            return self._values(rows, hosts, output)
         nulls = NullsAside()
-        return nulls.with_nulls(self._values(nulls.without_nulls(rows), hosts), arrow_type(self.data_type))
+        values = self._values(nulls.without_nulls(rows), hosts, output)
+        return nulls.with_nulls(values, arrow_type(self.data_type))
 
-    def _values(self, rows: Iterable[list[Arguments]], hosts: WorkerHosts) -> Iterator[pa.Array]:
+    def _values(
+        self, rows: Iterable[list[Arguments]], hosts: WorkerHosts, output: WorkerOutput | None
+    ) -> Iterator[pa.Array]:
         schema = T.StructType([T.StructField(RESULT, self.data_type)])
         task = AsyncWaitTask(
             key=self.key,
@@ -184,7 +191,7 @@ class ColumnTask:
             time_zone=self.time_zone,
             idle_s=self.idle_s,
         )
-        return (batch.column(0) for batch in task.run_rows(rows, hosts))
+        return (batch.column(0) for batch in task.run_rows(rows, hosts, output))
 
 
 def _user_function(
@@ -204,11 +211,7 @@ def _user_function(
 ) -> Any:
     """A function of columns that Spark knows, and the packages that it needs on the session's executors."""
     name = name_of(function)
-    if not hasattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF"):
-        raise AsyncIOError(
-            f"async_column({name}) needs PySpark 4.1 or newer, and this is {pyspark.__version__}, whose columns of "
-            "functions go through pandas, which changes integers and times. Use ordered_wait with keep_input=True."
-        )
+    _require_arrow_functions(name)
     key = _key_function(function, names, dedupe_by)
     options = AsyncOptions(**times_in_ms(timeout, deadline), dedupe_by=key, **more)
     if options.cache is not None:
@@ -226,11 +229,18 @@ def _user_function(
         idle_s=idle_timeout,
     )
     _check(task)
+    share = share_of_task(options.rate_limit, spark, None, task.operator)
+    task = replace(task, options=replace(options, rate_limit=share))
 
     def async_values(batches: Iterator[Any]) -> Iterator[pa.Array]:
-        return task.run(batches, worker_hosts())
+        try:
+            with worker_output() as output:
+                yield from task.run(batches, worker_hosts(), output)
+        except ReaderGoneError:
+            leave_worker()
 
     ship_packages(spark)
+    cancel_jobs_on_interrupt(spark)
     if remote:
         from pyspark.sql.connect.udf import UserDefinedFunction
     else:
@@ -242,6 +252,14 @@ def _user_function(
         PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
         deterministic=False,
     )
+
+
+def _require_arrow_functions(name: str) -> None:
+    if not hasattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF"):
+        raise AsyncIOError(
+            f"async_column({name}) needs PySpark 4.1 or newer, and this is {pyspark.__version__}, whose columns of "
+            "functions go through pandas, which changes integers and times. Use ordered_wait with keep_input=True."
+        )
 
 
 def _active_session(remote: bool) -> SparkSession:

@@ -8,8 +8,8 @@
 - The function is pickled with the query. A worker's first task opens it, and later tasks and micro-batches in that
   worker reuse it. It is closed after `idle_timeout` seconds without a task, when its task fails, or when the worker
   ends. A worker that is killed closes nothing.
-- Limits hold per task or per worker, see `pipeline.streaming.RateLimit`. Divide a limit of the whole job by the number
-  of concurrent tasks: `rate_limit=RateLimit(1000).split(executor cores / spark.task.cpus)`.
+- A rate limit is the job's, and each task gets its share: see `pipeline.spark.async_io.job_limits`. With scope "worker"
+  or "task" it is that of each worker or task.
 - A task that Spark retries repeats its calls: no row is lost, but the service may see a row more than once.
 """
 
@@ -30,13 +30,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
+from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, schema_from, schema_of
 from pipeline.spark.async_io.result_values import Check, ExtraKeys, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import read_rows, require_distinct, require_supported, time_zone, with_plain_names
-from pipeline.spark.async_io.workers import WorkerHosts, worker_hosts
+from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
+from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import METRICS_COLUMN, TaskReport, observe_calls
 from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
+from pipeline.spark.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.result_caches import check_cache, with_cache
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.call_counts import CallMetrics
@@ -46,6 +49,7 @@ from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
+from pipeline.streaming.pace import Pace, ReaderGoneError
 from pipeline.streaming.wait import wait_in_chunks
 
 ResultSchema: TypeAlias = T.DataType | str | type[Any] | None
@@ -175,11 +179,18 @@ def _wait(
     time_zone(task.time_zone)
     require_distinct(columns.task_schema())
     require_picklable(task.operator, task)
+    share = share_of_task(options.rate_limit, df.sparkSession, df, task.operator)
+    task = replace(task, options=replace(options, rate_limit=share))
 
     def async_wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task.run(batches, worker_hosts())
+        try:
+            with worker_output() as output:
+                yield from task.run(batches, worker_hosts(), output)
+        except ReaderGoneError:
+            leave_worker()
 
     ship_packages(df.sparkSession)
+    cancel_jobs_on_interrupt(df.sparkSession)
     results = with_plain_names(df).mapInArrow(on_executors(async_wait), columns.task_schema())
     return results if metrics is None else observe_calls(results, metrics)
 
@@ -261,11 +272,22 @@ class AsyncWaitTask:
     time_zone: str
     idle_s: float
 
-    def run(self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
-        """The output of one task. The calling thread reads the input and yields the output, and blocks for both."""
-        return self.run_rows(read_rows(self.columns.input_schema, batches), hosts)
+    def run(
+        self, batches: Iterator[pa.RecordBatch], hosts: WorkerHosts, output: WorkerOutput | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The output of one task. The calling thread reads the input and yields the output, and blocks for both.
 
-    def run_rows(self, rows: Iterable[Sequence[Any]], hosts: WorkerHosts) -> Iterator[pa.RecordBatch]:
+        `output`: where the batches are written; None: they wait in its buffer, and more rows are called for than the
+        reader asks for.
+
+        Raises:
+            ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
+        """
+        return self.run_rows(read_rows(self.columns.input_schema, batches), hosts, output)
+
+    def run_rows(
+        self, rows: Iterable[Sequence[Any]], hosts: WorkerHosts, output: WorkerOutput | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """As `run`, over rows that are read already, or are no rows of a DataFrame."""
         zone = time_zone(self.time_zone)
         check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
@@ -275,16 +297,20 @@ class AsyncWaitTask:
         metrics = CallMetrics()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
+        pace = None if output is None else Pace(options.capacity or options.most_calls, output)
         with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
-            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics)
+            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
             with closing(results):
                 try:
-                    for batch in writer.batches(results):
+                    for batch in writer.batches(results, pace):
                         yield batch
                         if self.columns.has_metrics and time.monotonic() - reported_s >= _REPORT_EVERY_S:
                             reported_s = time.monotonic()
                             yield writer.metrics_batch(report.take(is_last=False))
+                        if output is not None and pace is not None:
+                            output.flush()
+                            pace.has_sent(batch.num_rows)
                     if host.result_session is not None:
                         host.result_session.flush()
                 except AsyncOperatorError as error:

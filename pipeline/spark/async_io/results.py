@@ -20,6 +20,7 @@ from pipeline.spark.async_io.result_values import Check, row_check
 from pipeline.spark.async_io.rows import TIME_TYPE, arrow_type
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE
 from pipeline.streaming.errors import CapturedError
+from pipeline.streaming.pace import Pace
 
 Builder = Callable[[Sequence[Any]], Any]
 """Takes checked values, returns a pyarrow Array."""
@@ -59,8 +60,8 @@ class OutputColumns:
 class ResultWriter:
     """Makes batches of the results of one task, which are checked tuples and CapturedErrors.
 
-    One thread at a time. `time_zone` applies to naive datetimes. A batch has at most `max_rows` and about `max_bytes`,
-    and is emitted after `max_wait_s`, which is checked only when results arrive and at the end of the input.
+    One thread at a time. `time_zone` applies to naive datetimes. A batch has at most `max_rows` and about `max_bytes`.
+    Without a `pace` it is emitted after `max_wait_s`, which is checked when chunks arrive and at the end of the input.
     """
 
     def __init__(
@@ -86,26 +87,29 @@ class ResultWriter:
             None if field.nullable or self._captures else _placeholder(field.dataType)
             for field in columns.schema.fields
         )
+        nothing = [pa.nulls(0, field.type) for field in self._arrow_schema]
+        self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._arrow_schema)
         self._row_bytes = self._max_bytes / 100  # an estimate until the first batch
 
-    def batches(self, chunks: Iterable[Sequence[Any]]) -> Iterator[pa.RecordBatch]:
-        """The results of all `chunks`, in order; small chunks are joined into one batch."""
+    def batches(self, chunks: Iterable[Sequence[Any]], pace: Pace | None = None) -> Iterator[pa.RecordBatch]:
+        """The results of all `chunks`, in order; small chunks are joined into one batch.
+
+        `pace` decides when a batch is emitted, and how many rows it has; it is asked at each chunk, an empty one, too.
+        """
         waiting: list[Any] = []
         since = 0.0
         for chunk in chunks:
-            if not chunk:
-                continue
             now = self._clock()
-            if not waiting:
-                since = now
-            waiting.extend(chunk)
-            while len(waiting) >= (size := self._batch_rows()):
+            if chunk:
+                if not waiting:
+                    since = now
+                waiting.extend(chunk)
+            while size := self._rows_due(len(waiting), now - since, pace):
                 yield from self._bounded(waiting[:size])
                 del waiting[:size]
                 since = now
-            if waiting and now - since >= self._max_wait_s:
-                yield from self._bounded(waiting)
-                waiting = []
+            if pace is not None and pace.is_probe_due():
+                yield self._empty
         if waiting:
             for start in range(0, len(waiting), size := self._batch_rows()):
                 yield from self._bounded(waiting[start : start + size])
@@ -117,6 +121,12 @@ class ResultWriter:
             arrays.append(self._error_builder([None]))
         arrays.append(self._metrics_builder([tuple(metrics)]))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
+
+    def _rows_due(self, waiting: int, waited_s: float, pace: Pace | None) -> int:
+        most = self._batch_rows()
+        if pace is not None:
+            return pace.rows_due(waiting, waited_s, most)
+        return min(waiting, most) if waiting >= most or waited_s >= self._max_wait_s else 0
 
     def _batch_rows(self) -> int:
         return max(1, min(self._max_rows, int(self._max_bytes / max(1.0, self._row_bytes))))

@@ -109,8 +109,8 @@ class CallMetrics:
         self.remembered = 0  # mailbox thread: records
         self.unknown = 0  # mailbox thread: records
         self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
-        # Mailbox thread: from when a call was wanted to its start, if it went through the operator's own limits (rate,
-        # concurrency, batch, pause). An operator without limits sends its calls straight on and counts none.
+        # Mailbox thread: from when an attempt was due to its start, if the operator's own limits (rate, concurrency,
+        # batch, pause) may have held it back. An operator without limits sends its calls straight on and counts none.
         self.limit_wait = Histogram()
         self.call_time = Histogram()  # mailbox thread: from the start of an attempt to its answer
 

@@ -137,6 +137,9 @@ class Lateness:
 
     def sent(self, call: RecordCall) -> None:
         """An attempt is sent to the host."""
+        if not (call.timeout_at_ms or call.leads or call.is_held):
+            self._timeouts.add(call)
+            return
         sharing = self._shared.followers(call.key) if call.leads and call.is_first else ()
         if not call.timeout_at_ms:
             self._timeouts.add(call)

@@ -25,13 +25,16 @@ class RecordCall(Call):
     is_begun = False  # an attempt is under way: neither answered nor given up
     is_first = True  # no attempt has been answered yet
     is_held = False  # the host has returned it, and it was not sent again
+    was_in_line = False  # the limits of the operator may have held it back
     leads = False  # it makes the call for its key
     follows = False  # it waits for the call of its key
     batch: BatchCall | None = None  # the batch it was sent in
     wanted_ns = 0  # when the current attempt was due; 0: at once, when it was taken in
-    sent_ns = 0  # when the current attempt was submitted; 0: at once, on a path without limits
+    sent_ns = 0  # when the current attempt was submitted; 0: at once
     waited_ns = 0  # earlier attempts: from when each was due to its start
     under_way_ns = 0  # earlier attempts: from the start of each to its answer
+    turn_ms = 0.0  # when the current attempt had its turn at the rate, on the timers' clock
+    cost = 1.0  # what it costs at an adaptive rate
     between_ns = 0  # from each answer to when the next attempt was due
 
     def __init__(self, value: Any, box: AnswerBox, entry: Any, taken_ns: int) -> None:

@@ -60,8 +60,8 @@ class RecordCalls:
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._slots = HostSlots.of(host, options)
         self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
-        self._nothing_follows, sent = nothing_follows, self._lateness.sent
-        self._path = CallPath(host, self._box, executor, timers, options, self._no_call_follows, sent)
+        self._nothing_follows, self._begin_timeout = nothing_follows, self._lateness.begin
+        self._path = CallPath(host, self._box, executor, timers, options, self._no_call_follows, self._lateness.sent)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._is_ending = False  # no more retries
@@ -76,9 +76,14 @@ class RecordCalls:
             if self._recall.key_of is not None:
                 self._recall.ask(call)
                 return
-            if self._path.is_direct:
-                self._lateness.begin(call)
-            self._begin(call)
+            path = self._path
+            if path.is_direct:
+                self._begin_timeout(call)
+            # _begin, inlined: this runs for each record.
+            call.is_begun = True
+            self._under_way += 1
+            self._metrics.calls += 1
+            path.start(call)
 
     def flush(self) -> None:
         """Send the batch as it is, unless calls are still coming to fill it."""
@@ -159,6 +164,7 @@ class RecordCalls:
             answers.clear()
             return
         is_plain = self._retry is None and self._dedupe_by is None and self._combine is None
+        is_plain = is_plain and not self._path.learns
         metrics = self._metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         count_limit_wait = metrics.limit_wait.record_ns
@@ -171,7 +177,8 @@ class RecordCalls:
                     # _answered, inlined for the common case.
                     if call.is_counted:
                         self._path.ended(call)
-                        count_limit_wait(call.limit_wait_ns())
+                        if call.was_in_line:
+                            count_limit_wait(call.limit_wait_ns())
                     self._under_way -= 1
                     metrics.ended += 1
                     metrics.completed += 1
@@ -196,8 +203,8 @@ class RecordCalls:
     def _answered(self, call: RecordCall) -> None:
         if call.is_done:
             return
-        if isinstance(call.error, RetryAfter):
-            self._pause(call.error)  # before its slot is released to another call
+        if (self._path.learns or isinstance(call.error, RetryAfter)) and not call.is_returned:
+            self._path.answered(call)
         if call.is_counted:
             self._path.ended(call)
         if call.is_returned:
@@ -226,7 +233,7 @@ class RecordCalls:
             if self._slots.may_wait:
                 call.later_ms = call.waited_in_host_ms()  # the other attempts have the rest of the timeout
             self._metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
-        if call.sent_ns:
+        if call.was_in_line:
             self._metrics.limit_wait.record_ns(call.limit_wait_ns())
 
     def _answered_batch(self, call: Call) -> None:
@@ -236,8 +243,8 @@ class RecordCalls:
             return
         members = call.hand_out()
         for member in members:
-            if isinstance(member.error, RetryAfter):
-                self._pause(member.error)
+            if self._path.learns or isinstance(member.error, RetryAfter):
+                self._path.answered(member)
         self._path.ended(call)
         self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
         failure: BaseException | None = None
@@ -310,9 +317,6 @@ class RecordCalls:
         if retry is None or self._is_ending or not retry.can_retry(call.attempts):
             return False
         return retry.retries_error(error) if error is not None else retry.retries_result(results)
-
-    def _pause(self, wanted: RetryAfter) -> None:
-        self._path.pause(self._timers.current_processing_time() + wanted.delay_s * 1000)
 
     def _retry_later(self, call: RecordCall) -> None:
         assert self._retry is not None

@@ -160,6 +160,10 @@ class AsyncWaitOperator:
             self._put_when_there_is_room(watermark)
         self._emission.run()
 
+    def size(self) -> int:
+        """The elements taken in and not emitted. Any thread: a number of this moment."""
+        return self._queue.size()
+
     def is_available(self) -> bool:
         """Whether the queue has room: the next element will not wait."""
         return not self._queue.is_full()

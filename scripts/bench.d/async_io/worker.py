@@ -68,7 +68,7 @@ def _wait(mode: str, count: int) -> float:
 
     wait = ordered_wait if mode == "ordered" else unordered_wait
     started = time.perf_counter()
-    outputs = sum(1 for _ in wait(range(count), echo, timeout=TIMEOUT_S, capacity=CAPACITY))
+    outputs = sum(1 for _ in wait(range(count), echo, timeout=TIMEOUT_S, concurrency=CAPACITY))
     took = time.perf_counter() - started
     assert outputs == count
     return took
@@ -192,10 +192,10 @@ def _waiting(frame: Any, what: str, options: dict[str, Any]) -> Any:
 
         options["cache"] = SqliteResults(path)
     if mode == "column":
-        column = async_column(called, "id", returns="bigint", timeout=TIMEOUT_S, capacity=CAPACITY, **options)
+        column = async_column(called, "id", returns="bigint", timeout=TIMEOUT_S, concurrency=CAPACITY, **options)
         return frame.select(column.alias("id"))
     wait = ordered_wait if mode == "ordered" else unordered_wait
-    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, capacity=CAPACITY, **options)
+    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, concurrency=CAPACITY, **options)
 
 
 def _function(name: str, is_column: bool) -> Any:

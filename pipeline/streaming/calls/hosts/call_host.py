@@ -20,7 +20,9 @@ from typing import Any
 from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.cache.session import ResultSession
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
+from pipeline.streaming.calls.limits.learned_rate import LearnedRate
+from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, RateLimit, RateLimiter
 from pipeline.streaming.errors import AsyncTimeoutError
 
 log = logging.getLogger(__name__)
@@ -90,8 +92,10 @@ class CallHost(ABC):
         """The cache through which the function's calls go, if they do."""
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._is_forked = False  # this process is a child of the one that made the host; written at the fork
-        self._limiters: dict[RateLimit, RateLimiter] = {}  # of the scope "worker"; setdefault is atomic
-
+        # Of the scopes "job" and "worker"; setdefault is atomic.
+        self._limiters: dict[RateLimit | AdaptiveRateLimit, RateLimiter | AdaptiveRateLimiter] = {}
+        self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
+        """The rate after a pause of operators without a rate limit; never changes."""
         _hosts.add(self)
 
     @property
@@ -145,9 +149,10 @@ class CallHost(ABC):
         call.started_ns = call.started_ns or call.ended_ns
         call.box.put(call)
 
-    def limiter_for(self, limit: RateLimit) -> RateLimiter:
-        """A new limiter for each caller or, with scope "worker", one for all operators that share the host."""
-        return RateLimiter(limit) if limit.scope == "task" else self._limiters.setdefault(limit, RateLimiter(limit))
+    def limiter_for(self, limit: RateLimit | AdaptiveRateLimit) -> RateLimiter | AdaptiveRateLimiter:
+        """With scope "task" a new limiter for each caller, otherwise one for all operators that share the host."""
+        limiter = RateLimiter(limit) if isinstance(limit, RateLimit) else AdaptiveRateLimiter(limit)
+        return limiter if limit.scope == "task" else self._limiters.setdefault(limit, limiter)
 
     def _hook(self, name: str) -> Callable[[], Any] | None:
         """The function's `open` or `close`; None unless it has both."""

@@ -208,6 +208,17 @@ def test_only_the_rows_that_are_looked_at_are_called_for(spark: SparkSession, se
     assert len(service.keys) == 15
 
 
+def test_a_limit_above_a_filter_on_the_column_costs_a_task_s_capacity_at_most(
+    spark: SparkSession, service: CountedService
+) -> None:
+    price = async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S, capacity=50)
+
+    found = spark.range(0, 50_000, 1, 2).withColumn("price", price).where("price >= 0").take(5)
+
+    assert [row.price for row in found] == [i * 1.5 for i in range(5)]
+    assert 5 <= len(service.keys) <= 5 + 2 * 50
+
+
 def test_a_filter_on_the_column_does_not_call_twice(spark: SparkSession, service: CountedService) -> None:
     price = async_column(service.price(), "id", returns="double", timeout=TIMEOUT_S)
 
@@ -375,6 +386,13 @@ def test_an_old_pyspark_is_named(spark: SparkSession, monkeypatch: pytest.Monkey
 
     with pytest.raises(AsyncIOError, match=r"async_column\(half\) needs PySpark 4.1 or newer"):
         async_column(half, "id", timeout=1)
+
+
+def test_a_limit_of_the_job_is_divided_by_the_cores(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        async_column(half, "id", timeout=1, rate_limit=RateLimit(1000))
+
+    assert "async_column(half): rate limit 1000/s of the job: 500/s for each of 2 tasks at once" in caplog.text
 
 
 def test_a_row_s_function_takes_a_struct(spark: SparkSession) -> None:

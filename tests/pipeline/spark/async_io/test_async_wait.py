@@ -387,6 +387,21 @@ def test_call_without_an_answer_times_out(spark: SparkSession) -> None:
     assert found[1].error.error_class == "pipeline.streaming.errors.AsyncTimeoutError"
 
 
+def test_rows_that_wait_for_the_rate_are_not_late_but_may_miss_their_deadline(spark: SparkSession) -> None:
+    """Their timeout begins with their first call. The last row starts 0.6 s after the first."""
+
+    def late(**bounds: float) -> list[str]:
+        found = ordered_wait(
+            numbers(spark, 31, 1), square, SQUARES, rate_limit=RateLimit(50, burst=1), on_error="capture", **bounds
+        )
+        return [row.error.message for row in found.collect() if row.error is not None]
+
+    assert late(timeout=0.3) == []
+    errors = late(timeout=TIMEOUT_S, deadline=0.3)
+    assert 10 <= len(errors) <= 30
+    assert all("no answer by the deadline, 300 ms after the record was taken in" in error for error in errors)
+
+
 def test_timeout_hook_gives_results_instead(spark: SparkSession) -> None:
     class Hang(AsyncFunction[Row, tuple[int]]):
         async def async_invoke(self, row: Row) -> list[tuple[int]]:
@@ -546,6 +561,7 @@ def test_failed_task_gives_up_its_calls_and_closes_the_connection(spark: SparkSe
     ("options", "message"),
     [
         ({"timeout": 0}, "timeout is 0"),
+        ({"deadline": 0}, "deadline is 0"),
         ({"capacity": 0}, "capacity is 0"),
         ({"on_error": "ignore"}, "on_error is 'ignore'"),
         ({"concurrency": 0}, "concurrency is 0"),

@@ -106,8 +106,8 @@ def test_a_number_that_makes_no_sense_is_refused_by_name(number: Any) -> None:
 def test_a_cost_or_a_scope_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="cost is 5"):
         RateLimit(10, cost=5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="scope is 'job'; it must be 'task' or 'worker'"):
-        RateLimit(10, scope="job")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="scope is 'host'; it must be 'job', 'worker' or 'task'"):
+        RateLimit(10, scope="host")  # type: ignore[arg-type]
 
 
 # -------------------------------------------------------------------------------------------------------- the limiter

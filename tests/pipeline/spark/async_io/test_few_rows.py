@@ -1,0 +1,189 @@
+"""What it costs to look at a few rows of many, by the service's own count, and how soon a row reaches its reader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+from pipeline.spark.async_io.async_wait import AsyncWaitTask, unordered_wait
+from pipeline.spark.async_io.results import OutputColumns
+from pipeline.spark.async_io.worker_output import worker_output
+from pipeline.spark.async_io.workers import WorkerHosts
+from pipeline.streaming.options import AsyncOptions
+from pipeline.streaming.pace import ReaderGoneError
+
+from . import counting_service
+from .counting_service import AskService, CountingService
+
+TIMEOUT_S = 60.0
+CAPACITY = 100
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _classes_travel_by_value() -> Iterator[None]:
+    """Workers cannot import these modules."""
+    modules = [sys.modules[__name__], counting_service]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def asked(spark: SparkSession, service: CountingService, rows: int = 50_000, **options: Any) -> DataFrame:
+    table = spark.range(0, rows, 1, 2)
+    options = {"capacity": CAPACITY, **options}
+    return unordered_wait(table, AskService(service.port), "id long", timeout=TIMEOUT_S, **options)
+
+
+LOOKS: dict[str, tuple[int, Callable[[DataFrame], list[Any]]]] = {
+    "take": (5, lambda table: table.take(5)),
+    "limit": (10, lambda table: table.limit(10).collect()),
+}
+
+
+@pytest.mark.parametrize("delay_s", [0.01, 2.0])
+@pytest.mark.parametrize("look", list(LOOKS))
+def test_a_look_at_a_few_rows_costs_the_capacity_of_its_task_beyond_them(
+    spark: SparkSession, look: str, delay_s: float
+) -> None:
+    rows, action = LOOKS[look]
+    with CountingService(delay_s) as service:
+        found = action(asked(spark, service))
+
+        assert len({row.id for row in found}) == rows
+        service.wait_until_quiet(within_s=2.0)
+        assert service.calls <= rows + CAPACITY
+
+
+def test_a_limit_in_front_of_an_aggregate_costs_the_capacity_of_each_task(spark: SparkSession) -> None:
+    with CountingService(0.01) as service:
+        assert asked(spark, service).limit(10).count() == 10
+
+        service.wait_until_quiet(within_s=2.0)
+        assert service.calls <= 2 * (10 + CAPACITY)
+
+
+def test_calls_of_a_cancelled_job_are_cut_off_while_none_of_them_ends(spark: SparkSession) -> None:
+    failures = []
+
+    def collect() -> None:
+        try:
+            asked(spark, service).collect()
+        except Exception as error:
+            failures.append(error)
+
+    with CountingService(None) as service:
+        job = threading.Thread(target=collect)
+        job.start()
+        service.wait_for_calls(2 * CAPACITY)
+
+        spark.sparkContext.cancelAllJobs()
+
+        service.wait_until_quiet(within_s=5.0)
+        job.join(TIMEOUT_S)
+        assert service.cut_off == service.calls == 2 * CAPACITY
+        assert "cancelled" in str(failures[0])
+
+
+def test_ctrl_c_cancels_the_job_that_the_main_thread_waits_for_and_its_calls(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PySpark's own handler sent its command over the connection that the main thread was waiting on, which failed."""
+
+    def interrupt() -> None:
+        service.wait_for_calls(2 * CAPACITY)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    caplog.set_level(logging.CRITICAL)  # py4j logs the interruption with its stack
+    with CountingService(None) as service:
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+
+        with pytest.raises(KeyboardInterrupt):
+            asked(spark, service).collect()
+
+        service.wait_until_quiet(within_s=2.0)
+        assert service.cut_off == service.calls == 2 * CAPACITY
+        interrupting.join(TIMEOUT_S)
+    assert spark.range(3).count() == 3
+
+
+# ---------------------------------------------------------------------------------------- the other end of the socket
+
+
+class Timed:
+    """Calls that last between 0 and 200 ms, and when each ended."""
+
+    def __init__(self) -> None:
+        self.ended_s: dict[int, float] = {}
+
+    async def __call__(self, row: Any) -> tuple[int]:
+        answer = asyncio.get_running_loop().create_future()
+        answer.get_loop().call_later(0.01 * (row.id * 7 % 21), answer.set_result, None)
+        await answer
+        self.ended_s[row.id] = time.monotonic()
+        return (row.id,)
+
+
+def write_output(function: Any, rows: int, sender: socket.socket) -> None:
+    """A task's output, written as PySpark's worker writes it."""
+    schema = T.StructType().add("id", "long")
+    task = AsyncWaitTask(
+        key="key",
+        operator="test",
+        function=function,
+        options=AsyncOptions(timeout_ms=60_000, capacity=20, output_mode="unordered"),
+        result_schema=schema,
+        keep_input=False,
+        columns=OutputColumns(schema, schema),
+        time_zone="UTC",
+        idle_s=0,
+    )
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with worker_output() as output:
+            yield from task.run(
+                iter([pa.RecordBatch.from_pydict({"id": range(rows)})]), WorkerHosts(reuses_workers=False), output
+            )
+
+    def main(outfile: BinaryIO) -> None:
+        ArrowStreamSerializer(write_start_stream=True).dump_stream(batches(), outfile)
+        outfile.flush()
+
+    with sender, sender.makefile("wb", 65536) as outfile, contextlib.suppress(ReaderGoneError):
+        main(outfile)
+
+
+def test_a_narrow_row_reaches_the_reader_soon_after_its_call_has_ended() -> None:
+    function = Timed()
+    sender, reader = socket.socketpair()
+    writing = threading.Thread(target=write_output, args=(function, 200, sender))
+    writing.start()
+    came_s: dict[int, float] = {}
+
+    with reader, reader.makefile("rb", 65536) as infile:
+        assert struct.unpack("!i", infile.read(4)) == (-6,)  # START_ARROW_STREAM
+        for batch in pa.ipc.open_stream(infile):
+            came_s |= dict.fromkeys(batch.column(0).to_pylist(), time.monotonic())
+
+    writing.join(TIMEOUT_S)
+    assert came_s.keys() == set(range(200))
+    assert max(came_s[row] - function.ended_s[row] for row in came_s) <= 0.3

@@ -1,0 +1,226 @@
+"""How many records an ordered operator takes in if no capacity is given: as its calls need and memory allows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.streaming.calls.element_queues import OrderedStreamElementQueue
+from pipeline.streaming.calls.room import MOST_PER_CALL, GrowingRoom, approximate_bytes
+from pipeline.streaming.elements import StreamRecord, Watermark
+
+from .harness import HandCall, HandFunction, Harness, Switch
+
+MS_PER_CALL, MS_PER_SLOW_CALL = 10, 500
+
+
+def feed(harness: Harness, values: Iterator[Any]) -> None:
+    """As a stream task does: elements while there is room."""
+    operator = harness.operator
+    while operator.is_available() or operator.available_future() is None:
+        value = next(values, None)
+        if value is None:
+            return
+        harness.process(value)
+
+
+def answer_all_but_the_first(harness: Harness) -> None:
+    harness.settle()
+    for call in [call for call in harness.function.calls[1:] if call.is_open()]:
+        call.complete(call.value)
+    harness.settle()
+    harness.run_mail()
+
+
+def test_the_queue_grows_while_its_oldest_call_would_idle_the_others() -> None:
+    with Harness(capacity=None, concurrency=2) as harness:
+        values = itertools.count()
+        taken = set()
+        for _ in range(2 * MOST_PER_CALL):
+            feed(harness, values)
+            taken.add(len(harness.operator.snapshot_state()))
+            answer_all_but_the_first(harness)
+
+        assert taken == {2, 4, 8, 16, 32, 64, 128}
+        assert len(harness.called()) == 2 * MOST_PER_CALL
+        harness.answer(0, 0)
+        assert harness.values() == list(range(2 * MOST_PER_CALL))
+
+
+def test_the_queue_does_not_grow_while_all_slots_are_used() -> None:
+    with Harness(capacity=None, concurrency=2) as harness:
+        feed(harness, itertools.count())
+        harness.run_mail()
+
+        assert not harness.operator.is_available()
+        assert harness.called() == [0, 1]
+
+
+def test_the_queue_does_not_grow_while_the_output_is_what_it_waits_for() -> None:
+    switch = Switch()
+    with Harness(capacity=None, concurrency=2, output_availability=switch) as harness:
+        switch.turn_off()
+        feed(harness, itertools.count())
+        harness.complete(0, 0)
+        harness.answer(1, 1)
+
+        feed(harness, itertools.count(2))
+
+        assert harness.called() == [0, 1]
+
+
+def test_a_given_capacity_is_kept() -> None:
+    with Harness(capacity=3, concurrency=2) as harness:
+        values = itertools.count()
+        for _ in range(5):
+            feed(harness, values)
+            answer_all_but_the_first(harness)
+
+        assert harness.called() == [0, 1, 2]
+        assert not harness.operator.is_available()
+
+
+def test_an_operator_that_waits_for_room_goes_on_when_the_queue_has_grown() -> None:
+    """Without availability, the operator itself waits while its queue is full."""
+    harness: Harness = Harness(capacity=None, concurrency=2, idle=lambda: harness.complete(1, 1))
+    with harness:
+        harness.process(0, 1, 2)
+
+        assert harness.called() == [0, 1, 2]
+        assert harness.values() == []
+
+
+class TimedService(HandFunction):
+    """1 call in 100 takes 50 times as long as the others, by the harness's clock."""
+
+    harness: Harness
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends_ms: list[int] = []  # of the calls, in their order
+
+    async def async_invoke(self, value: Any) -> list[Any]:
+        took_ms = MS_PER_SLOW_CALL if value % 100 == 37 else MS_PER_CALL
+        self.ends_ms.append(self.harness.clock.current_processing_time() + took_ms)
+        return await super().async_invoke(value)
+
+    def answer_due(self, now_ms: int) -> None:
+        due: list[HandCall] = [
+            call for call, end in zip(self.calls, self.ends_ms, strict=True) if end <= now_ms and call.is_open()
+        ]
+        for call in due:
+            call.complete(call.value)
+
+
+def elapsed_ms(mode: str, count: int, concurrency: int) -> int:
+    service = TimedService()
+    harness = service.harness = Harness(
+        service, capacity=None, concurrency=concurrency, output_mode=mode, timeout_ms=60_000
+    )
+    with harness:
+        values = iter(range(count))
+        while len(harness.output) < count:
+            feed(harness, values)
+            harness.advance(MS_PER_CALL)
+            service.answer_due(harness.clock.current_processing_time())
+            harness.settle()
+            harness.run_mail()
+        assert sorted(harness.values()) == list(range(count))
+        assert len(service.calls) == count
+        return harness.clock.current_processing_time()
+
+
+def test_ordered_is_as_fast_as_unordered_where_1_call_in_100_takes_50_times_as_long() -> None:
+    """It had 0.3 of the rate with room for ten records per slot, and less with one."""
+    unordered_ms = elapsed_ms("unordered", 4000, 10)
+
+    assert unordered_ms / elapsed_ms("ordered", 4000, 10) >= 0.85
+
+
+# --- memory ---
+
+
+def full_queue(values: list[Any]) -> OrderedStreamElementQueue[Any, Any]:
+    queue: OrderedStreamElementQueue[Any, Any] = OrderedStreamElementQueue(len(values))
+    for value in values:
+        queue.try_put(value if isinstance(value, Watermark) else StreamRecord(value))
+    return queue
+
+
+def test_large_records_keep_the_queue_small() -> None:
+    queue = full_queue([bytes(1000)] * 4)
+    room = GrowingRoom(queue, calls=4, least=4, most=64, most_bytes=6000)
+
+    room.adapt(under_way=1)
+
+    assert 4 < queue.capacity < 6
+
+
+def test_results_count_as_well() -> None:
+    queue: OrderedStreamElementQueue[Any, Any] = OrderedStreamElementQueue(4)
+    entries = [queue.try_put(StreamRecord(number)) for number in range(4)]
+    for entry in entries[1:]:
+        assert entry is not None
+        entry.complete([bytes(1000)] * 2)
+    room = GrowingRoom(queue, calls=4, least=4, most=64, most_bytes=8000)
+
+    room.adapt(under_way=1)
+
+    assert queue.capacity < 6
+
+
+def test_a_queue_that_has_grown_shrinks_for_larger_records_but_never_below_the_least() -> None:
+    queue = full_queue([1, 2, 3, 4])
+    room = GrowingRoom(queue, calls=4, least=4, most=8, most_bytes=6000)
+    room.adapt(under_way=1)
+    assert queue.capacity == 8
+    for _ in range(4):
+        queue.try_put(StreamRecord(bytes(1_000_000)))
+
+    for _ in range(8):
+        room.adapt(under_way=4)
+
+    assert queue.capacity == 4
+
+
+def test_watermarks_take_room_without_being_measured() -> None:
+    queue = full_queue([Watermark(1), Watermark(2)])
+    queue.try_put(StreamRecord(1))
+
+    assert queue.sample(10) == [(None, ()), (None, ())]
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 100])
+def test_a_sample_is_from_all_over_the_queue(most: int) -> None:
+    sampled = [value for value, _ in full_queue(list(range(10))).sample(most)]
+
+    assert len(sampled) <= most
+    assert sampled == list(range(0, 10, {1: 10, 3: 4, 4: 3, 100: 1}[most]))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * 100_000,
+        bytes(100_000),
+        ("key", ["x" * 50_000, "y" * 50_000]),
+        {"text": "x" * 100_000},
+        SimpleNamespace(text="x" * 100_000),
+        [float(number) for number in range(3000)],
+        memoryview(bytes(100_000)),
+    ],
+    ids=["text", "bytes", "nested", "dict", "object", "long list", "array"],
+)
+def test_what_a_value_takes_is_measured_with_what_it_refers_to(value: Any) -> None:
+    assert 90_000 <= approximate_bytes(value) <= 130_000
+
+
+def test_what_refers_to_itself_is_measured() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+
+    assert 0 < approximate_bytes(loop) < 1000
