@@ -52,7 +52,7 @@ class RecordCalls:
         self._timeout_ms = options.timeout_ms
         self._deadline_ms = options.deadline_ms
         self._retry = options.enabled_retry
-        asked = self._begin_missed, self._succeed, self._fail, self._after_recall
+        asked = nothing_follows, self._begin_missed, self._succeed, self._fail, self._after_recall
         self._recall: Recall[RecordCall] = Recall(host.result_session, executor, metrics, *asked)
         self._dedupe_by = options.dedupe_by or self._recall.key_of
         self._combine = options.combine
@@ -60,8 +60,9 @@ class RecordCalls:
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._slots = HostSlots.of(host, options)
         self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
-        self._nothing_follows, self._begin_timeout = nothing_follows, self._lateness.begin
-        self._path = CallPath(host, self._box, executor, timers, options, self._no_call_follows, self._lateness.sent)
+        self._begin_timeout = self._lateness.begin
+        follows, sent = self._recall.nothing_follows, self._lateness.sent
+        self._path = CallPath(host, self._box, executor, timers, options, follows, sent)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._is_ending = False  # no more retries
@@ -73,9 +74,6 @@ class RecordCalls:
         if self._deadline_ms is not None:
             self._lateness.take_in(call)
         if self._dedupe_by is None or self._leads(call):
-            if self._recall.key_of is not None:
-                self._recall.ask(call)
-                return
             path = self._path
             if path.is_direct:
                 self._begin_timeout(call)
@@ -121,13 +119,16 @@ class RecordCalls:
         self._lateness.clear()
 
     def _leads(self, call: RecordCall) -> bool:
-        """Whether to make the call; if not, the record shares the outcome of another call."""
+        """Whether to make the call; if not, the record shares the outcome of another, or the cache is asked first."""
         assert self._dedupe_by is not None
         call.key = self._dedupe_by(call.value)
         role, results = self._shared.join(call.key, call, self._timers.current_processing_time())
         if role == "lead":
             call.leads = True
-            return True
+            if self._recall.key_of is None:
+                return True
+            self._recall.ask(call)
+            return False
         if role == "known":
             self._metrics.remembered += 1
             self._metrics.completed += 1
@@ -147,11 +148,8 @@ class RecordCalls:
             self._lateness.sent(call)
         self._begin(call)
 
-    def _no_call_follows(self) -> bool:
-        return not self._recall.asked and self._nothing_follows()
-
     def _after_recall(self) -> None:
-        if self._no_call_follows():
+        if self._recall.nothing_follows():
             self._path.flush()
         self._emit()
 
