@@ -1,9 +1,10 @@
 """How far the calls for an input run ahead of the reader of their results.
 
-A reader that stops early, such as a `limit`, has paid for all calls made until then. So there are at most `capacity`
-rows that have been taken in and whose results the reader has not taken. Once it has taken more than `capacity`, it is
-expected to take more, and the bound grows by half of the rows beyond: what lies ready on the way keeps the calls going.
-Then the operator's queue and the results that wait to be sent, at most two batches, are the bound.
+A reader that stops early, such as a `limit`, has paid for all calls made until then. So there is a bound for the rows
+that have been taken in and whose results the reader has not taken: at first as many as are called for at a time, then
+the operator's capacity, then as many as the reader has taken so far. It is expected to take more, and what lies ready
+on the way keeps the calls going. In the end the operator's queue and the results that wait to be sent, two batches, are
+the bound.
 
 Results are sent in batches, one at a time: the next is sent when the reader has read the last, which it does when it
 has taken all before. The first batch is one row, and none is larger than all before it together, so that the reader's
@@ -44,16 +45,22 @@ class ResultReader(Protocol):
 
 
 class Pace:
-    """Decides when rows are taken in and results are sent. One thread; `clock` is in seconds."""
+    """Decides when rows are taken in and results are sent. One thread.
+
+    `calls`: rows that are called for at a time. `capacity`: rows that the operator takes in. `max_wait_s`: results wait
+    so long for a full batch. `clock`: in seconds.
+    """
 
     def __init__(
         self,
+        calls: int,
         capacity: int,
         reader: ResultReader,
         *,
         max_wait_s: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._calls = calls
         self._capacity = capacity
         self._reader = reader
         self._max_wait_s = max_wait_s
@@ -81,7 +88,7 @@ class Pace:
         """
         self._look()
         finished = self._taken + max(0, passed - held - emitted)  # rows without a result have nothing to be taken
-        most = self._capacity + max(0, finished - self._capacity) // 2
+        most = self._calls if finished < self._calls else max(self._capacity, finished)
         room = most - (begun - passed) - held - (emitted - self._taken)
         self._is_blocked = room < max(1, most // _FEWEST_PART)
         return 0 if self._is_blocked else room

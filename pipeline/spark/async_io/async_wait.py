@@ -208,6 +208,11 @@ def _result_schema(df: DataFrame, function: AnyFunction[Any, Any], schema: Resul
     return schema_from(schema)
 
 
+def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Pace:
+    capacity = options.most_records(host.is_batch)
+    return Pace(min(capacity, options.records_for_calls(host.is_batch)), capacity, output)
+
+
 def _check(df: DataFrame, task: AsyncWaitTask) -> None:
     """Raise on the driver the errors that every task would raise."""
     schema, columns = task.result_schema, task.columns
@@ -297,8 +302,8 @@ class AsyncWaitTask:
         metrics = CallMetrics()
         report = TaskReport(metrics)
         writer = ResultWriter(self.columns, zone)
-        pace = None if output is None else Pace(options.capacity or options.most_calls, output)
         with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
+            pace = None if output is None else _pace(options, host, output)
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
             with closing(results):

@@ -16,6 +16,7 @@ from time import perf_counter_ns
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService, TimerFuture
+from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.limits.turns import Turns
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
@@ -63,6 +64,7 @@ class CallPath:
         timers: ProcessingTimeService,
         options: AsyncOptions,
         nothing_follows: Callable[[], bool],
+        metrics: CallMetrics,
         on_sent: Callable[[RecordCall], None],
     ) -> None:
         self._host = host
@@ -76,6 +78,7 @@ class CallPath:
         slots = HostSlots.of(host, options)
         self._window = slots.calls + slots.ahead  # calls submitted, neither answered nor given up
         self._running = 0  # of _window; without those that went straight to the host
+        self._metrics = metrics
         self._on_sent = on_sent
         self._waiting: deque[BatchCall] = deque()  # for a slot, or for the end of a pause
         self._waiting_timer: TimerFuture | None = None  # for the end of a pause
@@ -88,7 +91,10 @@ class CallPath:
         is_simple = not self._turns.are_limited and not host.is_batch
         most_records = options.most_records(host.is_batch) + options.read_ahead
         self.is_direct = is_simple and not options.may_grow and most_records <= self._window
-        """Whether started calls go straight to the host: there are never too many, and no other limits."""
+        """Whether started calls go straight to the host: there are never too many, and no other limits.
+
+        A caller then counts them, and begins their timeouts.
+        """
         in_line = self._start_in_window if is_simple else self._start
         self.start: Callable[[RecordCall], None] = host.submit if self.is_direct else in_line
         self._advance = self._fill_window if is_simple else self._advance_line
@@ -139,6 +145,12 @@ class CallPath:
             self._host.cancel(batch)
             self.ended(batch)
 
+    def waiting(self) -> int:
+        """Attempts begun that were not sent."""
+        batched = [member for batch in self._waiting for member in batch.members]
+        waiting = (call for calls in (self._again, self._line, self._batch, batched) for call in calls)
+        return sum(call.is_waiting and not call.is_done for call in waiting)
+
     def close(self) -> None:
         """Drop all waiting calls, so that a slot released later starts none of them."""
         for waiting in (self._again, self._line, self._batch, self._waiting):
@@ -174,7 +186,7 @@ class CallPath:
             self._submit_waiting(0)
 
     def _start(self, call: RecordCall) -> None:
-        call.was_in_line = True
+        call.was_in_line = call.is_waiting = True
         (self._line if call.is_first else self._again).append(call)
         if self._line_timer is None:
             self._advance(0)
@@ -185,10 +197,11 @@ class CallPath:
             # _submit, inlined: this runs for each record.
             call.is_counted = True
             self._running += 1
+            self._metrics.calls += 1
             self._on_sent(call)
             self._host.submit(call)
         else:
-            call.was_in_line = True
+            call.was_in_line = call.is_waiting = True
             (self._line if call.is_first else self._again).append(call)
 
     def _fill_window(self, _: int) -> None:
@@ -282,8 +295,7 @@ class CallPath:
     def _submit(self, call: RecordCall) -> None:
         call.is_counted = True
         self._running += 1
-        call.sent_ns = perf_counter_ns()
-        self._on_sent(call)
+        self._send(call, perf_counter_ns())
         self._host.submit(call)
 
     def _submit_batch(self, batch: BatchCall) -> None:
@@ -291,6 +303,13 @@ class CallPath:
         self._running += 1
         now_ns = perf_counter_ns()
         for member in batch.members:
-            member.sent_ns = now_ns
-            self._on_sent(member)
+            self._send(member, now_ns)
         self._host.submit(batch)
+
+    def _send(self, call: RecordCall, now_ns: int) -> None:
+        """Note that an attempt goes to the host."""
+        if call.is_waiting:
+            call.is_waiting = False
+            self._metrics.calls += 1
+        call.sent_ns = now_ns
+        self._on_sent(call)

@@ -25,6 +25,7 @@ class RecordCall(Call):
     is_begun = False  # an attempt is under way: neither answered nor given up
     is_first = True  # no attempt has been answered yet
     is_held = False  # the host has returned it, and it was not sent again
+    is_waiting = False  # an attempt is begun and not sent to the host
     was_in_line = False  # the limits of the operator may have held it back
     leads = False  # it makes the call for its key
     follows = False  # it waits for the call of its key

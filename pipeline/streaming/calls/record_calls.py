@@ -1,7 +1,7 @@
-"""The calls of an operator's records: answers, retries, timeouts, and calls shared by key.
+"""The calls of an operator's records: answers, retries, timeouts, and calls shared by key. Mailbox thread only.
 
-Mailbox thread only. A record's call ends once: answered, late or failed. Its outcome then goes to the record's entry in
-the operator's queue, and later events for it are ignored.
+A record's call ends once: answered, late or failed. Its outcome then goes to its entry in the operator's queue, and
+later events for it are ignored.
 """
 
 from __future__ import annotations
@@ -59,14 +59,12 @@ class RecordCalls:
         self._box = AnswerBox(executor.execute, self._fetch_answers)
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._slots = HostSlots.of(host, options)
-        self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
-        self._begin_timeout = self._lateness.begin
-        follows, sent = self._recall.nothing_follows, self._lateness.sent
-        self._path = CallPath(host, self._box, executor, timers, options, follows, sent)
+        late = self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
+        self._begin_timeout, follows = late.begin, self._recall.nothing_follows
+        self._path = CallPath(host, self._box, executor, timers, options, follows, metrics, late.sent)
         self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
         self._under_way = 0  # attempts begun and neither answered nor given up
-        self._is_ending = False  # no more retries
-        self._is_closed = False  # answers are ignored
+        self._is_ending = self._is_closed = False  # no more retries; answers are ignored
 
     def make(self, value: Any, entry: ResultFuture[Any]) -> None:
         """Start the call for a record whose outcome goes to `entry`."""
@@ -75,12 +73,12 @@ class RecordCalls:
             self._lateness.take_in(call)
         if self._dedupe_by is None or self._leads(call):
             path = self._path
+            # _begin, inlined: this runs for each record.
             if path.is_direct:
                 self._begin_timeout(call)
-            # _begin, inlined: this runs for each record.
+                self._metrics.calls += 1
             call.is_begun = True
             self._under_way += 1
-            self._metrics.calls += 1
             path.start(call)
 
     def flush(self) -> None:
@@ -108,14 +106,14 @@ class RecordCalls:
         """Give up all calls and ignore their answers."""
         self._is_closed = True
         self._recall.close()
+        self._metrics.ended += self._under_way - self._path.waiting()
+        self._under_way = 0
         self._path.close()
         for call in self._lateness.unfinished():
             call.is_done = True
             if call.retry_timer is not None:
                 call.retry_timer.cancel()  # a pending timer would keep this object alive
             self._path.give_up(call)
-        self._metrics.ended += self._under_way
-        self._under_way = 0
         self._lateness.clear()
 
     def _leads(self, call: RecordCall) -> bool:
@@ -217,13 +215,14 @@ class RecordCalls:
     def _begin(self, call: RecordCall) -> None:
         call.is_begun = True
         self._under_way += 1
-        self._metrics.calls += 1
+        self._metrics.calls += self._path.is_direct  # another call counts when it is sent
         self._path.start(call)
 
     def _ended(self, call: RecordCall) -> None:
         call.is_begun = False
         self._under_way -= 1
-        self._metrics.ended += 1
+        if not call.is_waiting:
+            self._metrics.ended += 1
 
     def _count_wait(self, call: RecordCall) -> None:
         if call.is_first:

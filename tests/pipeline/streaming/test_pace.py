@@ -37,9 +37,9 @@ class Reader:
         return self.has_gone
 
 
-def pace_of(capacity: int = 100, *, reads: bool = True) -> tuple[Pace, Reader, Clock]:
+def pace_of(capacity: int = 100, *, calls: int | None = None, reads: bool = True) -> tuple[Pace, Reader, Clock]:
     reader, clock = Reader(reads=reads), Clock()
-    return Pace(capacity, reader, clock=clock), reader, clock
+    return Pace(calls or capacity, capacity, reader, clock=clock), reader, clock
 
 
 def send(pace: Pace, *sizes: int) -> None:
@@ -89,15 +89,15 @@ def test_rows_without_results_need_not_be_taken() -> None:
     assert pace.room(begun=100, passed=100, held=20, emitted=0) == 80
 
 
-def test_bound_grows_with_the_rows_taken() -> None:
-    pace, _, _ = pace_of(100)
+def test_bound_is_the_calls_then_the_capacity_then_the_rows_taken() -> None:
+    pace, _, _ = pace_of(100, calls=10)
 
-    send(pace, 100, 0)
-    assert pace.room(begun=100, passed=100, held=0, emitted=100) == 100
-    send(pace, 20, 0)
-    assert pace.room(begun=120, passed=120, held=0, emitted=120) == 110
-    send(pace, 9880, 0)
-    assert pace.room(begun=10_000, passed=10_000, held=0, emitted=10_000) == 5050
+    send(pace, 9, 0)
+    assert pace.room(begun=9, passed=9, held=0, emitted=9) == 10
+    send(pace, 1, 0)
+    assert pace.room(begun=10, passed=10, held=0, emitted=10) == 100
+    send(pace, 990, 0)
+    assert pace.room(begun=1000, passed=1000, held=0, emitted=1000) == 1000
 
 
 def test_results_stay_with_the_operator_while_two_batches_wait() -> None:

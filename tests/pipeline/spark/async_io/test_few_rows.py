@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from pipeline.spark.async_io.async_wait import AsyncWaitTask, unordered_wait
+from pipeline.spark.async_io.async_wait import AsyncWaitTask, ordered_wait, unordered_wait
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.worker_output import worker_output
 from pipeline.spark.async_io.workers import WorkerHosts
@@ -33,7 +33,10 @@ from . import counting_service
 from .counting_service import AskService, CountingService
 
 TIMEOUT_S = 60.0
-CAPACITY = 100
+CONCURRENCY = 100
+"""The default."""
+
+Wait = Callable[..., DataFrame]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,10 +50,8 @@ def _classes_travel_by_value() -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def asked(spark: SparkSession, service: CountingService, rows: int = 50_000, **options: Any) -> DataFrame:
-    table = spark.range(0, rows, 1, 2)
-    options = {"capacity": CAPACITY, **options}
-    return unordered_wait(table, AskService(service.port), "id long", timeout=TIMEOUT_S, **options)
+def asked(spark: SparkSession, service: CountingService, wait: Wait = unordered_wait) -> DataFrame:
+    return wait(spark.range(0, 50_000, 1, 2), AskService(service.port), "id long", timeout=TIMEOUT_S)
 
 
 LOOKS: dict[str, tuple[int, Callable[[DataFrame], list[Any]]]] = {
@@ -59,26 +60,33 @@ LOOKS: dict[str, tuple[int, Callable[[DataFrame], list[Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("delay_s", [0.01, 2.0])
-@pytest.mark.parametrize("look", list(LOOKS))
-def test_a_look_at_a_few_rows_costs_the_capacity_of_its_task_beyond_them(
-    spark: SparkSession, look: str, delay_s: float
+@pytest.mark.parametrize(
+    ("wait", "look", "delay_s"),
+    [
+        (unordered_wait, "take", 0.01),
+        (unordered_wait, "limit", 2.0),
+        (ordered_wait, "limit", 0.01),
+        (ordered_wait, "take", 2.0),
+    ],
+)
+def test_a_look_at_a_few_rows_costs_the_calls_of_a_task_beyond_them(
+    spark: SparkSession, wait: Wait, look: str, delay_s: float
 ) -> None:
     rows, action = LOOKS[look]
     with CountingService(delay_s) as service:
-        found = action(asked(spark, service))
+        found = action(asked(spark, service, wait))
 
         assert len({row.id for row in found}) == rows
         service.wait_until_quiet(within_s=2.0)
-        assert service.calls <= rows + CAPACITY
+        assert service.calls <= rows + CONCURRENCY
 
 
-def test_a_limit_in_front_of_an_aggregate_costs_the_capacity_of_each_task(spark: SparkSession) -> None:
+def test_a_limit_in_front_of_an_aggregate_costs_the_calls_of_each_task(spark: SparkSession) -> None:
     with CountingService(0.01) as service:
         assert asked(spark, service).limit(10).count() == 10
 
         service.wait_until_quiet(within_s=2.0)
-        assert service.calls <= 2 * (10 + CAPACITY)
+        assert service.calls <= 2 * (10 + CONCURRENCY)
 
 
 def test_calls_of_a_cancelled_job_are_cut_off_while_none_of_them_ends(spark: SparkSession) -> None:
@@ -93,13 +101,13 @@ def test_calls_of_a_cancelled_job_are_cut_off_while_none_of_them_ends(spark: Spa
     with CountingService(None) as service:
         job = threading.Thread(target=collect)
         job.start()
-        service.wait_for_calls(2 * CAPACITY)
+        service.wait_for_calls(2 * CONCURRENCY)
 
         spark.sparkContext.cancelAllJobs()
 
         service.wait_until_quiet(within_s=5.0)
         job.join(TIMEOUT_S)
-        assert service.cut_off == service.calls == 2 * CAPACITY
+        assert service.cut_off == service.calls == 2 * CONCURRENCY
         assert "cancelled" in str(failures[0])
 
 
@@ -109,7 +117,7 @@ def test_ctrl_c_cancels_the_job_that_the_main_thread_waits_for_and_its_calls(
     """PySpark's own handler sent its command over the connection that the main thread was waiting on, which failed."""
 
     def interrupt() -> None:
-        service.wait_for_calls(2 * CAPACITY)
+        service.wait_for_calls(2 * CONCURRENCY)
         os.kill(os.getpid(), signal.SIGINT)
 
     caplog.set_level(logging.CRITICAL)  # py4j logs the interruption with its stack
@@ -121,7 +129,7 @@ def test_ctrl_c_cancels_the_job_that_the_main_thread_waits_for_and_its_calls(
             asked(spark, service).collect()
 
         service.wait_until_quiet(within_s=2.0)
-        assert service.cut_off == service.calls == 2 * CAPACITY
+        assert service.cut_off == service.calls == 2 * CONCURRENCY
         interrupting.join(TIMEOUT_S)
     assert spark.range(3).count() == 3
 

@@ -845,19 +845,32 @@ def test_each_call_has_its_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"concurrency": 1}, {"rate_limit": RateLimit(1, burst=1)}, {"retry": ON_ERROR}],
+    ("options", "in_flight"),
+    [({}, 3), ({"concurrency": 1}, 1), ({"rate_limit": RateLimit(1, burst=1)}, 1), ({"retry": ON_ERROR}, 2)],
     ids=["plain", "concurrency", "rate limit", "retry"],
 )
-def test_nothing_is_in_flight_after_close(options: dict[str, Any]) -> None:
+def test_only_calls_that_were_sent_are_in_flight_and_none_after_close(options: dict[str, Any], in_flight: int) -> None:
     with Harness(dedupe_by=first_letter, **options) as harness:
         harness.process("a1", "a2", "b1", "b2", "c")
         harness.settle()
         if "retry" in options:
             harness.answer_error("a1", ValueError("busy"))
-        assert harness.operator.metrics.in_flight == (2 if "retry" in options else 3)
+        assert harness.operator.metrics.in_flight == in_flight
 
     assert harness.operator.metrics.in_flight == 0
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 1}, {"rate_limit": RateLimit(1, burst=1)}], ids=str)
+def test_calls_that_end_before_they_are_sent_are_not_counted(limit: dict[str, Any]) -> None:
+    with Harness(fallback(), deadline_ms=100, **limit) as harness:
+        harness.process("a", "b", "c")
+        harness.answer("a", "A")
+        harness.advance(100)
+
+        metrics = harness.operator.metrics
+        assert harness.called() == (["a", "b"] if "concurrency" in limit else ["a"])
+        assert metrics.calls == len(harness.called())
+        assert (metrics.in_flight, metrics.timed_out) == (0, 2)
 
 
 def test_a_shared_call_in_flight_is_counted_once() -> None:
