@@ -90,7 +90,16 @@ LAYERS: Layers = (
     {
         "Spark's sessions, errors and metrics": tuple(
             f"pipeline.spark.{name}"
-            for name in ("session", "errors", "failures", "call_metrics", "result_caches", "shipping", "executors")
+            for name in (
+                "session",
+                "errors",
+                "failures",
+                "call_metrics",
+                "interruption",
+                "result_caches",
+                "shipping",
+                "executors",
+            )
         )
     },
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},

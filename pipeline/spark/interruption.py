@@ -45,8 +45,8 @@ class _Cancellation:
     """The handler of SIGINT. Main thread."""
 
     def __init__(self, context: Any) -> None:
-        self._context = context
-        self._is_cancelling = False
+        self._context = context  # never changes
+        self._is_cancelling = False  # main thread only, also in a handler within a handler
 
     def __call__(self, number: int, frame: FrameType | None) -> NoReturn:
         if not self._is_cancelling:  # a second Ctrl-C ends the wait

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import io
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,3 +137,15 @@ def test_output_is_found_by_the_name_that_pyspark_gives_it() -> None:
 def test_there_is_no_output_outside_a_worker() -> None:
     with worker_output() as output:
         assert output is None
+
+
+def test_pyspark_calls_the_file_of_its_worker_as_expected() -> None:
+    """So that this test, and not a bill for calls, tells of a release of PySpark that gives it another name."""
+    found = importlib.util.find_spec("pyspark.worker")
+    assert found is not None
+    assert found.origin is not None
+    functions = [node for node in ast.parse(Path(found.origin).read_text()).body if isinstance(node, ast.FunctionDef)]
+
+    (main,) = [each for each in functions if each.name == "main"]
+
+    assert "outfile" in [parameter.arg for parameter in main.args.args]
