@@ -29,4 +29,4 @@ class RareLog:
                 return
             self._next_s = now_s + _EVERY_S
             left_out, self._left_out = self._left_out, 0
-        self._log.warning("%s%s", message, f" ({left_out} more such warnings since the last one)" if left_out else "")
+        self._log.warning("%s%s", message, f" ({left_out} more since the last line)" if left_out else "")

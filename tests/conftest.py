@@ -42,6 +42,7 @@ LONG_FILES = (
     "tests/pipeline/cli/",
     "tests/pipeline/journal/test_arrow_journal.py",
     "tests/pipeline/lookup/test_postgres_table.py",
+    "tests/pipeline/streaming/cache/test_postgres_results.py",
     "tests/pipeline/sweep/test_page.py",
     "tests/statemachines/resourcemanager/daemon/",
     "tests/statemachines/resourcemanager/test_config_extremes.py",

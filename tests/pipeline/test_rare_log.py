@@ -19,7 +19,7 @@ def test_a_warning_that_repeats_is_one_line_a_minute(caplog: pytest.LogCaptureFi
 
     assert caplog.messages == [
         "away at 0.0",
-        "away at 60.0 (2 more such warnings since the last one)",
-        "away at 200.0 (1 more such warnings since the last one)",
+        "away at 60.0 (2 more since the last line)",
+        "away at 200.0 (1 more since the last line)",
         "away at 300.0",
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import postgres
-from pipeline.streaming.cache.results import ResultCache, check_seconds
+from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.store import (
     CUT_OFF,
     DONE,
@@ -26,6 +26,7 @@ from pipeline.streaming.cache.store import (
     UnknownCall,
 )
 from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
+from pipeline.streaming.number_checks import require_number
 
 if TYPE_CHECKING:
     import psycopg
@@ -113,7 +114,7 @@ class PostgresResults(ResultCache):
             raise TypeError("dsn is neither a string nor a function that returns one.")
         if not isinstance(self.table, str) or not all(self.table.split(".", 1)):
             raise TypeError(f'table is {self.table!r}; give "name" or "schema.name".')
-        check_seconds("query_timeout_s", self.query_timeout_s)
+        require_number("query_timeout_s", self.query_timeout_s, above=0)
         with _translated_settings():
             postgres.require_psycopg(_WHAT)
             postgres.server_of(self.dsn, _WHAT)

@@ -38,7 +38,7 @@ class Recall(Generic[C]):
     """The records whose results are asked for; there are none without a `session`.
 
     A record gets its results by `succeed` or an error by `fail`, or its call is begun by `begin`. `after_answers` is
-    called after the answers of each mail.
+    called after the answers of each mail. `nothing_follows`: as CallPath's, of the records that are not asked for.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Recall(Generic[C]):
         session: ResultSession | None,
         executor: MailboxExecutor,
         counts: RecallCounts,
+        nothing_follows: Callable[[], bool],
         begin: Callable[[C], None],
         succeed: Callable[[C, Sequence[Any]], None],
         fail: Callable[[C, BaseException], None],
@@ -54,6 +55,7 @@ class Recall(Generic[C]):
         self._session = session
         self._executor = executor
         self._counts = counts
+        self._nothing_else_follows = nothing_follows
         self._begin = begin
         self._succeed = succeed
         self._fail = fail
@@ -68,6 +70,10 @@ class Recall(Generic[C]):
     def asked(self) -> int:
         """The records without an answer yet: their calls may follow."""
         return len(self._asked)
+
+    def nothing_follows(self) -> bool:
+        """Whether no call will begin before another has ended, nor one for a record that is asked for."""
+        return not self._asked and self._nothing_else_follows()
 
     def ask(self, call: C) -> None:
         assert self._session is not None

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pipeline.streaming.cache.encoding import key_text
 from pipeline.streaming.cache.store import Key, ResultStore, UnknownCall
+from pipeline.streaming.number_checks import require_number
 
 KeyOf: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
 OnUnknown: TypeAlias = Literal["call", "capture"]
@@ -53,10 +54,8 @@ class ResultCache(ABC):
 
     def __post_init__(self) -> None:
         if self.expires_after_s is not None:
-            check_seconds("expires_after_s", self.expires_after_s)
-            if self.expires_after_s == 0:
-                raise ValueError("expires_after_s is 0; it must be above 0 seconds, or None.")
-        check_seconds("retry_for_s", self.retry_for_s)
+            require_number("expires_after_s", self.expires_after_s, above=0)
+        require_number("retry_for_s", self.retry_for_s, least=0)
         if self.on_unknown not in ("call", "capture"):
             raise ValueError(f'on_unknown is {self.on_unknown!r}; choose "call" or "capture".')
         if isinstance(self.version, bool) or not isinstance(self.version, str | int):
@@ -149,12 +148,6 @@ class ResultCache(ABC):
             raise ValueError("expires_after_s is None: no result expires. Give the age of the results to delete.")
         with closing(self.connect("")) as store:
             return store.remove_older(time.time() - self.expires_after_s)
-
-
-def check_seconds(name: str, seconds: object) -> None:
-    """Raise ValueError unless an option is a number of seconds."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise ValueError(f"{name} is {seconds!r}; it must be a number of seconds, 0 or more.")
 
 
 def _are_names(names: Sequence[Any]) -> bool:

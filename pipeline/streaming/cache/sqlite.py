@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.streaming.cache.owners import OwnerLock
-from pipeline.streaming.cache.results import ResultCache, check_seconds
+from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.store import (
     CUT_OFF,
     DONE,
@@ -32,6 +32,7 @@ from pipeline.streaming.cache.store import (
     UnknownCall,
 )
 from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
+from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class SqliteResults(ResultCache):
         super().__post_init__()
         if not isinstance(self.path, str | os.PathLike) or not str(self.path):
             raise TypeError(f"path is {self.path!r}; give the path of a file.")
-        check_seconds("busy_timeout_s", self.busy_timeout_s)
+        require_number("busy_timeout_s", self.busy_timeout_s, least=0)
         object.__setattr__(self, "path", Path(self.path).absolute())
 
     @property

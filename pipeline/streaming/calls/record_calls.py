@@ -54,8 +54,8 @@ class RecordCalls:
         self._timeout_ms = options.timeout_ms
         self._deadline_ms = options.deadline_ms
         self._retries = Retries(options.enabled_retry, timers, self._start_again)
-        asked = executor, metrics, self._begin_missed, self._succeed, self._fail, self._after_recall
-        self._recall: Recall[RecordCall] = Recall(host.result_session, *asked)
+        asked = nothing_follows, self._begin_missed, self._succeed, self._fail, self._after_recall
+        self._recall: Recall[RecordCall] = Recall(host.result_session, executor, metrics, *asked)
         self._dedupe_by = options.dedupe_by or self._recall.key_of
         self._combine = options.combine
         self._box = AnswerBox(executor.execute, self._fetch_answers)
@@ -64,7 +64,7 @@ class RecordCalls:
         late = self._lateness = Lateness(
             timers, options, self._slots, self._shared, self._retries.has_outcome, self._end_late
         )
-        self._nothing_follows, self._begin_timeout, follows = nothing_follows, late.begin, self._no_call_follows
+        self._begin_timeout, follows = late.begin, self._recall.nothing_follows
         self._path = CallPath(host, self._box, executor, timers, options, follows, metrics, late.sent)
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._is_closed = False  # answers are ignored
@@ -77,9 +77,6 @@ class RecordCalls:
         if self._deadline_ms is not None:
             self._lateness.take_in(call)
         if self._dedupe_by is None or self._leads(call):
-            if self._recall.key_of is not None:
-                self._recall.ask(call)
-                return
             path = self._path
             # _begin, inlined: this runs for each record.
             if path.is_direct:
@@ -122,13 +119,16 @@ class RecordCalls:
         self._lateness.clear()
 
     def _leads(self, call: RecordCall) -> bool:
-        """Whether to make the call; if not, the record shares the outcome of another call."""
+        """Whether to make the call; if not, the record shares the outcome of another, or the cache is asked first."""
         assert self._dedupe_by is not None
         call.key = self._dedupe_by(call.value)
         role, results = self._shared.join(call.key, call, self._timers.current_processing_time())
         if role == "lead":
             call.leads = True
-            return True
+            if self._recall.key_of is None:
+                return True
+            self._recall.ask(call)
+            return False
         if role == "known":
             self._metrics.remembered += 1
             self._metrics.completed += 1
@@ -148,11 +148,8 @@ class RecordCalls:
             self._lateness.sent(call)
         self._begin(call)
 
-    def _no_call_follows(self) -> bool:
-        return not self._recall.asked and self._nothing_follows()
-
     def _after_recall(self) -> None:
-        if self._no_call_follows():
+        if self._recall.nothing_follows():
             self._path.flush()
         self._emit()
 

@@ -254,7 +254,7 @@ async def test_an_unavailable_table_is_one_line_a_minute(caplog: pytest.LogCaptu
         await asyncio.gather(*asking, return_exceptions=True)
 
     assert quiet == ["away (retry 1 of 2 in 1 s)"]
-    assert caplog.messages[1] == "away (retry 1 of 2 in 1 s) (17 more such warnings since the last one)"
+    assert caplog.messages[1] == "away (retry 1 of 2 in 1 s) (17 more since the last line)"
     assert setup.metrics.retries == 20
 
 

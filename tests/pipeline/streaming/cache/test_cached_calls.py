@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.streaming.cache.cached_function import cached_function
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.sqlite import SqliteResults
 from pipeline.streaming.calls.call_counts import CallMetrics
@@ -327,6 +328,37 @@ def test_a_cancelled_wait_leaves_its_calls_unknown_and_no_other(cache: Callable[
 
     assert {each.key for each in cache().unknown()} <= {"1"}
     assert done(cache(), 0)
+
+
+def test_a_call_that_is_cancelled_while_it_claims_its_key_leaves_the_key_free(
+    cache: Callable[..., SqliteResults],
+) -> None:
+    given = cache(busy_timeout_s=0.01)
+    calls: list[int] = []
+
+    async def answer(value: int) -> list[int]:
+        calls.append(value)
+        return [2 * value]
+
+    async def scenario() -> list[list[int]]:
+        function = cached_function(answer, given, None, name="ask")
+        await function.open()
+        try:
+            with closing(sqlite3.connect(given.path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                cancelled = [asyncio.create_task(function.async_invoke(value)) for value in range(3)]
+                await asyncio.sleep(0)
+                for task in cancelled:
+                    task.cancel()
+                await asyncio.wait(cancelled)
+                other.execute("COMMIT")
+            return [await function.async_invoke(value) for value in range(3)]
+        finally:
+            await function.close()
+
+    assert asyncio.run(scenario()) == [[0], [2], [4]]
+    assert calls == [0, 1, 2]
+    assert given.unknown() == []
 
 
 # --- a cache that fails ---

@@ -79,7 +79,7 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
     metrics.calls += 1
 
     assert snapshot == {
-        "calls": 16,
+        "calls": 17,
         "completed": 2,
         "timed_out": 3,
         "retried": 4,
@@ -140,7 +140,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
     register_call_metrics(metrics, "enrich", registry)
 
     assert page(registry) == {
-        "async_calls_total{enrich}": 16,
+        "async_calls_total{enrich}": 17,
         "async_completed_total{enrich}": 2,
         "async_timed_out_total{enrich}": 3,
         "async_retried_total{enrich}": 4,
