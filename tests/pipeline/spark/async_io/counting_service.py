@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.streaming.calls.functions import AsyncFunction
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class CountingService:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -111,27 +112,23 @@ def test_calls_of_a_cancelled_job_are_cut_off_while_none_of_them_ends(spark: Spa
         assert "cancelled" in str(failures[0])
 
 
-def test_ctrl_c_cancels_the_job_that_the_main_thread_waits_for_and_its_calls(
-    spark: SparkSession, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.slow
+def test_ctrl_c_in_a_script_cancels_its_job_and_the_calls() -> None:
     """PySpark's own handler sent its command over the connection that the main thread was waiting on, which failed."""
-
-    def interrupt() -> None:
-        service.wait_for_calls(2 * CONCURRENCY)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    caplog.set_level(logging.CRITICAL)  # py4j logs the interruption with its stack
+    script = Path(__file__).with_name("interrupted_script.py")
+    root = Path(__file__).parents[4]
     with CountingService(None) as service:
-        interrupting = threading.Thread(target=interrupt)
-        interrupting.start()
+        command = [sys.executable, str(script), str(service.port)]
+        environment = {**os.environ, "PYTHONPATH": str(root)}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
+            service.wait_for_calls(CONCURRENCY)
 
-        with pytest.raises(KeyboardInterrupt):
-            asked(spark, service).collect()
+            process.send_signal(signal.SIGINT)
 
-        service.wait_until_quiet(within_s=2.0)
-        assert service.cut_off == service.calls == 2 * CONCURRENCY
-        interrupting.join(TIMEOUT_S)
-    assert spark.range(3).count() == 3
+            service.wait_until_quiet(within_s=3.0)
+            assert process.poll() is None  # it is the job that has ended
+            process.communicate(timeout=TIMEOUT_S)
+        assert service.cut_off == service.calls == CONCURRENCY
 
 
 # ---------------------------------------------------------------------------------------- the other end of the socket
