@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.lookup import FullCache, FunctionTable, LookupFunction, PartialCache, PostgresTable, SqliteTable
 from pipeline.lookup.errors import LookupTableError
-from pipeline.spark import lookup_join, ordered_wait, unordered_wait
+from pipeline.spark import async_column, lookup_join, ordered_wait, register_async, unordered_wait
 from pipeline.streaming import AsyncFunction
 
 NEEDED: dict[str, Any] = {"dedupe_by": "id", "remember": 1}
@@ -51,7 +51,24 @@ def join(function: Callable[..., Any], spark: SparkSession, options: dict[str, A
     return function(spark.range(1), TABLE, "id", **options)
 
 
-@pytest.mark.parametrize(("call", "function"), [(wait, ordered_wait), (wait, unordered_wait), (join, lookup_join)])
+def column(function: Callable[..., Any], spark: SparkSession, options: dict[str, Any]) -> object:
+    return function(InBatches(), "id", **{"timeout": 1, **NEEDED, **options})
+
+
+def register(function: Callable[..., Any], spark: SparkSession, options: dict[str, Any]) -> object:
+    return function(spark, "in_batches", InBatches(), **{"timeout": 1, **NEEDED, "dedupe_by": "value", **options})
+
+
+@pytest.mark.parametrize(
+    ("call", "function"),
+    [
+        (wait, ordered_wait),
+        (wait, unordered_wait),
+        (join, lookup_join),
+        (column, async_column),
+        (register, register_async),
+    ],
+)
 def test_a_text_for_a_number_is_refused_by_name(
     spark: SparkSession, call: Callable[..., object], function: Callable[..., Any]
 ) -> None:
