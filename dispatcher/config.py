@@ -49,98 +49,104 @@ class DispatcherConfig(ConfigModel):
     """Settings of one AsyncDispatcher."""
 
     queue_capacity: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=10_000_000,
         description="most events in the queue, up to 10,000,000; null: no bound. Posts from handlers are not bounded.",
     )
     queue_full_policy: Literal["block", "reject", "drop_oldest"] = Field(
-        "block",
+        default="block",
         description="a post to a full queue waits (block), is refused (reject), or discards the oldest (drop_oldest)",
     )
     queue_full_timeout_s: float | None = Field(
-        None, gt=0, description="longest wait of a post under block, in seconds, before it is refused; null: no limit"
+        default=None,
+        gt=0,
+        description="longest wait of a post under block, in seconds, before it is refused; null: no limit",
     )
-    batch_size: int = Field(256, ge=1, description="most events handled before the loop turns to other work")
+    batch_size: int = Field(default=256, ge=1, description="most events handled before the loop turns to other work")
     drain_events_on_stop: bool = Field(
-        True, description="handle queued events before stopping; false: discard and count them"
+        default=True, description="handle queued events before stopping; false: discard and count them"
     )
     drain_timeout_s: float = Field(
-        30.0,
+        default=30.0,
         ge=0,
         description="longest that stop() waits for handlers, in seconds; then it discards and counts the events left",
     )
     measure_times: Literal["all", "sampled", "none"] = Field(
-        "sampled",
+        default="sampled",
         description="which events are timed in the queue and in their handlers: all (implied by a journal), none, or "
         "sampled: every event while handlers are slow; the mean of a batch and one post per ms while they are fast",
     )
     handler_warn_after_s: float | None = Field(
-        10.0,
+        default=10.0,
         gt=0,
         description="log a handler that runs longer than this, in seconds, once, with its stack; null disables it",
     )
     liveness_stuck_after_s: float | None = Field(
-        None,
+        default=None,
         gt=0,
         description="/livez fails, and systemd's watchdog is no longer fed, while an event or a mail runs longer than "
         "this, in seconds: set it if a restart is better than a long handler; null disables it",
     )
     print_events_info_threshold: int = Field(
-        5000, ge=1, description="log the contents of a queue of this many events by event type, at most once in 30 s"
+        default=5000,
+        ge=1,
+        description="log the contents of a queue of this many events by event type, at most once in 30 s",
     )
 
 
 class MetricsConfig(ConfigModel):
     """Settings of the Prometheus endpoint."""
 
-    enabled: bool = Field(True, description="serve /metrics, /livez and /readyz")
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: a free one, which is printed")
+    enabled: bool = Field(default=True, description="serve /metrics, /livez and /readyz")
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(default=0, ge=0, le=65535, description="port to listen on; 0: a free one, which is printed")
 
 
 class JournalConfig(ConfigModel):
     """Settings of the event journal."""
 
     segment_bytes: int = Field(
-        64 * 1024 * 1024, ge=1024, description="close a segment that has reached this size, in bytes"
+        default=64 * 1024 * 1024, ge=1024, description="close a segment that has reached this size, in bytes"
     )
     segment_age_s: float = Field(
-        60.0, gt=0, description="close a segment of this age, in seconds, at the next event or idle moment"
+        default=60.0, gt=0, description="close a segment of this age, in seconds, at the next event or idle moment"
     )
-    buffer_rows: int = Field(4096, ge=1, description="rows kept in memory before they are written")
+    buffer_rows: int = Field(default=4096, ge=1, description="rows kept in memory before they are written")
     durability: Literal["none", "interval", "sync"] = Field(
-        "none",
+        default="none",
         description="what survives a power failure: the rows that the system has written by then (none), all but the "
         "last sync_interval_ms (interval), or all (sync: each write waits for the disk; threads share one wait). "
         "With each, a crash of the process alone loses the rows that are buffered",
     )
-    sync_interval_ms: int = Field(1000, ge=1, description="time between two fsyncs under durability interval")
+    sync_interval_ms: int = Field(default=1000, ge=1, description="time between two fsyncs under durability interval")
     write_ahead: bool = Field(
-        False,
+        default=False,
         description="handle(event) returns True only when the event is in the journal (under sync: on disk); the next "
         "start redelivers the events that were accepted and not handled",
     )
     failure_policy: Literal["stop", "continue"] = Field(
-        "stop",
+        default="stop",
         description="when the journal cannot be written (disk full, read-only, gone): stop the dispatcher, or continue "
         "without a journal and log it",
     )
     retention_s: float | None = Field(
-        None,
+        default=None,
         gt=0,
         description="remove closed segments older than this, in seconds, unless recovery needs them; null disables it",
     )
     retention_bytes: int | None = Field(
-        None, ge=1, description="remove the oldest closed segments beyond this total size, in bytes; null disables it"
+        default=None,
+        ge=1,
+        description="remove the oldest closed segments beyond this total size, in bytes; null disables it",
     )
     history_index: bool = Field(
-        True,
+        default=True,
         description="write an index of the entities beside each closed segment: the history of an entity is then found "
         "without reading the whole journal",
     )
     permissions: PermissionsName = Field(
-        "private",
+        default="private",
         description="who may read the journal: its owner only (private: files 0600, folders 0700), its group as well "
         "(group: 0640, 0750), or everyone (0644, 0755). Existing folders keep their mode",
     )

@@ -15,13 +15,13 @@ import argparse
 import sqlite3
 import sys
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import EVENTS, check_journal
@@ -187,8 +187,11 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     try:
         check_journal(arguments.journal)  # before Spark starts, which takes seconds
         # Spark logs a failure as pages of JVM frames; the relevant lines are printed below.
-        own = spark_session(arguments.master, "enrich journal", {"spark.log.level": "OFF"}) if spark is None else None
-        with own or nullcontext(spark) as session:
+        quiet = {"spark.log.level": "OFF"}
+        own: AbstractContextManager[SparkSession] = (
+            spark_session(arguments.master, "enrich journal", quiet) if spark is None else nullcontext(spark)
+        )
+        with own as session:
             run(arguments, session)
     except (DispatcherError, sqlite3.Error) as error:
         print(f"enrich_journal: {error}", file=sys.stderr)

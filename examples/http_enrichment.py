@@ -20,11 +20,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import socket
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
@@ -89,7 +90,7 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, aiohttp.ClientConnectionError | TimeoutError)
 
 
-def with_users(orders: DataFrame, url: str, calls_per_s: float, tasks: int, metrics: Observation) -> DataFrame:
+def with_users(orders: DataFrame, url: str, calls_per_s: float, metrics: Observation) -> DataFrame:
     """The orders with their users, in any order; a failed one has an `error` with the order as its `input`."""
     return unordered_wait(
         orders,
@@ -100,8 +101,7 @@ def with_users(orders: DataFrame, url: str, calls_per_s: float, tasks: int, metr
         retry=RetryStrategy.exponential_backoff(
             5, initial_delay_ms=50, max_delay_ms=2000, multiplier=2.0, jitter=0.3, retry_on_exception=is_passing
         ),
-        # A limit holds per worker: divide a limit of the whole job by the number of concurrent tasks.
-        rate_limit=RateLimit(calls_per_s).split(tasks),
+        rate_limit=RateLimit(calls_per_s),  # of the whole job; each task gets its share
         on_error="capture",
         metrics=metrics,
         idle_timeout=5,  # seconds for which a worker keeps its session for another task
@@ -145,7 +145,7 @@ class UserService(ThreadingHTTPServer):
             self._allowed -= 1
             return True
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         """Ignore clients that close their connection; print other errors."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
@@ -217,7 +217,7 @@ def run(arguments: argparse.Namespace, output: Path, spark: SparkSession) -> Non
     service = UserService(arguments.service_rate, arguments.latency_ms / 1000, arguments.fails_every)
     with service.serving():
         orders = make_orders(spark, arguments.rows, arguments.tasks)
-        answered = with_users(orders, service.url, arguments.rate, arguments.tasks, observation)
+        answered = with_users(orders, service.url, arguments.rate, observation)
         # Written once and then read back, because each action on `answered` would repeat all calls.
         answered.write.mode("overwrite").parquet(str(output))
     print(format_call_metrics({"find user": call_metrics(observation)}))
@@ -262,8 +262,12 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     try:
         # Spark logs a failure as pages of JVM frames; the relevant lines are printed below.
         quiet = {"spark.log.level": "OFF"}
-        own = spark_session(f"local[{arguments.tasks}]", "http enrichment", quiet) if spark is None else None
-        with tempfile.TemporaryDirectory() as folder, own or nullcontext(spark) as session:
+        own: AbstractContextManager[SparkSession] = (
+            spark_session(f"local[{arguments.tasks}]", "http enrichment", quiet)
+            if spark is None
+            else nullcontext(spark)
+        )
+        with tempfile.TemporaryDirectory() as folder, own as session:
             run(arguments, arguments.output or Path(folder) / "answered", session)
     except DispatcherError as error:
         print(f"http_enrichment: {error}", file=sys.stderr)

@@ -28,14 +28,14 @@ class Collector:
     They are collected once, however many follow, and handed out when one of these looks.
     """
 
-    __slots__ = ("_followers", "_is_complete", "forgotten", "operands", "routine", "routine_type")
+    __slots__ = ("_followers", "forgotten", "is_complete", "operands", "routine", "routine_type")
 
     def __init__(self, routine_type: Enum | None) -> None:
         self.routine_type = routine_type  # never changes
         self.operands: set[Any] = set()
         self.routine: set[Any] = set()
         self.forgotten: set[tuple[str, str]] = set()
-        self._is_complete = True
+        self.is_complete = True
         self._followers: list[Changes] = []
 
     def keep_within_bounds(self) -> None:
@@ -45,7 +45,7 @@ class Collector:
 
     def hand_out(self) -> None:
         """Give each follower what has changed since the last call."""
-        changed = Changed(self.operands, self.routine, self.forgotten, self._is_complete)
+        changed = Changed(self.operands, self.routine, self.forgotten, self.is_complete)
         self._begin_anew(is_complete=True)
         for follower in self._followers:
             follower.add(changed)
@@ -63,7 +63,7 @@ class Collector:
         return not self._followers
 
     def _begin_anew(self, is_complete: bool) -> None:
-        self.operands, self.routine, self.forgotten, self._is_complete = set(), set(), set(), is_complete
+        self.operands, self.routine, self.forgotten, self.is_complete = set(), set(), set(), is_complete
 
 
 class Changes:
@@ -80,6 +80,12 @@ class Changes:
         self._collector.hand_out()
         changed, self._changed = self._changed, _nothing()
         return changed
+
+    def count(self) -> int:
+        """How many entities `take` would return as changed or forgotten; more than MOST if not all were kept."""
+        mine, shared = self._changed, self._collector
+        count = len(mine.operands) + len(mine.forgotten) + len(shared.operands) + len(shared.forgotten)
+        return count if mine.is_complete and shared.is_complete else MOST + 1
 
     def add(self, changed: Changed) -> None:
         """Called by the collector. The sets given may be another follower's, too."""

@@ -13,7 +13,7 @@ from dispatcher.cli import main
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "config" / "workloads" / "sample"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 COMMAND = [sys.executable, "-c", "from dispatcher.cli import main; main()"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from dispatcher.util.garbage import Freezer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +28,11 @@ SPARK_FILES = (
     "tests/test_examples.py",
 )
 SPARK_REPORT = "tests/pipeline/spark/report/"
+SPARK_PROCESSES = (
+    "tests/pipeline/cli/test_interrupted_spark.py",
+    "tests/pipeline/spark/cluster/",
+)
+"""They start Spark in processes of their own, and do not use the worker's."""
 LONG_FILES = (
     "tests/dispatcher/service/test_interpreter_exit.py",
     "tests/dispatcher/stop/test_stop_interrupted.py",
@@ -34,11 +42,13 @@ LONG_FILES = (
     "tests/pipeline/cli/",
     "tests/pipeline/journal/test_arrow_journal.py",
     "tests/pipeline/lookup/test_postgres_table.py",
+    "tests/pipeline/streaming/cache/test_postgres_results.py",
     "tests/pipeline/sweep/test_page.py",
     "tests/statemachines/resourcemanager/daemon/",
     "tests/statemachines/resourcemanager/test_config_extremes.py",
     "tests/statemachines/resourcemanager/web/",
     "tests/statemachines/simulation/test_openb.py",
+    "tests/statemachines/simulation/test_preemption_replay.py",
     "tests/statemachines/simulation/test_real_time_workload.py",
     "tests/statemachines/simulation/test_recorded_waits.py",
     "tests/statemachines/simulation/workload/test_broken_files.py",
@@ -46,6 +56,7 @@ LONG_FILES = (
     "tests/statemachines/test_cli.py",
     "tests/statemachines/test_time_travel.py",
     "tests/test_command_mistakes.py",
+    "tests/test_packages.py",
     "tests/test_run_script.py",
     "tests/test_wheel.py",
 )
@@ -58,14 +69,17 @@ def needs_spark(nodeid: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker takes a file's tests whole, so that they share its fixtures. Two workers start Spark, with half each."""
+    """A worker takes a file's tests whole, so that they share its fixtures.
+
+    Two workers start a Spark of their own: one for the report's tests, one for the others.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(SPARK_REPORT):
-                return SPARK_REPORT
-            return "spark" if needs_spark(nodeid) else super()._split_scope(nodeid)
+            if not needs_spark(nodeid) or nodeid.startswith(SPARK_PROCESSES):
+                return super()._split_scope(nodeid)
+            return SPARK_REPORT if nodeid.startswith(SPARK_REPORT) else "spark"
 
     return Scheduling(config, log)
 
@@ -92,6 +106,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif item.nodeid.startswith(LONG_FILES):
             item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: not needs_spark(item.nodeid))
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """A main program that a test runs in this process tunes its garbage collection: not that of the tests after it."""
+    thresholds = gc.get_threshold()
+    yield
+    if gc.get_threshold() != thresholds:
+        gc.set_threshold(*thresholds)
+        gc.callbacks[:] = [each for each in gc.callbacks if not isinstance(each, Freezer)]
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

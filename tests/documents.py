@@ -40,8 +40,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def pages_with(language: str) -> list[Path]:
-    """The pages with fenced blocks that are marked with exactly this: `python`, `python spark`."""
-    return [page for page in PAGES if _examples(page, language)]
+    """The pages with fenced blocks of a language."""
+    return [page for page in PAGES if examples_of(page, language)]
 
 
 def module_for(page: Path) -> ModuleType:
@@ -51,11 +51,12 @@ def module_for(page: Path) -> ModuleType:
 
 def run_examples(page: Path, language: str, module: ModuleType) -> None:
     """Run a page's blocks of a language, one after the other, with the names of `module`."""
-    for example in _examples(page, language):
+    for example in examples_of(page, language):
         exec(compile(example, str(page), "exec"), module.__dict__)
 
 
-def _examples(page: Path, language: str) -> list[str]:
+def examples_of(page: Path, language: str) -> list[str]:
+    """The fenced blocks that are marked with exactly this: `python`, `python spark`, `python notest`."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 

@@ -70,8 +70,15 @@ LAYERS: Layers = (
     },
     {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {"the commands of the state machines": ("statemachines.cli", "statemachines.journal_cli")},
-    {"elements of streams": ("pipeline.streaming.elements", "pipeline.streaming.errors")},
-    {"calls": ("pipeline.streaming.calls", "pipeline.streaming.options")},
+    {
+        "elements of streams": (
+            "pipeline.streaming.elements",
+            "pipeline.streaming.errors",
+            "pipeline.streaming.number_checks",
+        ),
+        "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log"),
+    },
+    {"calls": ("pipeline.streaming.calls", "pipeline.streaming.cache", "pipeline.streaming.options")},
     {"stream tasks": ("pipeline.streaming.task",)},
     {"streaming": ("pipeline.streaming",)},
     {
@@ -83,7 +90,16 @@ LAYERS: Layers = (
     {
         "Spark's sessions, errors and metrics": tuple(
             f"pipeline.spark.{name}"
-            for name in ("session", "errors", "failures", "call_metrics", "shipping", "executors")
+            for name in (
+                "session",
+                "errors",
+                "failures",
+                "call_metrics",
+                "histogram_shares",
+                "result_caches",
+                "shipping",
+                "executors",
+            )
         )
     },
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},
@@ -133,7 +149,9 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
         partial(
             conventions.resource_manager_reaches,
             home="statemachines.resourcemanager.web",
-            publishers=("statemachines.resourcemanager.web.published", "statemachines.resourcemanager.web.publisher"),
+            publishers=tuple(
+                f"statemachines.resourcemanager.web.{each}" for each in ("marks", "published", "publisher")
+            ),
         ),
     ),
     "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),

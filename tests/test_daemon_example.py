@@ -28,7 +28,7 @@ pytest.importorskip("uvicorn", reason="the door's extra is not installed: pip in
 pytestmark = pytest.mark.long
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "daemon.py"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 DRAIN_TIMEOUT_S = 5.0
 """As in the example."""
 STOP_S = 1.0

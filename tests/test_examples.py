@@ -43,23 +43,27 @@ ALLOCATED = 3  # containers: those of the job's tasks, and its master's
 
 @contextmanager
 def example(name: str) -> Iterator[ModuleType]:
-    """The module of an example. It belongs to no package, so workers get its functions by value."""
-    from pyspark import cloudpickle
-
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
+    with imported(module):
         spec.loader.exec_module(module)
-        cloudpickle.register_pickle_by_value(module)
-        try:
-            yield module
-        finally:
-            cloudpickle.unregister_pickle_by_value(module)
+        yield module
+
+
+@contextmanager
+def imported(module: ModuleType) -> Iterator[None]:
+    """Like a module that was imported, but of no package, so that workers get its functions and classes by value."""
+    from pyspark import cloudpickle
+
+    sys.modules[module.__name__] = module
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
     finally:
-        del sys.modules[name]
+        cloudpickle.unregister_pickle_by_value(module)
+        del sys.modules[module.__name__]
 
 
 @pytest.fixture
@@ -220,10 +224,11 @@ def test_retry_after_may_be_a_date() -> None:
 
 @pytest.mark.parametrize("page", pages_with("python spark"), ids=lambda page: page.stem)
 def test_the_examples_of_a_page_run_on_spark(page: Path, spark: SparkSession) -> None:
-    module = module_for(page)  # not in sys.modules: its functions go to the workers by value
+    module = module_for(page)
     module.__dict__["spark"] = spark
 
-    run_examples(page, "python spark", module)
+    with imported(module):
+        run_examples(page, "python spark", module)
 
 
 def calls_in(out: str, operator: str) -> int:

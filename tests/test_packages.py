@@ -41,6 +41,16 @@ def test_only_the_spark_package_imports_pyspark(module: str) -> None:
     assert loaded.stdout.strip() == "False"
 
 
+@pytest.mark.parametrize("module", ["pipeline.streaming", "pipeline.spark.async_io.async_wait"])
+def test_asynchronous_calls_do_not_import_pydantic(module: str) -> None:
+    """A function whose results are models has imported it."""
+    code = f"import sys, {module}; print('pydantic' in sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert loaded.stdout.strip() == "False"
+
+
 def test_a_python_worker_that_reads_a_journal_imports_no_reports_and_no_resource_manager() -> None:
     code = "import sys, pipeline.spark.source.journal_source; print(*sys.modules)"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,42 +12,19 @@ from pathlib import Path
 import pytest
 
 from .commands import COMMAND, ROOT, run_command
+from .installs import PACKAGES, TIMEOUT_S, build_wheel, copy_tree, pip
 
-PACKAGES = ("dispatcher", "statemachines", "pipeline")
 CONFIG = ROOT / "config"
 EXAMPLES = sorted(path.stem for path in CONFIG.glob("*.yaml"))
 ALL_EXAMPLES = sorted([*EXAMPLES, "grafana/dispatcher.json", "systemd/dispatcher.service"])
 DATA = (".html", ".js", ".css", ".properties")
-SETUPTOOLS = 77  # as [build-system] in pyproject.toml
-TIMEOUT_S = 240.0
-
-
-def pip(*args: object) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if "No matching distribution found for setuptools" in done.stderr:
-        pytest.skip(f"setuptools {SETUPTOOLS} or newer is neither installed nor to be had here")
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the tree, as a build leaves files in it."""
     tree = tmp_path_factory.mktemp("tree")
-    for name in (*PACKAGES, "config", "tests", "scripts"):
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    is_new = int(version("setuptools").partition(".")[0]) >= SETUPTOOLS
-    built = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", *(["--no-build-isolation"] if is_new else []), "--wheel-dir", built, tree)
-    (path,) = built.glob("*.whl")
-    return path
+    copy_tree(tree)
+    return build_wheel(tree, tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")

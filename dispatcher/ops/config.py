@@ -12,14 +12,14 @@ class OpsConfig(ConfigModel):
     """Settings of the ops API and its door."""
 
     enabled: bool = Field(
-        True, description="open a door for `dispatcher ps`, `status` and `top`, if the extra `web` is installed"
+        default=True, description="open a door for `dispatcher ps`, `status` and `top`, if the extra `web` is installed"
     )
-    show_payloads: bool = Field(False, description="include the payloads of events in /journal/tail")
+    show_payloads: bool = Field(default=False, description="include the payloads of events in /journal/tail")
     control: bool = Field(
-        False, description="let administrators change log levels and stop the daemon: POST /log-level and /stop"
+        default=False, description="let administrators change log levels and stop the daemon: POST /log-level and /stop"
     )
     transitions_kept: int = Field(
-        KEPT,
+        default=KEPT,
         ge=0,
         le=10_000_000,
         description="how many of the process's last transitions to keep in memory, up to 160 bytes each: they are the "

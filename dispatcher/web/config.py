@@ -21,65 +21,71 @@ class TLSConfig(ConfigModel):
     cert: Path = Field(description="PEM file of the door's certificate, followed by any intermediate certificates")
     key: Path = Field(description="PEM file of the certificate's private key, not encrypted")
     client_ca: Path | None = Field(
-        None,
+        default=None,
         description="PEM file of the CAs that sign client certificates: a client without such a certificate is "
         "refused, and the certificate's CN is the user; null: clients need no certificate",
     )
-    client_role: RoleName = Field("user", description="role of a certificate's user who has no line in tokens_file")
+    client_role: RoleName = Field(
+        default="user", description="role of a certificate's user who has no line in tokens_file"
+    )
 
 
 class WebConfig(ConfigModel):
     """Settings of a web host."""
 
     unix_socket: bool = Field(
-        True, description="listen on a Unix socket that only the daemon's own user and root can reach"
+        default=True, description="listen on a Unix socket that only the daemon's own user and root can reach"
     )
     socket_path: Path | None = Field(
-        None,
+        default=None,
         description="path of the Unix socket, in a folder that belongs to the daemon's user; null: NAME-PID.sock in "
         "the folder that `dispatcher ps` searches",
     )
     host: str = Field(
-        "127.0.0.1",
+        default="127.0.0.1",
         min_length=1,
         description="TCP address to listen on; an address beyond loopback requires tokens_file or tls.client_ca",
     )
-    port: int | None = Field(None, ge=0, le=65535, description="TCP port; 0: any free port; null: no TCP")
+    port: int | None = Field(default=None, ge=0, le=65535, description="TCP port; 0: any free port; null: no TCP")
     allowed_hosts: tuple[str, ...] = Field(
-        (),
+        default=(),
         description="further names, or name:port, to accept in the Host header; the door's own addresses and localhost "
         "are always accepted",
     )
     tokens_file: Path | None = Field(
-        None,
+        default=None,
         description="file of mode 0600 with a line `name role sha256-of-token` for each token, as `dispatcher token "
         "new` adds it. With this file, TCP clients need a token. It is read again when it changes",
     )
     anonymous_role: RoleName = Field(
-        "view", description="role of TCP clients if neither tokens_file nor tls.client_ca is set"
+        default="view", description="role of TCP clients if neither tokens_file nor tls.client_ca is set"
     )
-    session_s: float = Field(43_200.0, gt=0, description="how long a browser's login lasts, in seconds")
-    tls: TLSConfig | None = Field(None, description="TLS of the TCP door; null: plain HTTP")
-    body_bytes: int = Field(1 << 20, ge=0, description="longest body of a request, in bytes; beyond it: 413")
-    header_bytes: int = Field(16_384, ge=512, description="longest request line with headers, in bytes; beyond it: 431")
+    session_s: float = Field(default=43_200.0, gt=0, description="how long a browser's login lasts, in seconds")
+    tls: TLSConfig | None = Field(default=None, description="TLS of the TCP door; null: plain HTTP")
+    body_bytes: int = Field(default=1 << 20, ge=0, description="longest body of a request, in bytes; beyond it: 413")
+    header_bytes: int = Field(
+        default=16_384, ge=512, description="longest request line with headers, in bytes; beyond it: 431"
+    )
     connections: int = Field(
-        256, ge=1, le=100_000, description="most open connections, on both sockets together; one more gets 503"
+        default=256, ge=1, le=100_000, description="most open connections, on both sockets together; one more gets 503"
     )
-    writes: int = Field(64, ge=1, description="most concurrent requests other than GET and HEAD; one more gets 429")
+    writes: int = Field(
+        default=64, ge=1, description="most concurrent requests other than GET and HEAD; one more gets 429"
+    )
     request_deadline_s: float = Field(
-        10.0,
+        default=10.0,
         gt=0,
         description="longest time for a request to arrive, and again for its answer to be sent, in seconds; an answer "
         "that has not begun by then becomes 503",
     )
     keep_alive_s: float = Field(
-        15.0, gt=0, description="how long a connection may wait for its next request, in seconds"
+        default=15.0, gt=0, description="how long a connection may wait for its next request, in seconds"
     )
     requests_per_s: float = Field(
-        100.0,
+        default=100.0,
         gt=0,
         le=1e6,
         description="most requests answered per second, on average. A burst of 3 seconds' worth passes at once; "
         "further requests wait their turn, so that a flood leaves the interpreter to the handlers",
     )
-    event_streams: int = Field(32, ge=0, description="most open event streams; one more gets 429")
+    event_streams: int = Field(default=32, ge=0, description="most open event streams; one more gets 429")

@@ -31,6 +31,7 @@ from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.queries import Found, Queries
 from pipeline.lookup.schema import Key, Row
+from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,8 @@ class PartialCache:
             raise LookupTableError(
                 "PartialCache() would grow without a bound. Give max_rows, expire_after_access or expire_after_write."
             )
-        if self.max_rows is not None and self.max_rows < 1:
-            raise LookupTableError(f"PartialCache: max_rows is {self.max_rows}; it takes 1 or more, or use NoCache().")
+        if self.max_rows is not None:
+            require_number("PartialCache: max_rows", self.max_rows, least=1, whole=True, error=LookupTableError)
         _positive("PartialCache: expire_after_access", self.expire_after_access)
         _positive("PartialCache: expire_after_write", self.expire_after_write)
 
@@ -98,8 +99,9 @@ def seconds(duration: Duration) -> float:
 
 
 def _positive(name: str, duration: Duration | None) -> None:
-    if duration is not None and not seconds(duration) > 0:
-        raise LookupTableError(f"{name} is {duration}; it takes more than 0 seconds, or None.")
+    if duration is not None:
+        given = duration.total_seconds() if isinstance(duration, datetime.timedelta) else duration
+        require_number(name, given, above=0, error=LookupTableError)
 
 
 def cache_of(cache: LookupCache | str | None) -> LookupCache:

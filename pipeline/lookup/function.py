@@ -13,6 +13,7 @@ from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.queries import LookupClock, MonotonicClock, Queries, Retries
 from pipeline.lookup.schema import Column, Key, LookupSchema, LookupTable, Row, check_distinct
 from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +56,8 @@ class LookupFunction(AsyncFunction[Any, Any]):
         retry_delay_s: float = 0.5,
         clock: LookupClock | None = None,
     ) -> None:
-        if max_retries < 0 or not retry_delay_s >= 0:
-            raise LookupTableError(f"max_retries is {max_retries}, retry_delay_s {retry_delay_s}; both are 0 or more.")
+        require_number("max_retries", max_retries, least=0, whole=True, error=LookupTableError)
+        require_number("retry_delay_s", retry_delay_s, least=0, error=LookupTableError)
         if how not in ("left", "inner"):
             raise LookupTableError(f'how is {how!r}; a lookup join is "left" or "inner".')
         input_keys, table_keys = key_pairs(on)
@@ -79,6 +80,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self._clock: LookupClock = clock or MonotonicClock()
         self._lookups: Lookups | None = None  # loop thread only; None until opened
         self.metrics = LookupMetrics()
+        self._earlier_retries = 0  # before the last `open`; loop thread writes, any reads
 
     @property
     def output_columns(self) -> tuple[Column, ...]:
@@ -89,7 +91,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         )
 
     async def open(self) -> None:
-        self.metrics = LookupMetrics()
+        self._earlier_retries, self.metrics = self.own_retries(), LookupMetrics()
         queries = Queries(self._table.reader(self.schema), self._retries, self.metrics, self._clock)
         lookups = lookups_of(queries, self._cache)
         await lookups.open()
@@ -100,6 +102,10 @@ class LookupFunction(AsyncFunction[Any, Any]):
         if lookups is not None:
             log.info("%s: %s", self.name, self.metrics)
             await lookups.close()
+
+    def own_retries(self) -> int:
+        """How many queries were repeated because the table was unavailable. Any thread."""
+        return self._earlier_retries + self.metrics.retries
 
     async def async_invoke(self, value: Any) -> list[Any]:
         (results,) = await self.async_invoke_batch([value])

@@ -18,6 +18,7 @@ from pipeline.streaming.calls.functions import (
     is_coroutine_function,
     name_of,
 )
+from pipeline.streaming.number_checks import require_number
 
 _DEFAULT_POOL_SIZE = 8
 
@@ -40,8 +41,7 @@ class FunctionTable:
     def __init__(
         self, function: AnyFunction[Any, Any], *, key: str, columns: str, pool_size: int = _DEFAULT_POOL_SIZE
     ) -> None:
-        if pool_size < 1:
-            raise LookupTableError(f"pool_size is {pool_size}; blocking calls need at least 1 thread.")
+        require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
         self._blocking = not is_coroutine_function(function)
         self.name = f"function {name_of(function)}"
         self._function = function

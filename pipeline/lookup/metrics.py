@@ -15,7 +15,7 @@ _COUNTERS = {
     "misses": ("lookup_cache_misses", "Lookups that the cache could not answer."),
     "loads": ("lookup_loads", "Queries that the table answered."),
     "load_failures": ("lookup_load_failures", "Queries to the table that failed."),
-    "retries": ("lookup_retries", "Queries that were retried because the table was unavailable."),
+    "retries": ("lookup_retries", "Queries that were repeated because the table was unavailable or a connection lost."),
     "evictions": ("lookup_cache_evictions", "Keys that expired from the cache or made room for others."),
 }
 _GAUGES = {

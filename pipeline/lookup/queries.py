@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from pipeline.lookup.errors import TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.schema import Key, LookupReader, Row
+from pipeline.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,8 @@ class Queries:
         self.tasks = Tasks()
         self._retries = retries
         self._waiting: deque[_Request] = deque()  # loop thread only
+        self._repeats = 0  # loop thread only; of the reader, as counted
+        self._away = RareLog(log, clock.now_s)
         self._askers = 0  # loop thread only; running query tasks, at most the reader's parallelism
 
     async def ask(self, keys: Sequence[Key]) -> Found:
@@ -130,9 +133,16 @@ class Queries:
         except BaseException:
             self.metrics.load_failures += 1
             raise
+        finally:
+            self._count_repeats()
         self.metrics.loads += 1
         self.metrics.latest_load_s = self.clock.now_s() - started_s
         return answer
+
+    def _count_repeats(self) -> None:
+        """Count as retries the queries that the reader has repeated itself, on another connection."""
+        before, self._repeats = self._repeats, getattr(self.reader, "repeats", 0)
+        self.metrics.retries += self._repeats - before
 
     async def _serve_waiting(self) -> None:
         try:
@@ -183,7 +193,7 @@ class Queries:
             try:
                 return await run()
             except TableUnavailableError as error:
-                log.warning("%s (retry %d of %d in %g s)", error, retry + 1, most, delay_s)
+                self._away.warning(f"{error} (retry {retry + 1} of {most} in {delay_s:g} s)")
             self.metrics.retries += 1
             await self.clock.sleep(delay_s)
             delay_s *= 2

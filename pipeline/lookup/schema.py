@@ -52,7 +52,10 @@ class LookupSchema:
 
 
 class LookupReader(Protocol):
-    """Reads one table, by one schema. Host's loop only."""
+    """Reads one table, by one schema. Host's loop only.
+
+    A reader that repeats queries itself may count them in an attribute `repeats`, an int.
+    """
 
     @property
     def parallelism(self) -> int | None:

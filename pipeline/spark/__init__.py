@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+    from pipeline.spark.async_io.column.async_column import async_column, register_async
     from pipeline.spark.async_io.lookup_join import lookup_join
     from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
     from pipeline.spark.errors import ExecutorError
     from pipeline.spark.executors import prepare_executors
     from pipeline.spark.failures import task_failure
     from pipeline.spark.report.report import Report, write_report
+    from pipeline.spark.result_caches import PostgresResults, SqliteResults
     from pipeline.spark.session import SparkUnavailableError, spark_session
     from pipeline.spark.source.journal import (
         JournalTables,
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
 
 _MODULES = {
+    "async_io.column.async_column": ("async_column", "register_async"),
     "async_io.async_wait": ("ordered_wait", "unordered_wait"),
+    "result_caches": ("PostgresResults", "SqliteResults"),
     "call_metrics": ("CallMetricsListener", "format_call_metrics"),
     "errors": ("ExecutorError",),
     "executors": ("prepare_executors",),
@@ -44,9 +48,12 @@ __all__ = [
     "CallMetricsListener",
     "ExecutorError",
     "JournalTables",
+    "PostgresResults",
     "Report",
     "SparkUnavailableError",
+    "SqliteResults",
     "YarnLogTables",
+    "async_column",
     "conformance",
     "declared_for",
     "format_call_metrics",
@@ -58,6 +65,7 @@ __all__ = [
     "prepare_executors",
     "read_journal",
     "read_yarn_log",
+    "register_async",
     "register_journal",
     "spark_session",
     "stream_journal",

@@ -1,9 +1,13 @@
 """The counts of all tasks' calls, on the driver: as observed metrics of batch queries, streams and Spark Connect.
 
-Once a second and at its end, a task emits a row with its counts since the previous such row. `observe` sums these rows,
-and a filter after it drops them. The counts of a failed task attempt are lost with its rows. A task that a `limit` ends
-early has reported its counts up to its last such row. Waits for a first call are not reported: each number costs the
-JVM time on every row, all together 1 to 2 us.
+At its start, once a second and at its end, a task emits rows with its counts since the previous such rows. `observe`
+sums them, and a filter after it drops them. An ordinary row has a null in their column, an array: its 4 bytes and the
+aggregates that ignore it cost about 0.2 us a row, all together. A struct with a field for each number would be filled
+with zeros in every row.
+
+The counts of a task attempt that failed or was killed are lost with its rows. The attempt that succeeds tells how many
+preceded it: `lost_attempts`. A task that a `limit` ends early has reported its counts up to its last such row, and is a
+lost attempt, too. Spark tells nobody of a speculative copy that is killed because the attempt before it succeeds.
 """
 
 from __future__ import annotations
@@ -22,9 +26,14 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from pipeline.spark import histogram_shares
 from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.histogram import Histogram
 
 METRICS_COLUMN: Final = "__async_wait_metrics"
+METRICS_TYPE: Final = T.ArrayType(T.LongType())
+"""The type of the column: the numbers of METRICS_FIELDS. One without news is null, or missing at the end."""
+
 _COUNTERS: Final = (
     "calls",
     "ended",
@@ -36,38 +45,57 @@ _COUNTERS: Final = (
     "captured",
     "shared",
     "remembered",
+    "unknown",
+    "lost_attempts",
 )
-# A Histogram's buckets, with all below 2^20 ns (1 ms) joined into one, and all from 2^34 ns (17 s) into another.
-_BUCKETS: Final = range(20, 36)
-
-METRICS_TYPE: Final = T.StructType(
-    [
-        T.StructField(name, T.LongType())
-        for name in ("tasks", *_COUNTERS, "call_time_sum_ns", "call_time_max_ns", *(f"call_time_{n}" for n in _BUCKETS))
-    ]
+_HISTOGRAMS: Final = ("queue_wait", "limit_wait", "call_time")
+_SUMS: Final = (
+    "tasks",  # that have ended
+    "tasks_started",
+    *_COUNTERS,
+    *(f"{name}_{number}" for name in _HISTOGRAMS for number in ("count", "sum_ns")),
 )
-"""The type of one row of metrics."""
+_LEAST: Final = tuple(f"{name}_min_ns" for name in _HISTOGRAMS)
+_MOST: Final = tuple(f"{name}_max_ns" for name in _HISTOGRAMS)
+# A bucket of one of the histograms, and how many durations are in it.
+_BUCKETS: Final = (*(f"{name}_bucket" for name in _HISTOGRAMS), "in_bucket")
+METRICS_FIELDS: Final = (*_SUMS, *_LEAST, *_MOST, *_BUCKETS)
+"""What the numbers of METRICS_TYPE are."""
+_PLACES: Final = {name: place for place, name in enumerate(METRICS_FIELDS)}
 
 
 class TaskReport:
     """The counts of a task since its previous report. One thread."""
 
     def __init__(self, metrics: CallMetrics) -> None:
-        self._metrics = metrics
-        self._reported: list[int] = [0] * len(METRICS_TYPE.fields)  # one thread; totals at the last report
+        self._metrics = metrics  # never changes
+        self._is_first = True  # one thread
+        self._reported: list[int] = [0] * len(_SUMS)  # one thread; totals at the last report
+        self._buckets = {name: Histogram().counts for name in _HISTOGRAMS}  # one thread; likewise
 
-    def take(self, is_last: bool) -> list[int]:
-        """The values of METRICS_TYPE since the last call."""
-        metrics, time = self._metrics, self._metrics.call_time
-        counts = list(time.counts)
-        first, last = _BUCKETS[0], _BUCKETS[-1]
-        buckets = [sum(counts[: first + 1]), *counts[first + 1 : last], sum(counts[last:])]
-        counters = [getattr(metrics, name) for name in _COUNTERS]
-        now = [int(is_last), *counters, time.total_ns, 0, *buckets]
-        values = [new - old for new, old in zip(now, self._reported, strict=True)]
-        values[METRICS_TYPE.names.index("call_time_max_ns")] = time.max_ns
-        self._reported = now
-        return values
+    def take(self, is_last: bool = False) -> list[list[int | None]]:
+        """Values of METRICS_TYPE: a row for each bucket with new durations, then one with the other counts."""
+        counts = {name: getattr(self._metrics, name).copy() for name in _HISTOGRAMS}
+        rows = [row for name, histogram in counts.items() for row in self._new_in(name, histogram)]
+        counters = [getattr(self._metrics, name) for name in _COUNTERS]
+        of_times = [number for each in counts.values() for number in (each.count, each.total_ns)]
+        totals = [int(is_last), 1, *counters, *of_times]
+        new = [now - before for now, before in zip(totals, self._reported, strict=True)]
+        self._reported = totals
+        least = [each.min_ns if each.count else None for each in counts.values()]
+        most = [each.max_ns if each.count else None for each in counts.values()]
+        return [*rows, [*new, *least, *most]]
+
+    def _new_in(self, name: str, histogram: Histogram) -> list[list[int | None]]:
+        before, self._buckets[name] = self._buckets[name], histogram.counts
+        rows = []
+        for bucket, (now, then) in enumerate(zip(histogram.counts, before, strict=True)):
+            if now != then:
+                row: list[int | None] = [None] * len(_PLACES)
+                row[_PLACES[f"{name}_bucket"]] = bucket
+                row[_PLACES["in_bucket"]] = now - then
+                rows.append(row)
+        return rows
 
 
 def observe_calls(df: DataFrame, observation: Any) -> DataFrame:
@@ -75,15 +103,17 @@ def observe_calls(df: DataFrame, observation: Any) -> DataFrame:
     functions = functions_for(df)
     column = functions.col(METRICS_COLUMN)
 
-    def total(name: str, aggregate: Callable[[Column], Column] = functions.sum) -> Column:
-        return functions.coalesce(aggregate(column.getField(name)), functions.lit(0))  # type: ignore[no-any-return]
+    def total(name: str, aggregate: Callable[[Column], Column]) -> Column:
+        value = functions.get(column, functions.lit(_PLACES[name]))
+        return functions.coalesce(aggregate(value), functions.lit(0)).alias(name)  # type: ignore[no-any-return]
 
-    totals = [total(name).alias(name) for name in ("tasks", *_COUNTERS)]
-    totals.append(total("call_time_sum_ns").alias("call_time_sum_ns"))
-    totals.append(total("call_time_max_ns", functions.max).alias("call_time_max_ns"))
-    # As text: not every Spark 4 returns an observed array.
-    counts = (total(f"call_time_{bits}").cast("string") for bits in _BUCKETS)
-    totals.append(functions.concat_ws(",", *counts).alias("call_time_counts"))
+    totals = [total(name, functions.sum) for name in _SUMS]
+    totals += [total(name, functions.min) for name in _LEAST]
+    totals += [total(name, functions.max) for name in _MOST]
+    number = f"get({METRICS_COLUMN}, {_PLACES['in_bucket']})"
+    for name in _HISTOGRAMS:
+        bucket = f"get({METRICS_COLUMN}, {_PLACES[f'{name}_bucket']})"
+        totals.append(functions.expr(histogram_shares.result_of(bucket, number)).alias(f"{name}_shares"))
     return df.observe(observation, *totals).where(column.isNull()).drop(METRICS_COLUMN)
 
 
@@ -112,7 +142,7 @@ def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
         of_progress = observed[key] if is_dict else getattr(observed, key, None)
         observed = (of_progress or {}).get(name)
     values = _as_dict(observed)
-    if values is None or not values.keys() >= {*_COUNTERS, "call_time_counts"}:
+    if values is None or not values.keys() >= {*_SUMS, *_LEAST, *_MOST}:
         raise ValueError(
             f"no metrics of asynchronous calls in {observed!r}"
             + (f", the metrics {name!r} of the progress" if name is not None else "")
@@ -121,10 +151,13 @@ def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
     metrics = CallMetrics()
     for counter in _COUNTERS:
         setattr(metrics, counter, values[counter])
-    metrics.call_time.total_ns = values["call_time_sum_ns"]
-    metrics.call_time.max_ns = values["call_time_max_ns"]
-    for bits, count in zip(_BUCKETS, values["call_time_counts"].split(","), strict=True):
-        metrics.call_time.counts[bits] = int(count)
+    metrics.lost_attempts += values["tasks_started"] - values["tasks"]
+    for each in _HISTOGRAMS:
+        if count := values[f"{each}_count"]:
+            histogram: Histogram = getattr(metrics, each)
+            histogram.total_ns = values[f"{each}_sum_ns"]
+            histogram.min_ns, histogram.max_ns = values[f"{each}_min_ns"], values[f"{each}_max_ns"]
+            histogram_shares.read(values[f"{each}_shares"], histogram, count)
     return metrics
 
 
@@ -141,19 +174,31 @@ def _as_dict(observed: Any) -> dict[str, Any] | None:
 
 
 def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
-    """A table to print, with one line per operator and times in milliseconds."""
-    head = ("operator", "calls", "completed", "failed", "retried", "timed out", "dropped", "captured", "shared")
-    times = ("mean ms", "p50 ms", "p99 ms", "max ms")
-    rows: list[tuple[str, ...]] = [(*head, *times)]
+    """A table to print, with one line per operator and times in milliseconds.
+
+    If there are lost attempts, the calls of so many attempts of tasks are missing from the line's other numbers.
+    """
+    counters = (
+        "calls",
+        "completed",
+        "failed",
+        "retried",
+        "timed out",
+        "dropped",
+        "captured",
+        "shared",
+        "lost attempts",
+    )
+    times = ("mean ms", "min ms", "p50 ms", "p99 ms", "max ms", "limit p50 ms", "limit p99 ms")
+    rows: list[tuple[str, ...]] = [("operator", *counters, *times)]
     for name, each in metrics.items():
-        time = each.call_time
+        ends = (each.completed, each.failed, each.retried, each.timed_out, each.dropped, each.captured)
+        counts = (each.calls, *ends, each.shared + each.remembered, each.lost_attempts)
+        time, waits = each.call_time, each.limit_wait
         mean_s = time.sum_s / time.count if time.count else 0.0
-        counts = (each.calls, each.completed, each.failed, each.retried, each.timed_out, each.dropped, each.captured)
-        # A quantile is an estimate within its bucket, and the first bucket extends to 1 ms.
-        p50_s, p99_s = (min(time.quantile(share), time.max_s) for share in (0.5, 0.99))
-        in_ms = (mean_s, p50_s, p99_s, time.max_s)
-        shared = each.shared + each.remembered
-        rows.append((name, *map(str, counts), str(shared), *(f"{seconds * 1e3:.1f}" for seconds in in_ms)))
+        times_s = (mean_s, time.min_s, time.quantile(0.5), time.quantile(0.99), time.max_s)
+        in_s = (*times_s, waits.quantile(0.5), waits.quantile(0.99))
+        rows.append((name, *map(str, counts), *(f"{seconds * 1e3:.1f}" for seconds in in_s)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
 

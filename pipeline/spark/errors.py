@@ -5,12 +5,16 @@ DispatcherError
   AsyncIOError            catch this for all of them
     UnsupportedTypeError  user: a column cannot be passed to Python (also a TypeError)
     ResultSchemaError     user's function: a result does not fit the schema (also a ValueError)
+    UnknownColumnError    user's function: a row has no column of the name (also an AttributeError and a KeyError)
+    ResultTypeError       user: no schema can be taken from a return type (also a TypeError)
     AsyncTaskError        a task failed; defined in `pipeline.spark.failures`, which searches texts for its name
 """
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from dispatcher.errors import DispatcherError
@@ -63,3 +67,34 @@ class ResultSchemaError(AsyncIOError, ValueError):
     def __str__(self) -> str:
         where = f"the column {self.column} of the result" if self.column else "the result"
         return f"{where} does not fit the schema: {self.reason}"
+
+
+class UnknownColumnError(AsyncIOError, AttributeError, KeyError, ValueError):
+    """A function asked a row for a column that it does not have, as `row.idd` or `row["idd"]`.
+
+    It is also the errors that an object and a dict raise, and the ValueError of PySpark's own rows.
+    """
+
+    def __init__(self, column: str, columns: Sequence[str]) -> None:
+        self.column = column
+        self.columns = tuple(columns)
+        super().__init__(column, self.columns)
+
+    def __str__(self) -> str:
+        similar = difflib.get_close_matches(self.column, self.columns, 1)
+        hint = f" Did you mean {similar[0]!r}?" if similar else ""
+        return f"the row has no column {self.column!r}; its columns are {', '.join(self.columns)}.{hint}"
+
+
+class ResultTypeError(AsyncIOError, TypeError):
+    """No schema can be taken from a type. `name`: the function's or the type's; `path`: to the field, or ""."""
+
+    def __init__(self, name: str, path: str, reason: str) -> None:
+        self.name = name
+        self.path = path
+        self.reason = reason
+        super().__init__(name, path, reason)
+
+    def __str__(self) -> str:
+        where = f"{self.name}, field {self.path}" if self.path else self.name
+        return f"{where}: no schema can be taken from the type: {self.reason}"

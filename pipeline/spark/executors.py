@@ -70,7 +70,7 @@ def prepare_executors(
     with _marked(writes) as marks, _impatience(spark):
         cores = 0
         for _ in range(_ROUNDS):
-            known, cores = cores, _cores(spark)
+            known, cores = cores, registered_cores(spark)
             if cores <= known:
                 break
             for seen in _look(spark, cores, [str(path.absolute()) for path in reads], marks):
@@ -79,8 +79,11 @@ def prepare_executors(
         spark.conf.set(_PARTITIONS, str(max(2, cores)))
 
 
-def _cores(spark: SparkSession) -> int:
-    """The cores of the executors that have registered: Spark splits a range into as many partitions."""
+def registered_cores(spark: SparkSession) -> int:
+    """The cores of the executors that have registered: Spark splits a range into as many partitions. Runs a small job.
+
+    Where the configuration sets `spark.default.parallelism`, it is that number.
+    """
     partitions = spark.range(1 << 16).selectExpr("spark_partition_id() AS number")
     [[last]] = partitions.groupBy().max("number").collect()
     return int(last) + 1

@@ -61,6 +61,11 @@ def open_failure(operator: str, error: BaseException) -> AsyncTaskError:
     return AsyncTaskError(f"{operator}: the function could not be opened: {describe(error)}" + _details(error))
 
 
+def cache_failure(operator: str, error: BaseException) -> AsyncTaskError:
+    """The error to raise in the worker for a cache of results that cannot be used."""
+    return AsyncTaskError(f"{operator}: {describe(error)}")
+
+
 def raise_in_worker(error: AsyncTaskError) -> NoReturn:
     """Raise `error` so that Spark shows only its text.
 

@@ -1,5 +1,9 @@
 """Stream processing on the mailbox, independent of any engine: stream tasks, and Async I/O after Flink's."""
 
+from pipeline.streaming.cache.postgresql import PostgresResults
+from pipeline.streaming.cache.results import ResultCache
+from pipeline.streaming.cache.sqlite import SqliteResults
+from pipeline.streaming.cache.store import UnknownCall
 from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
 from pipeline.streaming.calls.element_queues import (
     OrderedStreamElementQueue,
@@ -10,6 +14,7 @@ from pipeline.streaming.calls.element_queues import (
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
@@ -22,10 +27,13 @@ from pipeline.streaming.errors import (
     CheckpointError,
     ForkedWaitError,
     InputClosedError,
+    ResultCacheAwayError,
+    ResultCacheError,
     RetryAfter,
     SourceInterruptedError,
     StreamingError,
     TaskCancelledError,
+    UnknownOutcomeError,
 )
 from pipeline.streaming.options import AsyncOptions
 from pipeline.streaming.task.checkpoints import (
@@ -50,6 +58,8 @@ from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, 
 
 __all__ = [
     "MAX_WATERMARK",
+    "AdaptiveRateLimit",
+    "AdaptiveRateLimiter",
     "AsyncFunction",
     "AsyncOperatorError",
     "AsyncOptions",
@@ -73,10 +83,14 @@ __all__ = [
     "OperatorFactory",
     "OrderedStreamElementQueue",
     "PickleSerializer",
+    "PostgresResults",
     "QueueInput",
     "RateLimit",
     "RateLimiter",
     "Recovery",
+    "ResultCache",
+    "ResultCacheAwayError",
+    "ResultCacheError",
     "ResultFuture",
     "RetryAfter",
     "RetryStrategy",
@@ -84,6 +98,7 @@ __all__ = [
     "SourceContext",
     "SourceInterruptedError",
     "SourceStreamTask",
+    "SqliteResults",
     "StreamElement",
     "StreamElementQueue",
     "StreamOperator",
@@ -94,6 +109,8 @@ __all__ = [
     "StreamingError",
     "TaskCancelledError",
     "TaskState",
+    "UnknownCall",
+    "UnknownOutcomeError",
     "UnorderedStreamElementQueue",
     "WaitSettings",
     "Watermark",

@@ -8,18 +8,23 @@
           DamagedCheckpointError  the disk, or a program that changed the file
         ForkedWaitError           user: an iterator of results was used in a forked child
         InputClosedError          user: a producer comes too late
+        ResultCacheError          the file, the database or its settings: a cache of results cannot be used
+          ResultCacheAwayError    service: the cache's database does not answer now
         SourceInterruptedError    no fault: stops a source whose task is over
         TaskCancelledError        no fault: the task was cancelled
+        UnknownOutcomeError       no fault: a call was under way when its process ended, and is not made again
 
 A RetryAfter is not among them: a user's function raises it to say when the service accepts calls again.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
 from dispatcher.errors import DispatcherError
+from pipeline.streaming.number_checks import require_number
 
 _QUOTED_CHARACTERS = 500
 
@@ -130,12 +135,39 @@ class InputClosedError(StreamingError):
     """A producer put an element into an input that was ended, or whose task is over."""
 
 
+class ResultCacheError(StreamingError):
+    """A cache of results cannot be used: its file, its database or its settings are at fault. One line, no password."""
+
+
+class ResultCacheAwayError(ResultCacheError):
+    """The database of a cache cannot be reached, is locked, or went away. Worth a retry."""
+
+
 class SourceInterruptedError(StreamingError):
     """The task of a source is over: the source's `run` must end; it need not handle this error."""
 
 
 class TaskCancelledError(StreamingError):
     """A task was cancelled before it had processed all of its input."""
+
+
+class UnknownOutcomeError(StreamingError):
+    """A call was under way when its process ended or gave it up, so that the service may have done its work.
+
+    With `on_unknown="capture"` a cache does not make it again. `began_at`: Unix seconds.
+    """
+
+    def __init__(self, key: str, began_at: float) -> None:
+        self.key = key
+        self.began_at = began_at
+        super().__init__(key, began_at)
+
+    def __str__(self) -> str:
+        began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.began_at))
+        return (
+            f"the call for the key {self.key}, begun at {began}, was cut off, so its outcome is unknown. Ask the "
+            "service what it did; then call the cache's forget_unknown(), and the call is made again."
+        )
 
 
 class RetryAfter(Exception):
@@ -146,8 +178,9 @@ class RetryAfter(Exception):
     """
 
     def __init__(self, delay_s: float, cause: BaseException | None = None) -> None:
-        if not 0 <= delay_s < float("inf"):
-            raise ValueError(f"delay_s is {delay_s}; it must be finite and at least 0")
+        require_number("delay_s", delay_s, least=0)
+        if delay_s == math.inf:
+            raise ValueError(f"delay_s is {delay_s}; it must be finite")
         self.delay_s = delay_s
         self.cause = cause
         super().__init__(delay_s, cause)

@@ -15,12 +15,16 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
 
+from pipeline.streaming.cache.results import ResultCache
+from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
+from pipeline.streaming.number_checks import require_number
 
 OutputMode: TypeAlias = Literal["ordered", "unordered"]
 OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
+RateLimitOption: TypeAlias = RateLimit | RateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | Literal["adaptive"]
 DeadLetter: TypeAlias = Callable[[CapturedError], Any]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -57,12 +61,15 @@ class AsyncOptions:
     `on_error`: what happens to a record whose call has failed for good. "fail" fails the task, "drop" counts it,
         "capture" emits a CapturedError in its place, or passes it to `dead_letter` at once if that is given. A callable
         gets the CapturedError and returns results to emit, as a function does.
-    `rate_limit`: a RateLimit covers the operator, or with scope "worker" all that share its host; a RateLimiter covers
-        all that share the limiter.
+    `rate_limit`: how many calls may start in a given time: a RateLimit; or "adaptive" or an AdaptiveRateLimit, which
+        find out how many the service accepts. They cover all operators that share the host, or with scope "task" this
+        one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
     `dedupe_by`: value -> key. While a call for a key is under way, other records of the key wait for its outcome.
         The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
     `combine`: (value, results) -> results, called on the mailbox thread when a record completes, to make results shared
         by a key the record's own. It also gets captured errors and the results of a timeout.
+    `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job: a call is made only if it has no
+        valid result for the record's key. Records of equal keys share a call, as by `dedupe_by`.
     `pool_size`: threads that call a blocking function; None: `concurrency` where that is given, else 32.
     `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it is full, when its first member has waited
         `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100,
@@ -81,12 +88,13 @@ class AsyncOptions:
     retries_at_end: bool = False
     on_error: OnError = "fail"
     dead_letter: DeadLetter | None = None
-    rate_limit: RateLimit | RateLimiter | None = None
+    rate_limit: RateLimitOption | None = None
     concurrency: int | None = None
     dedupe_by: Callable[[Any], Any] | None = None
     remember: int = 0
     remember_ms: int | None = None
     combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None
+    cache: ResultCache | None = None
     pool_size: int | None = None
     max_batch_size: int | None = None
     linger_ms: int | None = None
@@ -109,8 +117,8 @@ class AsyncOptions:
             raise ValueError(f'on_error is {self.on_error!r}; dead_letter needs "capture"')
         if self.remember and self.dedupe_by is None:
             raise ValueError(f"remember is {self.remember}; results are remembered by key: give dedupe_by as well")
-        if self.remember_ms is not None and not self.remember_ms > 0:
-            raise ValueError(f"remember_ms is {self.remember_ms!r}; it must be above 0, or None for no time limit")
+        if self.remember_ms is not None:
+            require_number("remember_ms", self.remember_ms, above=0)
         if self.remember_ms is not None and not self.remember:
             raise ValueError(f"remember_ms is {self.remember_ms}, but remember is 0: say how many keys to remember")
 
@@ -153,8 +161,14 @@ class AsyncOptions:
     def _check_kinds(self) -> None:
         if not isinstance(self.retry, RetryStrategy | None):
             raise TypeError(f"retry is {self.retry!r}; give a RetryStrategy, such as RetryStrategy.fixed_delay(3, 100)")
-        if not isinstance(self.rate_limit, RateLimit | RateLimiter | None):
-            raise TypeError(f"rate_limit is {self.rate_limit!r}; give a RateLimit, such as RateLimit(calls_per_s=100)")
+        limits = RateLimit | RateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | None
+        if not isinstance(self.rate_limit, limits) and self.rate_limit != ADAPTIVE:
+            raise TypeError(
+                f"rate_limit is {self.rate_limit!r}; give a RateLimit, such as RateLimit(calls_per_s=100), "
+                f'or "{ADAPTIVE}"'
+            )
+        if not isinstance(self.cache, ResultCache | None):
+            raise TypeError(f"cache is {self.cache!r}; give a SqliteResults(path) or a PostgresResults(dsn)")
         for name in ("dead_letter", "dedupe_by", "combine"):
             if (function := getattr(self, name)) is not None and not callable(function):
                 raise TypeError(f"{name} is {function!r}; give a function")
@@ -166,7 +180,7 @@ class CallOptions(TypedDict, total=False):
     capacity: int | None
     retry: RetryStrategy | None
     on_error: OnError
-    rate_limit: RateLimit | RateLimiter | None
+    rate_limit: RateLimitOption | None
     concurrency: int | None
     max_batch_size: int | None
     linger_ms: int | None
@@ -177,6 +191,7 @@ class WaitOptions(CallOptions, total=False):
 
     remember: int
     remember_ms: int | None
+    cache: ResultCache | None
     pool_size: int | None
 
 
@@ -254,7 +269,4 @@ def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:
 def _check_number(name: str, number: Any, least: int, kind: type = Real) -> None:
     if number is None and name in _MAY_BE_NONE:
         return
-    is_number = isinstance(number, kind) and not isinstance(number, bool)
-    if not is_number or not number >= least:
-        whole = "a whole number, " if kind is Integral else ""
-        raise ValueError(f"{name} is {number!r}; it must be {whole}{least} or more")
+    require_number(name, number, least=least, whole=kind is Integral)

@@ -21,6 +21,7 @@ from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.errors import ForkedWaitError, describe
 from pipeline.streaming.exchange import ChunkInput, ResultOutput, Wakeup
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options, times_in_ms
 from pipeline.streaming.pace import Pace
 from pipeline.streaming.task.stream_task import StreamTask
@@ -107,8 +108,7 @@ def wait_in_chunks(
     Raises:
         AsyncOperatorError: as `ordered_wait`. ReaderGoneError: `pace` says that the reader of the results has ended.
     """
-    if max_chunk < 1:
-        raise ValueError(f"max_chunk is {max_chunk}; it must be at least 1")
+    require_number("max_chunk", max_chunk, least=1, whole=True)
     make = _operator(function, settings, metrics)
     if pace is not None:
         return _PacedRun[In, Out](make, pace, max_chunk).results(chunks)

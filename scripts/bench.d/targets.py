@@ -76,17 +76,26 @@ RM_TARGETS = (
 )
 
 ASYNC_TARGETS = (
-    Target("unordered on Spark, 10 ms : the limit", "async.unordered", "async.limit", 0.9),
+    Target("unordered on Spark, 10 ms : the limit", "async.unordered", "async.limit", 0.95),
     Target("ordered on Spark, 10 ms : the limit", "async.ordered", "async.limit", 0.9),
+    Target("    the same, async_column", "async.column", "async.limit", None),
+    Target("unordered : a bare asyncio loop", "async.unordered", "async.bare", None),
     Target("unordered, 1 in 100 takes 500 ms : the limit", "async-tail.unordered", "async.tail-limit", 0.9),
-    Target("    the same, ordered", "async-tail.ordered", "async.tail-limit", None),
+    Target("    ordered : unordered", "async-tail.ordered", "async-tail.unordered", 0.85),
+    Target("    async_column : unordered", "async-tail.column", "async-tail.unordered", 0.85),
     Target("no latency, no engine: StreamTask, ordered", "async-core.task-ordered", None, 100_000, unit="/s"),
     Target("no latency, no engine: StreamTask, unordered", "async-core.task-unordered", None, 100_000, unit="/s"),
     Target("no latency, no engine: ordered_wait", "async-core.wait-ordered", None, 100_000, unit="/s"),
     Target("no latency, no engine: unordered_wait", "async-core.wait-unordered", None, 100_000, unit="/s"),
     Target("no latency on Spark, per core: ordered", "async-spark.ordered-per-core", None, 60_000, unit="/s"),
     Target("no latency on Spark, per core: unordered", "async-spark.unordered-per-core", None, 60_000, unit="/s"),
+    Target("    async_column", "async-spark.column-per-core", None, None, unit="/s"),
     Target("blocking functions, unordered : the limit", "async-blocking.unordered", "async.limit", None),
+    Target("HTTP service of 100 ms, unordered : the limit", "async-http.unordered", "async-http.limit", None),
+    Target("    : a bare asyncio loop", "async-http.unordered", "async-http.http-bare", None),
+    Target("    : gather of a batch in mapInPandas", "async-http.unordered", "async-http.gather", None),
+    Target("    : a thread pool with requests", "async-http.unordered", "async-http.threads", None),
+    Target("    : arrow.concurrency.level with requests", "async-http.unordered", "async-http.level", None),
     Target("unordered : PyFlink's", "async.unordered", "async.pyflink-unordered", 6),
     Target("ordered : PyFlink's", "async.ordered", "async.pyflink-ordered", 6),
     Target("    ordered : with a process for each task", "async.ordered", "async.pyflink-processes-ordered", None),
@@ -94,6 +103,21 @@ ASYNC_TARGETS = (
     Target("ordered : asyncio.gather of 100 at a time", "async.ordered", "async.gather", None),
     Target("ordered : asyncio.gather with a semaphore", "async.ordered", "async.semaphore", None),
     Target("ordered : Spark's arrow.concurrency.level", "async.ordered", "async.level", None),
+    Target("429 service, adaptive: time : ideal", "async.limits.adaptive-time", None, 1.3, at_most=True),
+    Target("    calls refused", "async.limits.adaptive-refused", None, 0.05, at_most=True, unit="%"),
+    Target("    a limit that changes: time : ideal", "async.limits.adaptive-changing-time", None, 1.3, at_most=True),
+    Target("    calls refused", "async.limits.adaptive-changing-refused", None, 0.05, at_most=True, unit="%"),
+    Target("    RetryAfter alone: time : ideal", "async.limits.plain-time", None, None, at_most=True),
+    Target("    calls refused", "async.limits.plain-refused", None, None, at_most=True, unit="%"),
+    *(
+        Target(f"{name}, {ms} ms, {action}: calls beyond", f"async-look.{mode}.{key}.{ms}.beyond", None, 200, True, "")
+        for mode, name in (("unordered", "unordered_wait"), ("ordered", "ordered_wait"), ("column", "async_column"))
+        for ms in (10, 2000)
+        for key, action in (("take", "take(5)"), ("limit", "limit(10)"))
+    ),
+    Target("unordered, 10 ms, take(5): calls 2 s later", "async-look.unordered.take.10.later", None, 0, True, ""),
+    Target("    the same, 2000 ms", "async-look.unordered.take.2000.later", None, 0, True, ""),
+    Target("calls of a cached job's second run", "async-cached.second", None, 0, at_most=True, unit=""),
     Target("RSS growth from 10 % to 100 % of the rows", "async.memory.growth", None, 0.05, at_most=True, unit="%"),
 )
 

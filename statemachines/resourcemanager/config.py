@@ -23,15 +23,15 @@ class NodeConfig(ConfigModel):
     """One node of a daemon's cluster."""
 
     host: str = Field(min_length=1, description="the node's name")
-    rack: str = Field("/default-rack", min_length=1, description="its rack")
+    rack: str = Field(default="/default-rack", min_length=1, description="its rack")
     memory_mb: int = Field(ge=0, description="memory for containers, MB")
     vcores: int = Field(ge=0, description="virtual cores for containers")
-    gpus: int = Field(0, ge=0, le=MOST_GPUS, description="GPUs for containers")
-    gpu_model: str | None = Field(None, description="model of its GPUs")
+    gpus: int = Field(default=0, ge=0, le=MOST_GPUS, description="GPUs for containers")
+    gpu_model: str | None = Field(default=None, description="model of its GPUs")
     resources: dict[str, Annotated[int, Field(ge=0)]] = Field(
         default_factory=dict, description="amounts of further resource types, by name"
     )
-    partition: str = Field("", description="its node label; empty: the default partition")
+    partition: str = Field(default="", description="its node label; empty: the default partition")
 
 
 class WorkloadDefaults(ConfigModel):
@@ -53,22 +53,22 @@ class SimulationConfig(ConfigModel):
     """The simulated node managers and application masters."""
 
     am_register_delay_ms: int = Field(
-        1000, ge=0, description="ms from the start of a master's container until the master registers"
+        default=1000, ge=0, description="ms from the start of a master's container until the master registers"
     )
     heartbeat_interval_ms: int = Field(
-        0,
+        default=0,
         ge=0,
         description="ms between two heartbeats of a node or master in virtual time; 0: they report changes at once",
     )
     speed: float = Field(
-        1.0,
+        default=1.0,
         gt=0,
         le=1000,
         description="how many times as fast as recorded the daemon runs its workload: times of submission and "
         "durations are divided by it. In virtual time it has no effect",
     )
     repeat: bool = Field(
-        False,
+        default=False,
         description="the daemon begins its workload again each time all of its applications have ended. In virtual "
         "time it has no effect",
     )
@@ -81,7 +81,7 @@ class PartitionCapacityConfig(ConfigModel):
     """A queue's share of one partition, in percent of its parent's share."""
 
     capacity: float = Field(ge=0, le=100, description="guaranteed share, percent of the parent's")
-    maximum_capacity: float = Field(100, ge=0, le=100, description="maximum share, percent of the parent's")
+    maximum_capacity: float = Field(default=100, ge=0, le=100, description="maximum share, percent of the parent's")
 
 
 class QueueConfig(ConfigModel):
@@ -92,58 +92,67 @@ class QueueConfig(ConfigModel):
         pattern=r"^[^.\s]+$",
         description="the queue's name, without its parents' names; unique among queues without children",
     )
-    capacity: float = Field(100, ge=0, le=100, description="guaranteed share, percent of the parent's")
+    capacity: float = Field(default=100, ge=0, le=100, description="guaranteed share, percent of the parent's")
     maximum_capacity: float = Field(
-        100, ge=0, le=100, description="maximum share if its siblings leave room, percent of the parent's"
+        default=100, ge=0, le=100, description="maximum share if its siblings leave room, percent of the parent's"
     )
     state: Literal["RUNNING", "STOPPED"] = Field(
-        "RUNNING", description="RUNNING; STOPPED: the queue and its children refuse new applications"
+        default="RUNNING", description="RUNNING; STOPPED: the queue and its children refuse new applications"
     )
     priority: int = Field(
-        0,
+        default=0,
         description="a greater one is served first, among siblings within their capacity, and among those beyond it",
     )
     minimum_user_limit_percent: int = Field(
-        100,
+        default=100,
         ge=1,
         le=100,
         description="when several users compete, each may have an equal share, and at least this percentage",
     )
-    user_limit_factor: float = Field(1, gt=0, description="how many times the queue's capacity one user may use")
+    user_limit_factor: float = Field(
+        default=1, gt=0, description="how many times the queue's capacity one user may use"
+    )
     maximum_am_resource_percent: float | None = Field(
-        None,
+        default=None,
         ge=0,
         le=100,
         description="percent of the queue's maximum that masters may use; further applications wait, though one may "
         "always run. null: the scheduler's value",
     )
     maximum_applications: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="maximum of running and pending applications in the queue and its children. null: a queue without "
         "children has its capacity's part of the scheduler's value, the others have no limit of their own. One user "
         "may have minimum_user_limit_percent of it times user_limit_factor",
     )
     maximum_lifetime_s: int | None = Field(
-        None, ge=1, description="maximum lifetime of an application, seconds; null: the parent's; at the root no limit"
+        default=None,
+        ge=1,
+        description="maximum lifetime of an application, seconds; null: the parent's; at the root no limit",
     )
     default_lifetime_s: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="default lifetime of an application, seconds; null: the parent's; at the root the maximum",
     )
     maximum_allocation_mb: int | None = Field(
-        None, ge=1, description="maximum memory of a container, MB; null: the parent's; at the root the scheduler's"
+        default=None,
+        ge=1,
+        description="maximum memory of a container, MB; null: the parent's; at the root the scheduler's",
     )
     maximum_allocation_vcores: int | None = Field(
-        None, ge=1, description="maximum virtual cores of a container; null: the parent's; at the root the scheduler's"
+        default=None,
+        ge=1,
+        description="maximum virtual cores of a container; null: the parent's; at the root the scheduler's",
     )
     ordering_policy: Literal["fifo", "fair"] = Field(
-        "fifo",
+        default="fifo",
         description="which application is served first: fifo (priority, then age) or fair (the one that uses least)",
     )
     disable_preemption: bool | None = Field(
-        None, description="its containers are not preempted for other queues; null: as the parent's; at the root false"
+        default=None,
+        description="its containers are not preempted for other queues; null: as the parent's; at the root false",
     )
     accessible_node_labels: dict[str, PartitionCapacityConfig] = Field(
         default_factory=dict,
@@ -151,39 +160,49 @@ class QueueConfig(ConfigModel):
         "maximum_capacity: 100}; the parent must list them as well",
     )
     default_node_label: str | None = Field(
-        None,
+        default=None,
         description="partition of applications and requests without a node label; null: the default partition",
     )
     acl_submit_applications: str | None = Field(
-        None,
+        default=None,
         description="users and groups that may submit to it and to its children: `user1,user2 group1,group2`, `*` for "
         "everyone, one blank for nobody; null: those of the queues above; everyone if none of them says",
     )
     acl_administer_queue: str | None = Field(
-        None,
+        default=None,
         description="users and groups that may also view, change and kill all applications in it and in its children, "
         "in the same form; null: those of the queues above. If none of them says: everyone, but only administrators "
         "where tokens or certificates prove who calls",
     )
-    queues: tuple[QueueConfig, ...] = Field((), description="its children; their capacities add up to 100")
+    queues: tuple[QueueConfig, ...] = Field(default=(), description="its children; their capacities add up to 100")
 
 
 class PreemptionConfig(ConfigModel):
     """Preemption of containers of queues above their guarantees, for queues below theirs that wait."""
 
-    enabled: bool = Field(False, description="whether queues below their guarantee get back what others have of it")
-    monitoring_interval_ms: int = Field(3000, ge=1, description="ms between two looks at the queues")
+    enabled: bool = Field(
+        default=False, description="whether queues below their guarantee get back what others have of it"
+    )
+    monitoring_interval_ms: int = Field(default=3000, ge=1, description="ms between two looks at the queues")
     max_wait_before_kill_ms: int = Field(
-        15_000, ge=0, description="ms from the first notice to a container's master until the container is killed"
+        default=15_000,
+        ge=0,
+        description="ms from the first notice to a container's master until the container is killed",
     )
     total_preemption_per_round: float = Field(
-        0.1, gt=0, le=1, description="maximum share of a partition that one look selects; one container at least"
+        default=0.1,
+        gt=0,
+        le=1,
+        description="maximum share of a partition that one look selects; one container at least",
     )
     max_ignored_over_capacity: float = Field(
-        0.1, ge=0, description="a queue that exceeds its guarantee by at most this share of it is left alone"
+        default=0.1, ge=0, description="a queue that exceeds its guarantee by at most this share of it is left alone"
     )
     natural_termination_factor: float = Field(
-        0.2, gt=0, le=1, description="share of what is needed that one look selects: other containers end by themselves"
+        default=0.2,
+        gt=0,
+        le=1,
+        description="share of what is needed that one look selects: other containers end by themselves",
     )
 
 
@@ -191,44 +210,53 @@ class SchedulerConfig(ConfigModel):
     """How resources are assigned."""
 
     kind: Literal["fifo", "capacity"] = Field(
-        "fifo", description="fifo: one queue, first come, first served; capacity: a tree of queues"
+        default="fifo", description="fifo: one queue, first come, first served; capacity: a tree of queues"
     )
     queues: tuple[QueueConfig, ...] = Field(
-        (QueueConfig(name="default"),),
+        default=(QueueConfig(name="default"),),
         description="the queues of the capacity scheduler, below the root queue; the capacities of siblings add up "
         "to 100",
     )
     acl_submit_applications: str | None = Field(
-        None, description="users and groups that may submit to every queue, as in a queue's key of that name"
+        default=None, description="users and groups that may submit to every queue, as in a queue's key of that name"
     )
     acl_administer_queue: str | None = Field(
-        None, description="users and groups that administer every queue, as in a queue's key of that name"
+        default=None, description="users and groups that administer every queue, as in a queue's key of that name"
     )
     maximum_applications: int = Field(
-        10_000,
+        default=10_000,
         ge=1,
         description="running and pending applications that the scheduler accepts: each queue without children accepts "
         "its capacity's part of them, at least 1, unless it sets its own maximum",
     )
     maximum_am_resource_percent: float = Field(
-        10, ge=0, le=100, description="percent of a queue's maximum that masters may use, unless the queue sets it"
+        default=10,
+        ge=0,
+        le=100,
+        description="percent of a queue's maximum that masters may use, unless the queue sets it",
     )
     maximum_allocation_mb: int | None = Field(
-        None, ge=1, description="maximum memory of a container, MB; larger ones are refused; null: no maximum"
+        default=None, ge=1, description="maximum memory of a container, MB; larger ones are refused; null: no maximum"
     )
     maximum_allocation_vcores: int | None = Field(
-        None, ge=1, description="maximum virtual cores of a container; more are refused; null: no maximum"
+        default=None, ge=1, description="maximum virtual cores of a container; more are refused; null: no maximum"
+    )
+    maximum_allocation_wait_ms: int = Field(
+        10_000,
+        ge=0,
+        description="after the start, ms in which a container may be as large as configured, because nodes have still "
+        "to register; from then on it may be no larger than the largest node",
     )
     node_locality_delay: int = Field(
-        40,
+        default=40,
         ge=-1,
         description="node heartbeats that a request lets pass before it accepts another node of its rack; -1: none",
     )
     rack_locality_additional_delay: int = Field(
-        -1, ge=-1, description="further heartbeats before it accepts any node; -1: at most the number of nodes"
+        default=-1, ge=-1, description="further heartbeats before it accepts any node; -1: at most the number of nodes"
     )
     containers_per_heartbeat: int = Field(
-        100, ge=-1, description="maximum of containers assigned to a node per heartbeat; -1: no limit"
+        default=100, ge=-1, description="maximum of containers assigned to a node per heartbeat; -1: no limit"
     )
     preemption: PreemptionConfig = Field(
         default_factory=PreemptionConfig, description="room for queues below their guarantees; kind capacity only"
@@ -244,11 +272,11 @@ class SchedulerConfig(ConfigModel):
 class StateStoreConfig(ConfigModel):
     """Where applications are stored to survive a restart."""
 
-    kind: Literal["memory", "sqlite"] = Field("memory", description="memory: not at all; sqlite: in a file")
-    path: Path | None = Field(None, description="the SQLite file; created if missing")
-    batch_size: int = Field(1000, ge=1, description="maximum of writes per commit")
+    kind: Literal["memory", "sqlite"] = Field(default="memory", description="memory: not at all; sqlite: in a file")
+    path: Path | None = Field(default=None, description="the SQLite file; created if missing")
+    batch_size: int = Field(default=1000, ge=1, description="maximum of writes per commit")
     permissions: PermissionsName = Field(
-        "private",
+        default="private",
         description="who may read a new file: its owner only (private: 0600), its group as well (group: 0640), or "
         "everyone (0644)",
     )
@@ -263,7 +291,9 @@ class StateStoreConfig(ConfigModel):
 class ResourceManagerConfig(ConfigModel):
     """The configuration of `dispatcher run` and `dispatcher replay`."""
 
-    name: str = Field("ResourceManager", min_length=1, description="the dispatcher's name in metrics and journal")
+    name: str = Field(
+        default="ResourceManager", min_length=1, description="the dispatcher's name in metrics and journal"
+    )
     dispatcher: DispatcherConfig = Field(default_factory=DispatcherConfig, description="the central dispatcher")
     metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="the Prometheus endpoint")
     ops: OpsConfig = Field(default_factory=OpsConfig, description="the ops API")
@@ -272,7 +302,7 @@ class ResourceManagerConfig(ConfigModel):
         description="the web address, with YARN's REST API, pages and the ops API: where it listens, whom it lets in",
     )
     journal_path: Path | None = Field(
-        None,
+        default=None,
         description="folder in which each run writes its own event journal, named after its start; null: no journal",
     )
     journal: JournalConfig = Field(default_factory=JournalConfig, description="how the journal is written")
@@ -281,32 +311,35 @@ class ResourceManagerConfig(ConfigModel):
         default_factory=StateStoreConfig, description="where applications are stored to survive a restart"
     )
     admin_acl: str | None = Field(
-        None,
+        default=None,
         description="users and groups that administer the cluster, besides those with the role admin: "
         "`user1,user2 group1,group2`, `*` or one blank; null: everyone may change nodes, but only the role admin where "
         "tokens or certificates prove who calls",
     )
-    max_attempts: int = Field(2, ge=1, description="maximum and default number of attempts of an application")
+    max_attempts: int = Field(default=2, ge=1, description="maximum and default number of attempts of an application")
     work_preserving_recovery: bool = Field(
-        True, description="after a restart, containers keep running; false: running applications get a new attempt"
+        default=True,
+        description="after a restart, containers keep running; false: running applications get a new attempt",
     )
-    nm_heartbeat_interval_ms: int = Field(1000, ge=1, description="ms between two heartbeats of a node")
-    nm_expiry_interval_s: float = Field(600, gt=0, description="seconds of silence after which a node is lost")
-    am_expiry_interval_s: float = Field(600, gt=0, description="seconds of silence after which a master has failed")
+    nm_heartbeat_interval_ms: int = Field(default=1000, ge=1, description="ms between two heartbeats of a node")
+    nm_expiry_interval_s: float = Field(default=600, gt=0, description="seconds of silence after which a node is lost")
+    am_expiry_interval_s: float = Field(
+        default=600, gt=0, description="seconds of silence after which a master has failed"
+    )
     container_allocation_expiry_s: float = Field(
-        600, gt=0, description="seconds after which an acquired container that was not started expires"
+        default=600, gt=0, description="seconds after which an acquired container that was not started expires"
     )
     decommission_timeout_s: int | None = Field(
-        3600,
+        default=3600,
         ge=0,
         description="seconds that a graceful decommissioning waits for applications at most; null: no limit",
     )
     max_completed_applications: int = Field(
-        10_000, ge=0, description="ended applications that are kept; beyond that the oldest are forgotten"
+        default=10_000, ge=0, description="ended applications that are kept; beyond that the oldest are forgotten"
     )
-    nodes: tuple[NodeConfig, ...] = Field((), description="the daemon's nodes, instead of a workload's")
+    nodes: tuple[NodeConfig, ...] = Field(default=(), description="the daemon's nodes, instead of a workload's")
     workload: Path | None = Field(
-        None, description="a workload (file or folder) that the daemon runs in real time; null: none"
+        default=None, description="a workload (file or folder) that the daemon runs in real time; null: none"
     )
     simulation: SimulationConfig = Field(
         default_factory=SimulationConfig, description="the simulated node managers and application masters"

@@ -67,7 +67,7 @@ class InvalidResourceRequestError(InvalidRequestError):
         self.maximum = maximum
         super().__init__(
             f"a container of {resource} is larger than the maximum allocation in queue {queue}, {maximum}: ask for "
-            "less, or raise maximum_allocation_mb or maximum_allocation_vcores"
+            "less, raise maximum_allocation_mb or maximum_allocation_vcores, or add a larger node"
         )
 
 

@@ -86,10 +86,18 @@ class MaximumAllocation(NamedTuple):
             self.vcores_milli is None or resource.vcores_milli <= self.vcores_milli
         )
 
+    def within(self, other: MaximumAllocation) -> MaximumAllocation:
+        """What both take."""
+        return MaximumAllocation(_least(self.memory_mb, other.memory_mb), _least(self.vcores_milli, other.vcores_milli))
+
     def __str__(self) -> str:
         memory = "any" if self.memory_mb is None else f"{self.memory_mb} MB"
         vcores = "any" if self.vcores_milli is None else f"{self.vcores_milli / 1000:g}"
         return f"<memory:{memory}, vCores:{vcores}>"
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 def named(amounts: dict[str, int]) -> tuple[tuple[str, int], ...]:

@@ -42,4 +42,4 @@ def test_posts_that_interrupt_other_posts_are_accounted_for(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_posts_from_a_signal_handler_at_250_a_second_are_accounted_for(tmp_path: Path) -> None:
-    check(5.0, 250, tmp_path)
+    check(2.0, 250, tmp_path)

@@ -127,3 +127,16 @@ def test_followers_have_one_routine(recorder: TransitionRecorder) -> None:
     recorder.follow(Press.GO)
     with pytest.raises(ValueError, match="routine"):
         recorder.follow()
+
+
+def test_what_would_be_given_out_is_counted_beforehand(recorder: TransitionRecorder) -> None:
+    one, other = entity(recorder, "one"), entity(recorder, "other")
+    changes, second = recorder.follow(), recorder.follow()
+    recorder.post_transition(one, Light.RED, Light.GREEN, event(Press.GO))
+    second.take()
+    recorder.post_transition(other, Light.RED, Light.GREEN, event(Press.GO))
+    recorder.forgotten("Light", Light.GREEN, "other")
+
+    assert (changes.count(), second.count()) == (3, 2)
+    changes.take()
+    assert (changes.count(), second.count()) == (0, 2)

@@ -50,7 +50,7 @@ class Service(Answer):
     """A service of the daemon, with its own services."""
 
     name: str
-    kind: str = Field("", alias="class")
+    kind: str = Field(default="", alias="class")
     state: str = ""
     failure: str | None = None
     services: list[Service] = []
@@ -86,9 +86,9 @@ class Queue(Answer):
 class Rate(Answer):
     """Events handled per second over the last 1, 10 and 60 s; None: not known yet."""
 
-    s1: Real | None = Field(None, alias="1s")
-    s10: Real | None = Field(None, alias="10s")
-    s60: Real | None = Field(None, alias="60s")
+    s1: Real | None = Field(default=None, alias="1s")
+    s10: Real | None = Field(default=None, alias="10s")
+    s60: Real | None = Field(default=None, alias="60s")
 
 
 class JournalNumbers(Answer):

@@ -54,6 +54,7 @@ class PostgresReader:
         self._idle: list[_Connection] = []  # loop thread only; a stack: the last used is reused first
         self._all: set[_Connection] = set()  # loop thread only; the open ones
         self._closed = False  # loop thread only
+        self.repeats = 0  # loop thread only; queries repeated because their connection was lost while it was idle
 
     async def open(self) -> None:
         """Does nothing: the first lookup connects."""
@@ -118,7 +119,7 @@ class PostgresReader:
             except psycopg.Error:
                 if connection in self._all:
                     raise
-                # The connection was lost: try the next idle one, or a new one.
+                self.repeats += 1  # the connection was lost: try the next idle one, or a new one
         connection = await self._connect()
         return connection, await self._answer(connection, work)
 

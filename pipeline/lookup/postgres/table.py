@@ -9,6 +9,7 @@ from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.postgres.access import PostgresAccess, require_psycopg
 from pipeline.lookup.postgres.types import column_of
 from pipeline.lookup.schema import Column, LookupReader, LookupSchema, choose
+from pipeline.streaming.number_checks import require_number
 
 if TYPE_CHECKING:
     import psycopg
@@ -56,10 +57,10 @@ class PostgresTable:
         query_timeout_s: float = 30.0,
         prepare_threshold: int | None = 5,
     ) -> None:
-        if max_connections < 1:
-            raise LookupTableError(f"max_connections is {max_connections}; a lookup needs at least 1.")
-        if not query_timeout_s > 0:
-            raise LookupTableError(f"query_timeout_s is {query_timeout_s}; it must be above 0 seconds.")
+        require_number("max_connections", max_connections, least=1, whole=True, error=LookupTableError)
+        require_number("query_timeout_s", query_timeout_s, above=0, error=LookupTableError)
+        if prepare_threshold is not None:
+            require_number("prepare_threshold", prepare_threshold, least=0, whole=True, error=LookupTableError)
         if isinstance(columns, str):
             raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
         require_psycopg()

@@ -11,6 +11,7 @@ import datetime
 import functools
 import itertools
 import logging
+import os
 import re
 import sqlite3
 import threading
@@ -23,6 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.schema import Column, Key, LookupSchema, Row, ToDecimal, base_of, canonical_type, choose, family_of
+from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +68,8 @@ class SqliteTable:
         pool_size: int = 4,
         busy_timeout_s: float = 5.0,
     ) -> None:
-        if pool_size < 1:
-            raise LookupTableError(f"pool_size is {pool_size}; a lookup needs at least 1 thread.")
+        require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
+        require_number("busy_timeout_s", busy_timeout_s, least=0, error=LookupTableError)
         if isinstance(columns, str):
             raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
         self._path = Path(path).absolute()
@@ -82,10 +84,12 @@ class SqliteTable:
         """A new read-only connection, for one thread at a time. Blocks.
 
         Raises:
-            LookupTableError: the file does not exist. TableUnavailableError: it cannot be opened now.
+            LookupTableError: the file does not exist, or may not be read. TableUnavailableError: it cannot be opened.
         """
         if not self._path.is_file():
             raise LookupTableError(f"{self.name}: the file does not exist.")
+        if not os.access(self._path, os.R_OK):
+            raise LookupTableError(f"{self.name}: this user may not read the file.")
         with _translated_errors(self.name):
             return sqlite3.connect(
                 f"{self._path.as_uri()}?mode=ro",

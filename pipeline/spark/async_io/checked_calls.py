@@ -33,12 +33,14 @@ class _JudgedResults(list[Any]):
     wants_retry = False
 
 
-def checked_function(function: AnyFunction[Any, Any], check: Check, retry: RetryStrategy | None) -> Any:
+def checked_function(
+    function: AnyFunction[Any, Any], check: Check, retry: RetryStrategy | None, *, none_is_row: bool = False
+) -> Any:
     """`function` with its hooks, of the same kind, but a call raises ResultSchemaError if a result does not fit.
 
-    If `retry` has a `retry_on_result`, use the strategy of `checked_options`.
+    If `retry` has a `retry_on_result`, use the strategy of `checked_options`. With `none_is_row`, None is a result.
     """
-    checked = _checked(check, retry)
+    checked = _checked(check, retry, _as_results if none_is_row else as_results)
     return (_CheckedCoroutine if is_coroutine_function(function) else _CheckedBlocking)(function, checked)
 
 
@@ -50,7 +52,7 @@ def checked_options(options: AsyncOptions, check: Check) -> AsyncOptions:
             retry, retry_on_result=_wants_retry, retry_on_exception=_or_unfit(retry.retries_error)
         )
     if callable(on_error):
-        to_rows, checked = on_error, _checked(check, None)
+        to_rows, checked = on_error, _checked(check, None, as_results)
 
         def checked_on_error(captured: CapturedError) -> list[Any]:
             return checked(to_rows(captured))
@@ -59,9 +61,13 @@ def checked_options(options: AsyncOptions, check: Check) -> AsyncOptions:
     return dataclasses.replace(options, retry=retry, on_error=on_error)
 
 
-def _checked(check: Check, retry: RetryStrategy | None) -> Checked:
+def _as_results(returned: Any) -> Sequence[Any]:
+    return (None,) if returned is None else as_results(returned)
+
+
+def _checked(check: Check, retry: RetryStrategy | None, results_of: Callable[[Any], Sequence[Any]]) -> Checked:
     def check_results(returned: Any) -> list[Any]:
-        return [check(result) for result in as_results(returned)]
+        return [check(result) for result in results_of(returned)]
 
     if retry is None or retry.retry_on_result is None:
         return check_results
@@ -69,7 +75,7 @@ def _checked(check: Check, retry: RetryStrategy | None) -> Checked:
 
     def check_and_judge(returned: Any) -> list[Any]:
         # The predicate judges the results as returned, which need not fit if it asks for another attempt.
-        wants_retry = strategy.retries_result(as_results(returned))
+        wants_retry = strategy.retries_result(results_of(returned))
         try:
             results = _JudgedResults(check_results(returned))
         except ResultSchemaError as unfit:
@@ -93,7 +99,7 @@ class _CheckedFunction:
     """Passes on the hooks that the function has, and only those."""
 
     def __init__(self, function: Any, checked: Checked) -> None:
-        for name in ("open", "close"):
+        for name in ("open", "close", "own_retries"):
             if callable(hook := getattr(function, name, None)):
                 setattr(self, name, hook)
         if callable(hook := getattr(function, "timeout", None)):

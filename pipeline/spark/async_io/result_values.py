@@ -1,8 +1,8 @@
 """Checks of the values that a user's function returns against the schema of its results.
 
 A check returns the value in the one form that the Arrow writer takes, or raises. It must refuse whatever Arrow would
-refuse: here that fails one row, in Arrow a whole batch. numpy's numbers count as Python's; no value is rounded,
-truncated or turned into text.
+refuse: here that fails one row, in Arrow a whole batch. numpy's numbers count as Python's, and a member of an Enum as
+its value; no value is rounded, truncated or turned into text.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, Literal, TypeAlias
 
 from pyspark.sql import types as T
 
+from pipeline.spark.async_io.record_fields import record_fields
 from pipeline.spark.async_io.rows import TIME_TYPE
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.errors import quoted
 
 Check = Callable[[Any], Any]
+ExtraKeys: TypeAlias = Literal["refuse", "ignore"]
+"""What happens to a name in a result that the schema does not have."""
 
 _INTEGER_BITS: Final = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 _MAX_INTERVAL: Final = dt.timedelta(microseconds=2**63 - 1)
@@ -34,17 +39,22 @@ class _Misfit(Exception):
         self.path = path
 
 
-def row_check(schema: T.StructType, time_zone: dt.tzinfo) -> Check:
-    """A check of one result (Row, dict or tuple) that returns a plain tuple, one value per column.
+def row_check(
+    schema: T.StructType, time_zone: dt.tzinfo, extra: ExtraKeys = "refuse", *, none_is_row: bool = False
+) -> Check:
+    """A check of one result that returns a plain tuple, one value per column.
 
-    A dict or a Row with names is matched by name, anything else by position. A column missing in a dict is null. A
-    naive datetime in a TIMESTAMP column is in `time_zone`, the session's. The check raises ResultSchemaError.
+    A dict, a Row with names, a dataclass or a pydantic model is matched by name, a tuple by position. If the schema has
+    one column, any other value is that column's. A column that the result lacks is null; a name that the schema lacks
+    is refused, or ignored if `extra` says so. With `none_is_row`, None makes all columns null. A naive datetime in a
+    TIMESTAMP column is in `time_zone`, the session's. The check raises ResultSchemaError. Any thread.
     """
-    check = _struct_check(schema, time_zone)
+    check = _struct_check(schema, time_zone, extra == "refuse", is_result=True)
+    nulls = (None,) * len(schema.names)
 
     def check_row(result: Any) -> tuple[Any, ...]:
         try:
-            values: tuple[Any, ...] = check(result)
+            values: tuple[Any, ...] = check(nulls if result is None and none_is_row else result)
             return values
         except _Misfit as misfit:
             raise ResultSchemaError(misfit.path.removeprefix("."), misfit.reason) from None
@@ -52,10 +62,14 @@ def row_check(schema: T.StructType, time_zone: dt.tzinfo) -> Check:
     return check_row
 
 
-def _struct_check(struct: T.StructType, zone: dt.tzinfo) -> Check:
+def _struct_check(struct: T.StructType, zone: dt.tzinfo, refuses: bool, *, is_result: bool = False) -> Check:
+    """`refuses`: names that the struct lacks. `is_result`: it is the row itself, so its only column's value will do."""
     names = struct.names
     known = frozenset(names)
-    checks = [_check(field.dataType, field.nullable, zone) for field in struct.fields]
+    checks = [_check(field.dataType, field.nullable, zone, refuses) for field in struct.fields]
+    takes_value = is_result and len(names) == 1
+    # By class; None for one that is no record. Any thread adds: what two make for a class at once does the same.
+    readers: dict[type, Check | None] = {}
 
     def check_struct(result: Any) -> tuple[Any, ...]:
         if type(result) is not tuple:
@@ -83,18 +97,48 @@ def _struct_check(struct: T.StructType, zone: dt.tzinfo) -> Check:
             return result
         if isinstance(result, Mapping):
             return by_name(result)
-        raise _Misfit(f"{_shown(result)} is not a row; return a Row, a dict or a tuple, or a list of them")
+        kind = type(result)
+        if kind not in readers:
+            readers[kind] = _record_reader(kind, names, by_name)
+        if (read := readers[kind]) is not None:
+            return read(result)
+        if takes_value:
+            return (result,)
+        raise _Misfit(
+            f"{_shown(result)} is not a row; return a Row, a dict, a tuple, a dataclass or a pydantic model, or a list "
+            "of them"
+        )
 
     def by_name(result: Mapping[str, Any]) -> tuple[Any, ...]:
-        if unknown := [str(name) for name in result if name not in known]:
-            raise _Misfit(f"the result names {', '.join(unknown)}; the columns are {', '.join(names)}")
+        if refuses and (unknown := [str(name) for name in result if name not in known]):
+            raise _Misfit(
+                f"the result names {', '.join(unknown)}; the columns are {', '.join(names)}. To leave out what the "
+                'schema does not name, set extra="ignore"'
+            )
         return tuple(result.get(name) for name in names)
 
     return check_struct
 
 
-def _check(data_type: T.DataType, nullable: bool, zone: dt.tzinfo) -> Check:
-    return _with_shortcut(data_type, _with_nulls(_value_check(data_type, zone), nullable))
+def _record_reader(kind: type, names: list[str], by_name: Check) -> Check | None:
+    """A function of an instance that gives its values in the order of `names`; None if the class has no fields."""
+    fields = record_fields(kind)
+    if fields is None:
+        return None
+    readable = dict.fromkeys([*fields.names, *fields.computed])
+    if set(fields.names) <= set(names) <= set(readable) and len(names) > 1 and not fields.has_more:
+        return attrgetter(*names)
+    wanted = [*fields.names, *(name for name in fields.computed if name in names)]
+
+    def read(record: Any) -> Any:
+        values = {name: getattr(record, name) for name in wanted}
+        return by_name(values | (record.model_extra or {}) if fields.has_more else values)
+
+    return read
+
+
+def _check(data_type: T.DataType, nullable: bool, zone: dt.tzinfo, refuses: bool) -> Check:
+    return _with_shortcut(data_type, _with_nulls(_value_check(data_type, zone, refuses), nullable))
 
 
 def _with_shortcut(data_type: T.DataType, check: Check) -> Check:
@@ -125,7 +169,7 @@ def _with_nulls(check: Check, nullable: bool) -> Check:
     return check_nullable if nullable else check_required
 
 
-def _value_check(data_type: T.DataType, zone: dt.tzinfo) -> Check:
+def _value_check(data_type: T.DataType, zone: dt.tzinfo, refuses: bool) -> Check:
     kind = type(data_type)
     if kind in _INTEGER_BITS:
         return partial(_check_integer, *_integer_bounds(data_type), data_type.simpleString())
@@ -134,19 +178,20 @@ def _value_check(data_type: T.DataType, zone: dt.tzinfo) -> Check:
     if isinstance(data_type, T.FloatType | T.DoubleType):
         return partial(_check_float, data_type.simpleString())
     if isinstance(data_type, T.StructType):
-        return _struct_check(data_type, zone)
+        return _struct_check(data_type, zone, refuses)
     if isinstance(data_type, T.ArrayType):
-        return _list_check(_check(data_type.elementType, data_type.containsNull, zone))
+        return _list_check(_check(data_type.elementType, data_type.containsNull, zone, refuses))
     if isinstance(data_type, T.MapType):
         return _map_check(
-            _check(data_type.keyType, False, zone), _check(data_type.valueType, data_type.valueContainsNull, zone)
+            _check(data_type.keyType, False, zone, refuses),
+            _check(data_type.valueType, data_type.valueContainsNull, zone, refuses),
         )
     if isinstance(data_type, T.DecimalType):
         return partial(_check_decimal, data_type.precision, data_type.scale)
     if isinstance(data_type, T.TimestampType):
         return partial(_check_timestamp, zone)
     if isinstance(data_type, T.UserDefinedType):
-        inner = _value_check(data_type.sqlType(), zone)
+        inner = _value_check(data_type.sqlType(), zone, refuses)
         return lambda value: inner(data_type.serialize(value))
     if TIME_TYPE is not None and isinstance(data_type, TIME_TYPE):
         return _check_time
@@ -159,7 +204,7 @@ def _integer_bounds(data_type: T.DataType) -> tuple[int, int]:
 
 
 def _check_integer(least: int, most: int, name: str, value: Any) -> int:
-    number = _from_numpy(value)
+    number = _plain_value(value)
     if not isinstance(number, int) or isinstance(number, bool):
         raise _Misfit(f"{_shown(value)} is not of type {name}")
     if not least <= number <= most:
@@ -168,7 +213,7 @@ def _check_integer(least: int, most: int, name: str, value: Any) -> int:
 
 
 def _check_float(name: str, value: Any) -> float:
-    value = _from_numpy(value)
+    value = _plain_value(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _Misfit(f"{_shown(value)} is not of type {name}")
     try:
@@ -178,6 +223,8 @@ def _check_float(name: str, value: Any) -> float:
 
 
 def _check_string(value: Any) -> str:
+    if isinstance(value, Enum):
+        value = value.value
     if not isinstance(value, str):
         raise _Misfit(f"{_shown(value)} is not a string")
     text = str.__str__(value)
@@ -189,7 +236,7 @@ def _check_string(value: Any) -> str:
 
 
 def _check_boolean(value: Any) -> bool:
-    value = _from_numpy(value)
+    value = _plain_value(value)
     if type(value) is not bool:
         raise _Misfit(f"{_shown(value)} is not a boolean")
     return value
@@ -257,7 +304,7 @@ def _check_interval(value: Any) -> dt.timedelta:
 
 
 def _check_decimal(precision: int, scale: int, value: Any) -> decimal.Decimal:
-    value = _from_numpy(value)
+    value = _plain_value(value)
     if isinstance(value, int) and not isinstance(value, bool):
         value = decimal.Decimal(int(value))
     if not isinstance(value, decimal.Decimal):
@@ -327,8 +374,10 @@ _SIMPLE_CHECKS: Final[dict[type[T.DataType], Check]] = {
 }
 
 
-def _from_numpy(value: Any) -> Any:
-    """A numpy scalar as a Python value; any other value unchanged."""
+def _plain_value(value: Any) -> Any:
+    """A numpy scalar as a Python value, an Enum member as its value; any other value unchanged."""
+    if isinstance(value, Enum):
+        return value.value
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 

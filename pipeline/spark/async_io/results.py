@@ -114,12 +114,13 @@ class ResultWriter:
             for start in range(0, len(waiting), size := self._batch_rows()):
                 yield from self._bounded(waiting[start : start + size])
 
-    def metrics_batch(self, metrics: Sequence[Any]) -> pa.RecordBatch:
-        """One row with metrics only: the values of the fields of METRICS_TYPE."""
-        arrays = [builder([value]) for builder, value in zip(self._builders, self._no_values, strict=True)]
+    def metrics_batch(self, metrics: Sequence[Sequence[int | None]]) -> pa.RecordBatch:
+        """Rows with metrics only: values of METRICS_TYPE."""
+        columns = zip(self._builders, self._no_values, strict=True)
+        arrays = [builder([value] * len(metrics)) for builder, value in columns]
         if self._captures:
-            arrays.append(self._error_builder([None]))
-        arrays.append(self._metrics_builder([tuple(metrics)]))
+            arrays.append(self._error_builder([None] * len(metrics)))
+        arrays.append(self._metrics_builder(metrics))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
     def _rows_due(self, waiting: int, waited_s: float, pace: Pace | None) -> int:

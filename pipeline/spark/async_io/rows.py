@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T
 
-from pipeline.spark.errors import UnsupportedTypeError
+from pipeline.spark.errors import UnknownColumnError, UnsupportedTypeError
 
 Reader = Callable[[Any], list[Any]]
 """Takes a pyarrow Array, returns one Python value per element."""
@@ -45,6 +45,7 @@ _SIMPLE: dict[type[T.DataType], pa.DataType] = {
 # Spark 4.0 has no type for the time of day.
 TIME_TYPE: type[Any] | None = getattr(T, "TimeType", None)
 _VARIANT_FIELDS = ("value", "metadata")
+_VARIANT_METADATA = {b"variant": b"true"}
 _UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH = dt.datetime(1970, 1, 1)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d))?(?::?(\d\d))?")
@@ -66,7 +67,7 @@ def arrow_type(data_type: T.DataType) -> pa.DataType | None:
     if isinstance(data_type, T.VariantType):
         # Spark recognizes a variant by this metadata; without it, the type is a struct of two binaries.
         first, second = (pa.field(name, pa.binary(), nullable=False) for name in _VARIANT_FIELDS)
-        return pa.struct([first, second.with_metadata({"variant": "true"})])
+        return pa.struct([first, second.with_metadata(_VARIANT_METADATA)])
     if isinstance(data_type, T.UserDefinedType):
         return arrow_type(data_type.sqlType())
     if TIME_TYPE is not None and isinstance(data_type, TIME_TYPE):
@@ -145,11 +146,47 @@ def row_maker(names: list[str]) -> Callable[[tuple[Any, ...]], Row]:
     PySpark's own way to make a Row and to look up a field costs more than the rest of the conversion. So the rows
     belong to a subclass with a property per name. They pickle as plain Rows.
     """
-    members: dict[str, Any] = {"__fields__": names}
+    members: dict[str, Any] = {"__fields__": names, "__getattr__": _other_field, "__getitem__": _field}
     for position, name in reversed(list(enumerate(names))):  # a Row gives the first of two columns of one name
         if name.isidentifier() and not hasattr(Row, name):
             members[name] = property(itemgetter(position))
     return partial(tuple.__new__, type("Row", (Row,), members))
+
+
+def _other_field(row: Row, name: str) -> Any:
+    """The field of a name that has no property. Python calls it last, so the usual names do not pay for it."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _field(row, name)
+
+
+def _field(row: Row, key: Any) -> Any:
+    if isinstance(key, str):
+        try:
+            key = row.__fields__.index(key)
+        except ValueError:
+            raise UnknownColumnError(key, row.__fields__) from None
+    return tuple.__getitem__(row, key)
+
+
+def reader_of(kind: pa.DataType) -> Reader:
+    """A reader of arrays of an Arrow type that Spark made, for when Spark's own type is not known.
+
+    A user-defined type is read as the type that it is stored as.
+    """
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        if any(field.metadata == _VARIANT_METADATA for field in fields):
+            return _read_variants
+        return _structs_reader([field.name for field in fields], [reader_of(field.type) for field in fields])
+    if pa.types.is_list(kind):
+        element = reader_of(kind.value_type)
+        return _read_plain if element is _read_plain else partial(_read_lists, element)
+    if pa.types.is_map(kind):
+        return partial(_read_maps, reader_of(kind.key_type), reader_of(kind.item_type))
+    if pa.types.is_timestamp(kind):
+        return _read_local_timestamps if kind.tz is None else _read_timestamps
+    return _read_plain
 
 
 def _reader(data_type: T.DataType) -> Reader:
@@ -202,8 +239,11 @@ def _read_user_defined(data_type: Any, reader: Reader, array: Any) -> list[Any]:
 
 
 def _struct_reader(struct: T.StructType) -> Reader:
-    readers = [_reader(field.dataType) for field in struct.fields]
-    make_row = row_maker(struct.names)
+    return _structs_reader(struct.names, [_reader(field.dataType) for field in struct.fields])
+
+
+def _structs_reader(names: list[str], readers: list[Reader]) -> Reader:
+    make_row = row_maker(names)
 
     def read_structs(array: Any) -> list[Any]:
         if not readers:

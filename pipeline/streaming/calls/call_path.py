@@ -18,8 +18,9 @@ from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService, TimerFuture
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.limits.turns import Turns
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
+from pipeline.streaming.errors import RetryAfter
 from pipeline.streaming.options import AsyncOptions
 
 
@@ -66,20 +67,14 @@ class CallPath:
         metrics: CallMetrics,
         on_sent: Callable[[RecordCall], None],
     ) -> None:
-        limit = options.rate_limit
-        limiter = host.limiter_for(limit) if isinstance(limit, RateLimit) else limit
         self._host = host
         self._box = box
         self._executor = executor
         self._timers = timers
-        self._limiter = limiter
-        # The operator's own limit, for its cost: equal limits share a limiter, whatever their cost functions are.
-        self._limit = limit.limit if isinstance(limit, RateLimiter) else limit
+        self._turns = Turns(host, options.rate_limit)
         self._again: deque[RecordCall] = deque()  # were sent before; go before those of _line
         self._line: deque[RecordCall] = deque()  # wait for a slot, then for their turn or the end of a pause
-        self._reserved: tuple[float, float] | None = None  # start (ms) reserved for the first in line, and its cost
         self._line_timer: TimerFuture | None = None  # for the first in line
-        self._paused_until_ms = 0.0  # without a limiter; a limiter keeps its own pause
         slots = HostSlots.of(host, options)
         self._window = slots.calls + slots.ahead  # calls submitted, neither answered nor given up
         self._running = 0  # of _window; 0 while calls go straight to the host
@@ -93,7 +88,7 @@ class CallPath:
         self._batch: list[RecordCall] = []
         self._batch_timer: TimerFuture | None = None
         self._is_flush_sent = False
-        is_simple = limiter is None and not host.is_batch
+        is_simple = not self._turns.are_limited and not host.is_batch
         first_records = options.first_records(host.is_batch) + options.read_ahead
         self.is_direct = is_simple and first_records <= self._window
         """Whether started calls go straight to the host: there are not too many, and no other limits.
@@ -113,13 +108,24 @@ class CallPath:
                 call.is_counted = True
                 self._running += 1
 
-    def pause(self, until_ms: float) -> None:
-        """After `limit`: start no call before `until_ms`; with a limiter, no call of its scope."""
-        if self._limiter is not None:
-            self._limiter.pause(until_ms)
-        else:
-            self._paused_until_ms = max(self._paused_until_ms, until_ms)
-        self.start, self._advance = self._start, self._advance_line
+    @property
+    def learns(self) -> bool:
+        """Whether to report answers that are no RetryAfter, too."""
+        return self._turns.learn
+
+    def answered(self, call: RecordCall) -> None:
+        """Report an answer, before the call's slot is released to another; a RetryAfter pauses the limit's scope.
+
+        Call `limit` before the first RetryAfter.
+        """
+        now_ms = self._timers.current_processing_time()
+        error = call.error
+        if isinstance(error, RetryAfter):
+            self._turns.refused(call, now_ms, error.delay_s * 1000)
+            self.start, self._advance = self._start, self._advance_line
+            self._ask_again()
+        elif error is None and self._turns.accepted(call, now_ms):
+            self._ask_again()
 
     def resume(self, call: RecordCall) -> None:
         """Start a call that the host has returned."""
@@ -226,26 +232,14 @@ class CallPath:
                 # Slot first: a turn taken early and used late would let too many calls start at once.
                 if self._is_full():
                     return
-                start_ms = self._turn_of(call, now_ms)
+                start_ms = self._turns.try_take(call, now_ms)
                 if start_ms > now_ms:
                     self._line_timer = self._timers.register_timer(math.ceil(start_ms), self._advance_line)
                     return
-                self._reserved = None
                 self._gather(call)
             line.popleft()
         if self._batch and self._nothing_follows():
             self.flush()
-
-    def _turn_of(self, call: RecordCall, now_ms: float) -> float:
-        limiter = self._limiter
-        if limiter is None or self._limit is None:
-            return self._paused_until_ms
-        cost = self._limit.cost_of(call.value)
-        reserved = self._reserved
-        # Reserve anew if a pause voided the reservation, or a cheaper call made it and left the line.
-        if reserved is None or limiter.ready_at(reserved[0]) > reserved[0] or cost > reserved[1]:
-            reserved = self._reserved = limiter.reserve(now_ms, cost), cost
-        return reserved[0]
 
     def _gather(self, call: RecordCall) -> None:
         if not self._max_batch_size:
@@ -272,7 +266,7 @@ class CallPath:
     def _is_full(self) -> bool:
         """Whether the first call in line must wait for another to end."""
         if self._max_batch_size:
-            return self._limiter is not None and bool(self._waiting)
+            return self._turns.are_limited and bool(self._waiting)
         return not self._has_room()
 
     def _has_room(self) -> bool:
@@ -285,13 +279,23 @@ class CallPath:
             batch = waiting[0]
             if batch.wanted:
                 now_ms = max(due_ms, self._timers.current_processing_time())
-                ready_ms = self._paused_until_ms if self._limiter is None else self._limiter.ready_at(now_ms)
+                ready_ms = self._turns.ready_at(now_ms)
                 if ready_ms > now_ms:
                     if self._waiting_timer is None:
                         self._waiting_timer = self._timers.register_timer(math.ceil(ready_ms), self._pause_is_over)
                     return
                 self._submit_batch(batch)
             waiting.popleft()
+
+    def _ask_again(self) -> None:
+        """The waiting calls may start earlier than their timers say."""
+        if self._line_timer is None and self._waiting_timer is None:
+            return  # nothing waits for its turn
+        for timer in (self._line_timer, self._waiting_timer):
+            if timer is not None:
+                timer.cancel()
+        self._line_timer = None
+        self._pause_is_over(0)
 
     def _pause_is_over(self, due_ms: int) -> None:
         self._waiting_timer = None

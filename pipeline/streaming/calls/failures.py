@@ -20,7 +20,7 @@ from pipeline.streaming.calls.call_path import HostSlots
 from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.calls.record_call import RecordCall
 from pipeline.streaming.calls.sharing import SharedCalls
-from pipeline.streaming.errors import AsyncOperatorError, CapturedError
+from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
 from pipeline.streaming.options import AsyncOptions
 
 Bound: TypeAlias = Literal["timeout", "deadline"]
@@ -216,7 +216,10 @@ class ErrorPolicy:
 
         Raises:
             AsyncOperatorError: `error`, or an error of the user's handler, fails the task.
+            ResultCacheError: `error` is one, which is not the record's fault.
         """
+        if isinstance(error, ResultCacheError):
+            raise error
         if self._on_error == "fail":
             raise AsyncOperatorError(self._operator, call.value, error, call.attempts) from error
         if self._on_error == "drop":

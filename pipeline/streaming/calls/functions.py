@@ -30,6 +30,9 @@ class AsyncFunction(Generic[In, Out]):
 
     The batch form returns one list for each value, in order; an Exception in place of a list fails that value alone,
     and a raised exception fails them all. To be sent to Spark, an instance must pickle: connect in `open`, not before.
+
+    A function that repeats calls itself may also define `own_retries(self) -> int`: how many it has repeated so far.
+    The number never falls, and any thread may ask for it at any time. CallMetrics then counts these calls.
     """
 
     def open(self) -> Awaitable[None] | None:
@@ -43,12 +46,12 @@ class AsyncFunction(Generic[In, Out]):
         """Called once after the last call, even after a failure, if `open` succeeded; may be a coroutine."""
         return None
 
-    async def async_invoke(self, value: In) -> list[Out]:
-        """Call the service for one value."""
+    async def async_invoke(self, value: In) -> Out | list[Out]:
+        """Call the service for one value; return its result, or a list of results."""
         raise NotImplementedError(f"{type(self).__name__} defines neither async_invoke nor async_invoke_batch")
 
-    def timeout(self, value: In) -> list[Out]:
-        """The results to emit for a `value` that was not answered in time. Called on the mailbox thread.
+    def timeout(self, value: In) -> Out | list[Out]:
+        """What to emit for a `value` that was not answered in time, as `async_invoke`. Called on the mailbox thread.
 
         Raises:
             AsyncTimeoutError: by default. Whatever an override raises is the record's error.
@@ -96,7 +99,7 @@ def as_results(returned: Any) -> Sequence[Any]:
     if isinstance(returned, list):
         return returned
     if returned is None:
-        raise TypeError("the function returned None. Return a list of results; [] for no result.")
+        raise TypeError("the function returned None. Return a list of results; [] for no result, [None] for a null.")
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()

@@ -7,10 +7,11 @@ one limit there. The scope of the limit says which calls it covers:
 - `"worker"`: one limiter for all operators that share a function's host, concurrently or one after another. On Spark
   that is a Python worker: one for each concurrent task, kept from task to task, so that a new task starts with what
   the previous one left, not with a new burst.
+- `"job"`: on Spark each worker gets an equal share of the limit (`pipeline.spark.async_io.job_limits`). Elsewhere the
+  process is the job, and the scope is as `"worker"`.
 
-A limiter does not see other processes. Divide a limit for a whole job: `limit.split(n)` for n workers. On Spark, n is
-the number of concurrent tasks: all executor cores over `spark.task.cpus`. Idle workers leave their share unused. Where
-that matters, let the service decide: raise `RetryAfter` when it refuses (HTTP 429), which pauses the whole scope.
+A limiter does not see other processes. `limit.split(n)` is the share of each of n workers. Workers that are idle leave
+their shares unused. Where that matters, let the service decide: `rate_limit="adaptive"`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ import numbers
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-RateLimitScope: TypeAlias = Literal["task", "worker"]
+from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 
-_DEFAULT_BURST_S = 0.02
+RateLimitScope: TypeAlias = Literal["job", "worker", "task"]
+
+_DEFAULT_BURST_S: Final = 0.02
+RESUMED_CALLS_PER_S: Final = 20.0
+"""After a first pause, the rate at which calls begin again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +51,15 @@ class RateLimit:
     calls_per_s: float
     burst: float | None = None
     cost: Callable[[Any], float] | None = field(default=None, compare=False)
-    scope: RateLimitScope = "worker"
+    scope: RateLimitScope = "job"
 
     def __post_init__(self) -> None:
-        if not _is_positive(self.calls_per_s):
-            raise ValueError(f"calls_per_s is {self.calls_per_s!r}; it must be a number above 0, such as 100.")
+        check_rate("calls_per_s", self.calls_per_s)
         if self.burst is not None and not _is_positive(self.burst):
             raise ValueError(
                 f"burst is {self.burst!r}; it must be a number above 0, such as 1, or None for the default."
             )
-        if self.cost is not None and not callable(self.cost):
-            raise ValueError(f"cost is {self.cost!r}; it must be a function of the value that returns a number.")
-        if self.scope not in ("task", "worker"):
-            raise ValueError(f"scope is {self.scope!r}; it must be 'task' or 'worker'.")
+        check_cost_and_scope(self.cost, self.scope)
 
     @property
     def burst_calls(self) -> float:
@@ -70,25 +71,19 @@ class RateLimit:
         Raises:
             ValueError: `cost` did not return a number of at least 0. What `cost` raises propagates.
         """
-        if self.cost is None:
-            return 1.0
-        cost = self.cost(value)
-        if not isinstance(cost, numbers.Real) or not 0 <= cost < math.inf:
-            raise ValueError(f"cost of {value!r} is {cost!r}; it must be a number of at least 0.")
-        return float(cost)
+        return cost_of(self.cost, value)
 
     def split(self, workers: int) -> RateLimit:
-        """The share of each of `workers` workers in a limit for all of them together.
+        """The share of each of `workers` workers in a limit for all of them together; its scope is not "job".
 
         The burst is divided as well. Each worker can start one call at once, however small its burst.
 
         Raises:
             ValueError: `workers` is not a whole number of at least 1.
         """
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ValueError(f"workers is {workers!r}; it must be a whole number of at least 1.")
+        check_workers(workers)
         burst = None if self.burst is None else self.burst / workers
-        return replace(self, calls_per_s=self.calls_per_s / workers, burst=burst)
+        return replace(self, calls_per_s=self.calls_per_s / workers, burst=burst, scope=share_scope(self.scope))
 
 
 class RateLimiter:
@@ -105,10 +100,11 @@ class RateLimiter:
     Times are milliseconds of a monotonic clock that all users share.
     """
 
-    __slots__ = ("_burst_ms", "_full_ms", "_last_ms", "_lock", "_ms_per_unit", "_paused_until_ms", "limit")
+    __slots__ = ("_burst_ms", "_full_ms", "_last_ms", "_lock", "_ms_per_unit", "_paused_until_ms", "limit", "resumed")
 
     def __init__(self, limit: RateLimit) -> None:
         self.limit = limit  # never changes
+        self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)  # never changes; used from a first pause on
         self._lock = threading.Lock()  # leaf lock
         self._ms_per_unit = 1000.0 / limit.calls_per_s  # never changes
         self._burst_ms = limit.burst_calls * self._ms_per_unit  # time to refill an empty burst
@@ -151,6 +147,42 @@ class RateLimiter:
     def ready_at(self, time_ms: float) -> float:
         """`time_ms`, or the end of the pause if that is later. Takes no lock."""
         return max(time_ms, self._paused_until_ms)
+
+
+def cost_of(cost: Callable[[Any], float] | None, value: object) -> float:
+    """The cost of a call for `value`, 1 without a `cost`.
+
+    Raises:
+        ValueError: `cost` did not return a number of at least 0. What `cost` raises propagates.
+    """
+    if cost is None:
+        return 1.0
+    amount = cost(value)
+    if not isinstance(amount, numbers.Real) or not 0 <= amount < math.inf:
+        raise ValueError(f"cost of {value!r} is {amount!r}; it must be a number of at least 0.")
+    return float(amount)
+
+
+def share_scope(scope: RateLimitScope) -> RateLimitScope:
+    """The scope of a share: what was the job's is the worker's, and is not divided again."""
+    return "worker" if scope == "job" else scope
+
+
+def check_rate(name: str, value: object) -> None:
+    if not _is_positive(value):
+        raise ValueError(f"{name} is {value!r}; it must be a number above 0, such as 100.")
+
+
+def check_cost_and_scope(cost: object, scope: object) -> None:
+    if cost is not None and not callable(cost):
+        raise ValueError(f"cost is {cost!r}; it must be a function of the value that returns a number.")
+    if scope not in ("job", "worker", "task"):
+        raise ValueError(f"scope is {scope!r}; it must be 'job', 'worker' or 'task'.")
+
+
+def check_workers(workers: object) -> None:
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers is {workers!r}; it must be a whole number of at least 1.")
 
 
 def _is_positive(value: object) -> bool:

@@ -35,6 +35,8 @@ class RecordCall(Call):
     sent_ns = 0  # when the current attempt was submitted; 0: at once
     waited_ns = 0  # earlier attempts: from when each was due to its start
     under_way_ns = 0  # earlier attempts: from the start of each to its answer
+    turn_ms = 0.0  # when the current attempt had its turn at the rate, on the timers' clock
+    cost = 1.0  # what it costs at an adaptive rate
     between_ns = 0  # from each answer to when the next attempt was due
 
     def __init__(self, value: Any, box: AnswerBox, entry: Any, taken_ns: int) -> None:

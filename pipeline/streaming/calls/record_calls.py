@@ -1,7 +1,7 @@
-"""The calls of an operator's records: answers, retries, timeouts, and calls shared by key.
+"""The calls of an operator's records: answers, retries, timeouts, and calls shared by key. Mailbox thread only.
 
-Mailbox thread only. A record's call ends once: answered, late or failed. Its outcome then goes to the record's entry in
-the operator's queue, and later events for it are ignored.
+A record's call ends once: answered, late or failed. Its outcome then goes to its entry in the operator's queue, and
+later events for it are ignored.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService
+from pipeline.streaming.cache.recall import Recall
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import CallPath, HostSlots
 from pipeline.streaming.calls.element_queues import ResultFuture
@@ -19,6 +20,7 @@ from pipeline.streaming.calls.failures import Bound, ErrorPolicy, Lateness
 from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
+from pipeline.streaming.calls.retries import Retries
 from pipeline.streaming.calls.sharing import SharedCalls
 from pipeline.streaming.errors import AsyncTimeoutError, RetryAfter
 from pipeline.streaming.options import AsyncOptions
@@ -47,24 +49,27 @@ class RecordCalls:
         self._emission = emission
         self._errors = errors
         self._metrics = metrics
+        self._has_own_retries = host.has_own_retries
         self._on_ended = on_ended
         self._timeout_ms = options.timeout_ms
         self._deadline_ms = options.deadline_ms
-        self._retry = options.enabled_retry
-        self._dedupe_by = options.dedupe_by
+        self._retries = Retries(options.enabled_retry, timers, self._start_again)
+        asked = nothing_follows, self._begin_missed, self._succeed, self._fail, self._after_recall
+        self._recall: Recall[RecordCall] = Recall(host.result_session, executor, metrics, *asked)
+        self._dedupe_by = options.dedupe_by or self._recall.key_of
         self._combine = options.combine
         self._box = AnswerBox(executor.execute, self._fetch_answers)
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._slots = HostSlots.of(host, options)
-        self._lateness = Lateness(timers, options, self._slots, self._shared, self._has_outcome, self._end_late)
-        self._begin_timeout = self._lateness.begin
-        self._path = CallPath(host, self._box, executor, timers, options, nothing_follows, metrics, self._lateness.sent)
-        self._retrying: dict[RecordCall, None] = {}  # calls that wait for a retry, in order of failure
+        late = self._lateness = Lateness(
+            timers, options, self._slots, self._shared, self._retries.has_outcome, self._end_late
+        )
+        self._begin_timeout, follows = late.begin, self._recall.nothing_follows
+        self._path = CallPath(host, self._box, executor, timers, options, follows, metrics, late.sent)
         self._under_way = 0  # attempts begun and neither answered nor given up
-        self._is_ending = False  # no more retries
         self._is_closed = False  # answers are ignored
-        self.flush = self._path.flush
-        """Send the batch as it is: no more calls are coming to fill it."""
+        self.end_retries = self._retries.end
+        """Make the waiting retries at once, and none after them."""
 
     def make(self, value: Any, entry: ResultFuture[Any]) -> None:
         """Start the call for a record whose outcome goes to `entry`."""
@@ -81,9 +86,14 @@ class RecordCalls:
             self._under_way += 1
             path.start(call)
 
+    def flush(self) -> None:
+        """Send the batch as it is, unless calls are still coming to fill it."""
+        if not self._recall.asked:
+            self._path.flush()
+
     def under_way(self) -> int:
-        """Attempts begun and neither answered nor given up, including those that wait for the limits."""
-        return self._under_way
+        """Attempts begun and neither answered nor given up, including those that wait for the limits or the cache."""
+        return self._under_way + self._recall.asked
 
     def limit(self) -> None:
         """From now on more records may be taken in than calls may be under way."""
@@ -91,21 +101,14 @@ class RecordCalls:
             self._path.limit(call for call in self._lateness.unfinished() if call.is_begun)
 
     def is_retrying(self) -> bool:
-        return bool(self._retrying)
-
-    def end_retries(self) -> None:
-        """Make the waiting retries at once, and none after them."""
-        self._is_ending = True
-        retrying, self._retrying = self._retrying, {}
-        for call in retrying:
-            if call.retry_timer is not None:
-                call.retry_timer.cancel()
-            self._make_again(call)
+        return self._retries.are_waiting()
 
     def close(self) -> None:
         """Give up all calls and ignore their answers."""
         self._is_closed = True
+        self._recall.close()
         self._metrics.ended += self._under_way - self._path.waiting()
+        self._metrics.count_repetitions(self._host.take_own_retries())
         self._under_way = 0
         self._path.close()
         for call in self._lateness.unfinished():
@@ -116,13 +119,16 @@ class RecordCalls:
         self._lateness.clear()
 
     def _leads(self, call: RecordCall) -> bool:
-        """Whether to make the call; if not, the record shares the outcome of another call."""
+        """Whether to make the call; if not, the record shares the outcome of another, or the cache is asked first."""
         assert self._dedupe_by is not None
         call.key = self._dedupe_by(call.value)
         role, results = self._shared.join(call.key, call, self._timers.current_processing_time())
         if role == "lead":
             call.leads = True
-            return True
+            if self._recall.key_of is None:
+                return True
+            self._recall.ask(call)
+            return False
         if role == "known":
             self._metrics.remembered += 1
             self._metrics.completed += 1
@@ -134,6 +140,19 @@ class RecordCalls:
             self._lateness.join(call, self._shared.leader(call.key))
         return False
 
+    def _begin_missed(self, call: RecordCall) -> None:
+        """Begin the call for a record whose results the cache does not have."""
+        call.wanted_ns = perf_counter_ns()
+        if self._path.is_direct:
+            call.sent_ns = call.wanted_ns
+            self._lateness.sent(call)
+        self._begin(call)
+
+    def _after_recall(self) -> None:
+        if self._recall.nothing_follows():
+            self._path.flush()
+        self._emit()
+
     def _fetch_answers(self) -> None:
         """Process the answers; the mail that the hosts send."""
         box = self._box
@@ -142,10 +161,12 @@ class RecordCalls:
         if self._is_closed:
             answers.clear()
             return
-        is_plain = self._retry is None and self._dedupe_by is None and self._combine is None
+        is_plain = not self._retries.are_enabled and self._dedupe_by is None and self._combine is None
+        is_plain = is_plain and not self._path.learns
         metrics = self._metrics
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         count_limit_wait = metrics.limit_wait.record_ns
+        completed = 0
         try:
             while answers:
                 call = answers.popleft()
@@ -159,18 +180,22 @@ class RecordCalls:
                             count_limit_wait(call.limit_wait_ns())
                     self._under_way -= 1
                     metrics.ended += 1
-                    metrics.completed += 1
-                    count_call_time(call.ended_ns - call.started_ns)
+                    completed += 1
+                    started_ns = call.started_ns
+                    count_call_time(call.ended_ns - started_ns)
                     if call.is_first:
-                        count_queue_wait(call.started_ns - call.taken_ns)
+                        count_queue_wait(started_ns - call.taken_ns)
                     call.is_done = True
                     call.entry.complete(call.results)
                 else:
                     self._answered(call)
         finally:
+            metrics.completed += completed
             # An answer that fails the task must not discard those behind it.
             if answers and not box.is_notified:
                 box.notify()
+            if self._has_own_retries:
+                metrics.count_repetitions(self._host.take_own_retries())
             self._emit()
 
     def _emit(self) -> None:
@@ -181,8 +206,8 @@ class RecordCalls:
     def _answered(self, call: RecordCall) -> None:
         if call.is_done:
             return
-        if isinstance(call.error, RetryAfter):
-            self._pause(call.error)  # before its slot is released to another call
+        if not call.is_returned:
+            self._report(call)
         if call.is_counted:
             self._path.ended(call)
         if call.is_returned:
@@ -194,11 +219,18 @@ class RecordCalls:
         self._count_wait(call)
         self._settle(call)
 
+    def _report(self, call: RecordCall) -> None:
+        """Tell the limits of an answer, before its slot is released to another call."""
+        if isinstance(call.error, RetryAfter):
+            self.limit()
+            self._path.answered(call)
+        elif self._path.learns:
+            self._path.answered(call)
+
     def _begin(self, call: RecordCall) -> None:
         call.is_begun = True
         self._under_way += 1
-        if self._path.is_direct:
-            self._metrics.calls += 1
+        self._metrics.calls += self._path.is_direct  # another call counts when it is sent
         self._path.start(call)
 
     def _ended(self, call: RecordCall) -> None:
@@ -223,8 +255,7 @@ class RecordCalls:
             return
         members = call.hand_out()
         for member in members:
-            if isinstance(member.error, RetryAfter):
-                self._pause(member.error)
+            self._report(member)
         self._path.ended(call)
         self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
         failure: BaseException | None = None
@@ -249,14 +280,14 @@ class RecordCalls:
                     results = as_results(results)
                 except TypeError as refused:
                     error = call.error = refused
-        if self._wants_another(call, results, error):
+        if self._retries.wants_another(call, results, error):
             bound = self._lateness.missed(call)
             if bound is not None:
                 self._end_late([call], bound)  # though its timer has not fired yet
             elif isinstance(error, RetryAfter):
                 self._start_again(call)
             else:
-                self._retry_later(call)
+                self._retries.wait(call)
         elif error is None:
             self._succeed(call, results)
         else:
@@ -289,37 +320,6 @@ class RecordCalls:
         if failure is not None:
             raise failure
 
-    def _wants_another(self, call: RecordCall, results: Sequence[Any], error: BaseException | None) -> bool:
-        """Whether to make the record's call again after this outcome of an attempt."""
-        retry = self._retry
-        if isinstance(error, RetryAfter):
-            return True
-        if retry is None or self._is_ending or not retry.can_retry(call.attempts):
-            return False
-        return retry.retries_error(error) if error is not None else retry.retries_result(results)
-
-    def _pause(self, wanted: RetryAfter) -> None:
-        self.limit()
-        self._path.pause(self._timers.current_processing_time() + wanted.delay_s * 1000)
-
-    def _retry_later(self, call: RecordCall) -> None:
-        assert self._retry is not None
-        now_ms = self._timers.current_processing_time()
-        self._retrying[call] = None
-        call.retry_timer = self._timers.register_timer(
-            now_ms + self._retry.backoff_ms(call.attempts), lambda _: self._retry_now(call)
-        )
-
-    def _retry_now(self, call: RecordCall) -> None:
-        if call in self._retrying:
-            del self._retrying[call]
-            self._make_again(call)
-
-    def _make_again(self, call: RecordCall) -> None:
-        call.retry_timer = None
-        call.attempts += 1
-        self._start_again(call)
-
     def _start_again(self, call: RecordCall) -> None:
         call.prepare_again(perf_counter_ns())
         self._metrics.retried += 1
@@ -343,11 +343,7 @@ class RecordCalls:
     def _results_of_late(self, call: RecordCall, bound: Bound) -> Sequence[Any]:
         deadline_ms = self._deadline_ms if bound == "deadline" else None
         late = AsyncTimeoutError(self._timeout_ms, call.attempts, call.times(perf_counter_ns()), deadline_ms)
-        if call in self._retrying:
-            del self._retrying[call]
-            if call.retry_timer is not None:
-                call.retry_timer.cancel()
-        elif call.is_begun:
+        if not self._retries.give_up(call) and call.is_begun:
             self._path.give_up(call)
             self._ended(call)
         self._metrics.timed_out += 1
@@ -359,15 +355,6 @@ class RecordCalls:
             return self._errors.results_of(call, error)
         self._metrics.completed += 1
         return results
-
-    def _has_outcome(self, call: RecordCall) -> bool:
-        """Whether an answer that ends the record has arrived; one that leads to another attempt does not."""
-        if call.batch is not None:
-            return call.batch.ended_ns != 0
-        if not call.ended_ns:
-            return False
-        results = call.results if isinstance(call.results, list) else (call.results,)
-        return not self._wants_another(call, results, call.error)
 
     def _hand_over(self, call: RecordCall) -> None:
         """Stop sharing a late call; if other records wait for it, one of them makes a new call."""
@@ -381,4 +368,4 @@ class RecordCalls:
             following = self._shared.abandon(call.key)
         if following is not None:
             following.leads, following.follows = True, False
-            self._begin(following)
+            (self._begin if self._recall.key_of is None else self._begin_missed)(following)

@@ -29,6 +29,7 @@ from typing import Any, Final
 from dispatcher.util.files import FileLock, Permissions, PermissionsName, make_folder, read_file, replace_file
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, DamagedCheckpointError
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.task.serializers import JsonSerializer, Serializer
 
 log = logging.getLogger(__name__)
@@ -115,8 +116,7 @@ class CheckpointStorage:
         serializer: Serializer | None = None,
         permissions: PermissionsName = "private",
     ) -> None:
-        if keep < 1:
-            raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay to restore from")
+        require_number("keep", keep, least=1, whole=True)
         self.folder = Path(folder)
         self._keep = keep
         self._serializer = serializer or JsonSerializer()

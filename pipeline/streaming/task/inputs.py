@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, InputClosedError
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.task.checkpoints import elements_from_lists, elements_to_lists
 
 T = TypeVar("T")
@@ -120,8 +121,7 @@ class QueueInput(Generic[T]):
     """
 
     def __init__(self, capacity: int = 1000) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity is {capacity}; it must be at least 1")
+        require_number("capacity", capacity, least=1, whole=True)
         self._capacity = capacity  # never changes
         # Held by producers in a put or an atomic block, and by an idle or snapshotting mailbox thread.
         # Called under it: a producer's code in an atomic block, the function that returns its position, and the

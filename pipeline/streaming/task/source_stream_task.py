@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, Unpack
 from dispatcher.mailbox import MailboxProcessor
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError, SourceInterruptedError, TaskCancelledError
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.task.inputs import ElementOutput, QueueInput
 from pipeline.streaming.task.stream_task import StreamTask, TaskOptions
 from pipeline.streaming.task.task_chain import OperatorFactory, StreamTaskOutput
@@ -153,6 +154,8 @@ class SourceStreamTask(StreamTask):
         stop_timeout: float = 10.0,
         **options: Unpack[TaskOptions],
     ) -> None:
+        require_number("queue_capacity", queue_capacity, least=1, whole=True)
+        require_number("stop_timeout", stop_timeout, least=0)
         queue = _SourceInput(source, queue_capacity)
         options.setdefault("name", "source stream task")
         super().__init__(queue, operators, output, **options)

@@ -27,6 +27,7 @@ from dispatcher.mailbox import (
     TimerService,
 )
 from pipeline.streaming.elements import StreamElement, StreamRecord
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
 from pipeline.streaming.task.inputs import MORE, NOTHING, ElementOutput, StreamTaskInput
 from pipeline.streaming.task.task_chain import (
@@ -77,11 +78,11 @@ class StreamTask:
         tolerable_checkpoint_failures: int = 0,
         processing_time_service: TimerService | None = None,
     ) -> None:
-        if checkpoint_interval_ms is not None and (checkpoint_interval_ms < 1 or checkpoint_storage is None):
-            raise ValueError(
-                f"checkpoint_interval_ms is {checkpoint_interval_ms} with checkpoint_storage={checkpoint_storage}; "
-                "it must be 1 or more, and needs a storage"
-            )
+        require_number("tolerable_checkpoint_failures", tolerable_checkpoint_failures, least=0, whole=True)
+        if checkpoint_interval_ms is not None:
+            require_number("checkpoint_interval_ms", checkpoint_interval_ms, least=1)
+            if checkpoint_storage is None:
+                raise ValueError(f"checkpoint_interval_ms is {checkpoint_interval_ms}; give a checkpoint_storage, too")
         self.name = name
         self.recovery: Recovery | None = None
         """What is repeated; None without a checkpoint. Known after `restore`, or once `run` opens operators."""

@@ -18,7 +18,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import CheckpointError
-from pipeline.streaming.options import OperatorOptions, takes_options
+from pipeline.streaming.options import AsyncOptions, OperatorOptions, takes_options
 from pipeline.streaming.task.inputs import ElementOutput
 
 
@@ -123,7 +123,11 @@ def async_wait_operator(
     """An AsyncWaitOperator for a StreamTask: `StreamTask(input, [async_wait_operator(f, timeout_ms=1000)], output)`.
 
     The task provides the mailbox, the timers and the output, and a `name` if none is given.
+
+    Raises:
+        ValueError, TypeError: an option is invalid; the message names it.
     """
+    AsyncOptions(timeout_ms=timeout_ms, **options)
 
     def make(context: OperatorContext) -> AsyncWaitOperator:
         return AsyncWaitOperator(

@@ -13,6 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from async_io.edges import edges
+from async_io.http_service import LATENCY_MS, http_service
+from async_io.limits import limits
 from async_io.memory import memory
 from async_io.service import CAPACITY, LATENCY_S, TASKS, limit, mean_tail_latency_s
 from async_io.workers import (
@@ -25,7 +28,7 @@ from async_io.workers import (
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
-PARTS = ("latency", "tail", "none", "blocking", "peers", "memory")
+PARTS = ("latency", "tail", "none", "blocking", "peers", "http", "limits", "edges", "memory")
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
 
@@ -58,6 +61,8 @@ class Tables:
         rows = [
             self._on_spark("unordered", "unordered_wait", "unordered-wait", 200_000),
             self._on_spark("ordered", "ordered_wait", "ordered-wait", 200_000),
+            self._on_spark("column", "async_column", "column-call", 200_000),
+            self._alone("bare", "a bare asyncio loop, no Spark", 200_000),
         ]
         if with_peers:
             rows += [
@@ -74,7 +79,8 @@ class Tables:
         count = self.settings.count(200_000)
         rows = [
             self._on_spark("unordered", "unordered_wait", "unordered-wait_with_tail", 200_000),
-            self._on_spark("ordered", "ordered_wait", "ordered-wait_with_tail", 10_000),
+            self._on_spark("ordered", "ordered_wait", "ordered-wait_with_tail", 100_000),
+            self._on_spark("column", "async_column", "column-call_with_tail", 100_000),
             self._on_spark("semaphore", "mapInArrow, gather of a batch, semaphore", "gather_semaphore_tail", 50_000),
         ]
         most = limit(mean_tail_latency_s(count))
@@ -92,6 +98,7 @@ class Tables:
         on_spark = [
             self._on_spark("unordered", "unordered_wait", "unordered-echo", 1_000_000),
             self._on_spark("ordered", "ordered_wait", "ordered-echo", 1_000_000),
+            self._on_spark("column", "async_column", "column-call_without_latency", 1_000_000),
             self._on_spark("gather", "mapInArrow, gather of 100 at a time", "gather_chunks_none", 1_000_000),
         ]
         cores = f"{cores_of(TASKS)} cores"
@@ -106,18 +113,33 @@ class Tables:
         rows = [
             self._on_spark("unordered", "unordered_wait", "unordered-wait_blocking", 100_000, **pool),
             self._on_spark("ordered", "ordered_wait", "ordered-wait_blocking", 100_000, **pool),
+            self._on_spark("column", "async_column", "column-call_blocking", 100_000, **pool),
             self._on_spark("threads", "mapInArrow, ThreadPoolExecutor(100)", "threads", 60_000),
             self._on_spark("level", "Spark's arrow.concurrency.level 100", "concurrency_level", 60_000),
         ]
         return RateTable("async-blocking", f"Rows/s of functions that block, on 100 threads; {SETTING}", rows)
 
+    def http(self) -> RateTable:
+        """Calls of a real service, of which each costs client and service processor time."""
+        rows = [
+            self._on_spark("unordered", "unordered_wait, aiohttp", "unordered-http", 20_000),
+            self._on_spark("ordered", "ordered_wait, aiohttp", "ordered-http", 20_000),
+            self._on_spark("column", "async_column, aiohttp", "column-http", 20_000),
+            self._alone("http-bare", "a bare asyncio loop, aiohttp, no Spark", 20_000),
+            self._on_spark("gather", "mapInPandas, gather of a batch, aiohttp", "http_gather", 20_000),
+            self._on_spark("threads", "mapInPandas, ThreadPoolExecutor(100), requests", "http_threads", 10_000),
+            self._on_spark("level", "arrow.concurrency.level 100, requests", "http_level", 10_000),
+        ]
+        most = limit(LATENCY_MS / 1000)
+        return RateTable("async-http", f"Rows/s, an HTTP service of {LATENCY_MS} ms; the limit is {most:,.0f}/s", rows)
+
     def _on_spark(self, key: str, name: str, what: str, count: int, **options: int) -> Row:
         run: Callable[[int], float] = partial(self.spark.took_s, what, **options)
         return SparkRow(key, name, self.settings.count(count), run, check=partial(self.spark.check, what, **options))
 
-    def _alone(self, key: str, name: str) -> Row:
+    def _alone(self, key: str, name: str, count: int = 400_000) -> Row:
         """Without an engine."""
-        return JobRow(key, name, self.settings.count(400_000), partial(neutral_took_s, key))
+        return JobRow(key, name, self.settings.count(count), partial(neutral_took_s, key))
 
     def _on_pyflink(self, python: Path) -> list[Row]:
         """As a script gets it; with a Python process for each task; and that with all that slows it down left out."""
@@ -138,11 +160,17 @@ class Tables:
 def async_io(chosen: list[str], settings: Settings) -> Figures:
     figures: Figures = {}
     with ExitStack() as stack:
+        if {"http", "edges"} & set(chosen):
+            stack.enter_context(http_service())
         if set(chosen) - {"memory"}:
             spark = stack.enter_context(spark_worker())
             pyflink = pyflink_python() if "peers" in chosen else None
-            tables = _tables(chosen, Tables(spark, settings, pyflink))
-            figures |= _measure(RatePart(*tables), settings)
+            if tables := _tables(chosen, Tables(spark, settings, pyflink)):
+                figures |= _measure(RatePart(*tables), settings)
+            if "limits" in chosen:
+                figures |= limits(spark, settings)
+            if "edges" in chosen:
+                figures |= edges(spark, settings)
     if "memory" in chosen:
         figures |= memory(settings)
     return figures
@@ -158,6 +186,8 @@ def _tables(chosen: list[str], tables: Tables) -> list[RateTable]:
         made += tables.none()
     if "blocking" in chosen:
         made.append(tables.blocking())
+    if "http" in chosen:
+        made.append(tables.http())
     return made
 
 
@@ -166,7 +196,11 @@ def _measure(part: RatePart, settings: Settings) -> Figures:
     for _ in range(settings.repeats):
         part.round()
     figures = part.report()
-    figures |= {"async.limit": limit(), "async.tail-limit": limit(mean_tail_latency_s(settings.count(200_000)))}
+    figures |= {
+        "async.limit": limit(),
+        "async.tail-limit": limit(mean_tail_latency_s(settings.count(200_000))),
+        "async-http.limit": limit(LATENCY_MS / 1000),
+    }
     figures |= {
         f"{key}-per-core": rate / cores_of(TASKS) for key, rate in figures.items() if key.startswith("async-spark.")
     }

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from async_io.service import CAPACITY, TASKS, TIMEOUT_S, echo
+from async_io.service import CAPACITY, TASKS, TIMEOUT_S, call, echo
 
 Answer = dict[str, float]
 
@@ -29,6 +29,8 @@ def neutral(what: str, rows: int) -> Answer:
         "wait-ordered": lambda count: _wait("ordered", count),
         "wait-unordered": lambda count: _wait("unordered", count),
         "gather": lambda count: asyncio.run(_gather(count)),
+        "bare": lambda count: asyncio.run(_bare(count)),
+        "http-bare": _http_bare,
     }
     measured[what](rows // 20)
     return {"rows": rows, "took_s": measured[what](rows)}
@@ -66,7 +68,7 @@ def _wait(mode: str, count: int) -> float:
 
     wait = ordered_wait if mode == "ordered" else unordered_wait
     started = time.perf_counter()
-    outputs = sum(1 for _ in wait(range(count), echo, timeout=TIMEOUT_S, capacity=CAPACITY))
+    outputs = sum(1 for _ in wait(range(count), echo, timeout=TIMEOUT_S, concurrency=CAPACITY))
     took = time.perf_counter() - started
     assert outputs == count
     return took
@@ -81,6 +83,27 @@ async def _gather(count: int) -> float:
     took = time.perf_counter() - started
     assert outputs == count
     return took
+
+
+async def _bare(count: int) -> float:
+    """Calls of 10 ms by hand from one loop, as many at a time as all tasks on Spark may make."""
+    keys = iter(range(count))
+
+    async def work() -> None:
+        for key in keys:
+            await call(key)
+
+    started = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(TASKS * CAPACITY)))
+    return time.perf_counter() - started
+
+
+def _http_bare(count: int) -> float:
+    from async_io.http_calls import bare
+
+    started = time.perf_counter()
+    bare(count)
+    return time.perf_counter() - started
 
 
 class SparkMeasurements:
@@ -105,6 +128,15 @@ class SparkMeasurements:
         self._run(frame)
         return {"rows": rows, "took_s": self._stage_s(group)}
 
+    def look(self, what: str, rows: int, action: str, few: int) -> Answer:
+        """At the first rows only."""
+        frame = self._frame(what, rows, {})
+        started = time.perf_counter()
+        found = frame.take(few) if action == "take" else frame.limit(few).collect()
+        took = time.perf_counter() - started
+        assert len(found) == few
+        return {"rows": rows, "took_s": took}
+
     def check(self, what: str, rows: int, **options: Any) -> Answer:
         """That the keys that come out are those that went in."""
         keys = sorted(row.id for row in self._frame(what, rows, options).collect())
@@ -125,7 +157,11 @@ class SparkMeasurements:
         from async_io.peers import PEERS
 
         frame = self._input(rows)
-        return PEERS[what](frame) if what in PEERS else _waiting(frame, what, options)
+        if what.startswith("http_"):
+            from async_io.http_calls import HTTP_PEERS
+
+            return HTTP_PEERS[what](frame)
+        return PEERS[what](frame) if what in PEERS else _waiting(frame, what, rows, options)
 
     def _input(self, rows: int) -> Any:
         """The keys from 0, in one partition for each task, made before the stage that is measured."""
@@ -145,16 +181,41 @@ class SparkMeasurements:
         return float(stage.completionTime().get().getTime() - stage.submissionTime().get().getTime()) / 1000
 
 
-def _waiting(frame: Any, what: str, options: dict[str, Any]) -> Any:
-    """The operator on Spark with a function of `async_io.service`."""
-    from async_io import service
+def _waiting(frame: Any, what: str, rows: int, options: dict[str, Any]) -> Any:
+    """The operator on Spark with a function of `async_io.service`, or with calls of one of the HTTP services.
 
-    from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+    "limited": calls of the service at `port`, with `calls_per_s`. `cache_path`: of a cache that outlives the job.
+    """
+    from pipeline.spark import SqliteResults, async_column, ordered_wait, unordered_wait
+    from pipeline.streaming import RateLimit
 
     mode, _, function = what.partition("-")
+    called = _function(function, rows, mode == "column", options)
+    given = {name: value for name, value in options.items() if name not in ("port", "calls_per_s", "cache_path")}
+    if "calls_per_s" in options:
+        given["rate_limit"] = RateLimit(options["calls_per_s"])
+    if "cache_path" in options:
+        given["cache"] = SqliteResults(options["cache_path"])
+    if mode == "column":
+        column = async_column(called, "id", returns="bigint", timeout=TIMEOUT_S, concurrency=CAPACITY, **given)
+        return frame.select(column.alias("id"))
     wait = ordered_wait if mode == "ordered" else unordered_wait
-    called = getattr(service, function)
-    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, capacity=CAPACITY, **options)
+    return wait(frame, called, frame.schema, timeout=TIMEOUT_S, concurrency=CAPACITY, **given)
+
+
+def _function(name: str, rows: int, is_column: bool, options: dict[str, Any]) -> Any:
+    match name.split("-"):
+        case ["limited"]:
+            from async_io.limited_client import LimitedCalls
+
+            return LimitedCalls(options["port"], rows)
+        case ["http", *latency_ms]:
+            from async_io.http_calls import HttpKey
+
+            return HttpKey(*map(int, latency_ms), is_column=is_column)
+    from async_io import service
+
+    return getattr(service, name)
 
 
 def _requests() -> Iterator[dict[str, Any]]:
@@ -164,7 +225,12 @@ def _requests() -> Iterator[dict[str, Any]]:
 
 def spark() -> None:
     measurements = SparkMeasurements()
-    methods = {"measure": measurements.measure, "check": measurements.check, "prepare": measurements.prepare}
+    methods = {
+        "measure": measurements.measure,
+        "look": measurements.look,
+        "check": measurements.check,
+        "prepare": measurements.prepare,
+    }
     for request in _requests():
         print(json.dumps(methods[request.pop("do")](**request)), flush=True)
     measurements.close()

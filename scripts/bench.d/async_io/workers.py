@@ -34,6 +34,10 @@ class SparkWorker:
         """Seconds that the stage with the calls of `rows` rows took; blocks until it is done."""
         return float(self._ask({"do": "measure", "what": what, "rows": rows, **options})["took_s"])
 
+    def look_s(self, what: str, rows: int, action: str, few: int) -> float:
+        """Seconds until `take(few)` or `limit(few).collect()` of the rows has returned."""
+        return float(self._ask({"do": "look", "what": what, "rows": rows, "action": action, "few": few})["took_s"])
+
     def check(self, what: str, rows: int, **options: Any) -> None:
         self._ask({"do": "check", "what": what, "rows": rows, **options})
 

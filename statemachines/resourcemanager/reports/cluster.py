@@ -10,6 +10,7 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 
 _IN_USE = frozenset({RMNodeState.RUNNING.name, RMNodeState.DECOMMISSIONING.name})
 _PENDING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
@@ -69,17 +70,24 @@ class NodeSums:
         return resource_of(self._total)
 
 
-def cluster_metrics(context: RMContext, nodes: NodeSums | None = None) -> ClusterMetrics:
+def cluster_metrics(
+    context: RMContext,
+    nodes: NodeSums | None = None,
+    apps: Counter[str] | None = None,
+    root: QueueInfo | None = None,
+) -> ClusterMetrics:
     """Costs as much as there are nodes and users; containers and asks are summed up by the scheduler.
 
-    `nodes`: the sums of all nodes, if the caller keeps them: then the cost does not grow with them.
+    The caller may have parts of it already: the sums of all nodes, without which the cost grows with them; the
+    applications by state, else counted by the states of their machines; the report on the root queue.
     """
     nodes = nodes or NodeSums.of(context)
-    machines = context.recorder.machines.get("RMApp")
-    apps = Counter(machines.entities() if machines is not None else {})
+    if apps is None:
+        machines = context.recorder.machines.get("RMApp")
+        apps = Counter(machines.entities() if machines is not None else {})
     ended = {state: apps[state] for state in ("FINISHED", "FAILED", "KILLED")}
     pending = sum(apps[state] for state in _PENDING)
-    root = context.scheduler.queue_info("root")
+    root = root or context.scheduler.queue_info("root")
     assert root is not None  # every scheduler has it
     allocated = dict(amounts_of(root.used))
     add(allocated, amounts_of(root.reserved), -1)

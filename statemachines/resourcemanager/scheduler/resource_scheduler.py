@@ -174,9 +174,17 @@ class ResourceScheduler:
             return self._policy.check_submission(submission)
 
     def maximum_allocation(self, queue: str) -> MaximumAllocation:
-        """The largest container that the queue takes; of an unknown queue, the largest that the cluster takes."""
+        """The largest container that the queue takes; of an unknown queue, the largest that the cluster takes.
+
+        It is as configured, and once nodes have had the time to register, also as large as the largest of them, as in
+        YARN's ClusterNodeTracker.
+        """
+        context = self._context
         with self._lock:
-            return self._policy.maximum_allocation(queue)
+            maximum = self._policy.maximum_allocation(queue)
+            if context.now_ms() - context.cluster_timestamp <= context.config.scheduler.maximum_allocation_wait_ms:
+                return maximum
+            return maximum.within(self._nodes.largest())
 
     def queue_of(self, application: str) -> str | None:
         """The path of the application's queue; None if the scheduler does not have the application."""
@@ -282,6 +290,11 @@ class ResourceScheduler:
         """Of all queues, parents before children; the root first."""
         with self._lock:
             return self._policy.queue_paths()
+
+    def capacity_version(self) -> int:
+        """A number that grows with each change of the queues' capacities: nodes that come, go, or change."""
+        with self._lock:
+            return self._nodes.version
 
     def queue_info(self, path: str) -> QueueInfo | None:
         """The queue with exactly this path, or None; costs as much as it has users, not as the cluster is large."""

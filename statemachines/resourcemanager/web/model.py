@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class ReadModel:
         self.metrics = ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NOTHING, _NOTHING, _NOTHING, _NOTHING, {})
         self.number = 0
         """Of the last publication with news; 0: there was none yet, and the model is empty."""
+        self._counted: tuple[dict[str, ApplicationReport], Counter[str]] = {}, Counter()  # the last ones counted
         self._manager = manager
         self._publisher = ModelPublisher(manager)
         self._refresh_s = refresh_ms / 1000
@@ -131,12 +133,23 @@ class ReadModel:
         """
         return self.number > 0 and self._manager.in_state(ServiceState.STARTED)
 
+    def app_counts(self) -> Counter[str]:
+        """Applications by state; counted once for each publication."""
+        if self._counted[0] is not self.apps:
+            self._counted = self.apps, Counter(app.state for app in self.apps.values())
+        return self._counted[1]
+
     @property
     def maximum_allocation(self) -> MaximumAllocation:
         """The largest container by the configuration of the scheduler. Queues may have less."""
         config = self._manager.settings.scheduler
         cores = config.maximum_allocation_vcores
         return MaximumAllocation(config.maximum_allocation_mb, None if cores is None else cores * 1000)
+
+    def may_lack_nodes(self) -> bool:
+        """The start is so short a time ago that nodes may still register: their sizes are no maximum yet."""
+        wait_ms = self._manager.settings.scheduler.maximum_allocation_wait_ms
+        return self.now_ms() - self._cluster_timestamp <= wait_ms
 
     @property
     def cluster_timestamp(self) -> int:

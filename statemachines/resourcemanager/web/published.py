@@ -6,6 +6,7 @@ the reader does no work for each of them. `Published` is the handler thread's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -49,7 +50,7 @@ class Publication:
     is_whole: bool
     """It replaces all that was published before."""
     at_ns: int
-    """When it was begun, by `time.monotonic_ns`: all that was done before is in it."""
+    """A moment since it was asked for, by `time.monotonic_ns`: all that was done before is in it."""
     is_news: bool
     """False: nothing has changed."""
     apps: Mapping[str, ApplicationReport | None]
@@ -84,8 +85,22 @@ class Published:
 
     def __init__(self) -> None:
         self.nodes = NodeSums()
+        self.forgotten_apps: Mapping[str, int] = {}
+        """By state: applications that are no longer kept. Changed together with `forget_app`."""
+        self._app_states: dict[str, str] = {}  # with those that have gone and are not among the forgotten ones yet
         self._by_attempt: dict[str, AttemptContainers] = {}  # attempts that have containers
         self._nodes: dict[str, NodeReport] = {}
+
+    def take_app(self, id: str, state: str) -> None:
+        """Take the state of an application, as reported."""
+        self._app_states[id] = state
+
+    def forget_app(self, id: str) -> None:
+        self._app_states.pop(id, None)
+
+    def app_counts(self) -> Counter[str]:
+        """By state: the applications that are published, and those that are no longer kept."""
+        return Counter(self._app_states.values()) + Counter(self.forgotten_apps)
 
     def containers_of(self, attempt_id: str) -> dict[str, ContainerReport] | None:
         """A copy, in the order of first publication; None: it has none."""

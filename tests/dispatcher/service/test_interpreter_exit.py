@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 PROLOGUE = """
 import atexit, sys, threading

@@ -238,6 +238,27 @@ async def test_an_unavailable_table_is_retried_with_growing_delays(cache: Lookup
 
 
 @in_loop
+async def test_an_unavailable_table_is_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async with Setup(NoCache()) as setup:
+        setup.reader.error = TableUnavailableError("away")
+        for _ in range(3):
+            asking = [setup.begin(A), setup.begin(B), setup.begin(C)]
+            await setup.clock.advance(1)
+            await setup.clock.advance(2)
+            await asyncio.gather(*asking, return_exceptions=True)
+        quiet = list(caplog.messages)
+        await setup.clock.advance(60)
+        asking = [setup.begin(A)]
+        await setup.clock.advance(1)
+        await setup.clock.advance(2)
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    assert quiet == ["away (retry 1 of 2 in 1 s)"]
+    assert caplog.messages[1] == "away (retry 1 of 2 in 1 s) (17 more since the last line)"
+    assert setup.metrics.retries == 20
+
+
+@in_loop
 async def test_a_table_that_stays_unavailable_fails_the_lookup() -> None:
     async with Setup(NoCache()) as setup:
         setup.reader.error = TableUnavailableError("away")

@@ -23,6 +23,7 @@ from pipeline.lookup import (
 from pipeline.lookup.queries import MonotonicClock
 from pipeline.streaming.wait import ordered_wait
 
+from ..postgres_server import PASSWORD
 from .fakes import TIMEOUT_S, found, in_loop, opened, settle
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ async def test_a_connection_lost_while_idle_is_replaced_unnoticed(
         postgres.start()
         answers = await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(8)))
     assert answers == [[("a", "r1", 1)]] * 8
+    assert function.own_retries() == function.metrics.retries >= 1
 
 
 @in_loop
@@ -237,6 +239,49 @@ async def test_a_stopped_server_is_reported_as_unavailable_until_it_restarts(
         finally:
             postgres.start()
         assert await function.async_invoke(("a",)) == [("a", "r1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(PASSWORD, "wrong/word"), ("dbname=postgres", "dbname=missing"), ("user=postgres", "user=missing")],
+)
+def test_a_mistake_in_the_conninfo_is_no_outage(postgres: PostgresServer, old: str, new: str) -> None:
+    postgres.start()
+
+    with pytest.raises(LookupTableError) as raised:
+        PostgresTable(postgres.conninfo.replace(old, new), "nodes").read_schema(["node"])
+
+    assert not isinstance(raised.value, TableUnavailableError)
+    assert "wrong/word" not in str(raised.value)
+
+
+@in_loop
+async def test_a_password_that_was_changed_is_not_tried_again(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    nodes()
+    postgres.execute(
+        "DROP OWNED BY looker" if _has_role(postgres, "looker") else "CREATE ROLE looker LOGIN",
+        "ALTER ROLE looker PASSWORD 'first word'",
+        "GRANT SELECT ON nodes TO looker",
+    )
+    conninfo = postgres.conninfo.replace("user=postgres", "user=looker").replace(PASSWORD, "'first word'")
+    function = LookupFunction(PostgresTable(conninfo, "nodes"), "node", input_columns=["node"], max_retries=3)
+    postgres.execute("ALTER ROLE looker PASSWORD 'second word'")
+
+    async with opened(function):
+        with pytest.raises(LookupTableError, match="password authentication failed") as raised:
+            await function.async_invoke(("a",))
+
+    assert not isinstance(raised.value, TableUnavailableError)
+    assert (function.metrics.retries, function.metrics.load_failures) == (0, 1)
+
+
+def _has_role(postgres: PostgresServer, role: str) -> bool:
+    import psycopg
+
+    with psycopg.connect(postgres.conninfo) as connection:
+        return connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone() is not None
 
 
 def test_retries_outlast_a_restart_of_the_server(postgres: PostgresServer, nodes: Callable[..., PostgresTable]) -> None:

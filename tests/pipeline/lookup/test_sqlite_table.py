@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from decimal import Decimal
@@ -238,6 +239,16 @@ async def test_closing_ends_an_endless_query(sqlite_file: Make) -> None:
         for each in asking:
             each.cancel()
         await asyncio.wait(asking)
+
+
+def test_a_file_that_may_not_be_read_is_no_outage(sqlite_file: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = SqliteTable(sqlite_file(NODES), "nodes")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may read any file
+
+    with pytest.raises(LookupTableError, match="this user may not read the file") as raised:
+        table.read_schema(["node"])
+
+    assert not isinstance(raised.value, TableUnavailableError)
 
 
 def test_a_locked_file_is_worth_a_retry(sqlite_file: Make) -> None:

@@ -34,7 +34,7 @@ from pipeline.streaming.wait import (
 from .calls.harness import TIMEOUT_S, assert_in_a_forked_child, until
 
 BOTH = pytest.mark.parametrize("wait", [ordered_wait, unordered_wait])
-TIMEOUT = 60.0
+TIMEOUT = 180.0
 
 
 @pytest.fixture(autouse=True)

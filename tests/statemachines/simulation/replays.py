@@ -10,7 +10,7 @@ from dispatcher.journal import EVENTS, TRANSITIONS, WALL_CLOCK_COLUMNS, read_row
 from statemachines.resourcemanager import Replay, Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 def config(**more: Any) -> ResourceManagerConfig:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -18,8 +19,11 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
+from pipeline.streaming.cache.session import ResultSession
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
-from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
+from pipeline.streaming.calls.limits.learned_rate import LearnedRate
+from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, RateLimit, RateLimiter
 from pipeline.streaming.errors import AsyncTimeoutError
 
 log = logging.getLogger(__name__)
@@ -85,10 +89,19 @@ class CallHost(ABC):
         self.function = function  # never changes
         self.name = name  # never changes
         self.is_batch = is_batch_function(function)  # never changes
+        self.result_session: ResultSession | None = getattr(function, "result_session", None)  # never changes
+        """The cache through which the function's calls go, if they do."""
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._is_forked = False  # this process is a child of the one that made the host; written at the fork
-        self._limiters: dict[RateLimit, RateLimiter] = {}  # of the scope "worker"; setdefault is atomic
-
+        # Of the scopes "job" and "worker"; any thread, setdefault is atomic.
+        self._limiters: dict[RateLimit | AdaptiveRateLimit, RateLimiter | AdaptiveRateLimiter] = {}
+        self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
+        """The rate after a pause of operators without a rate limit; never changes."""
+        hook = getattr(function, "own_retries", None)
+        self._own_retries: Callable[[], int] | None = hook if callable(hook) else None  # never changes
+        # Guarded by _retries_lock; a new host does not count what the function made for an earlier one.
+        self._taken_retries = 0 if self._own_retries is None else self._own_retries()
+        self._retries_lock = threading.Lock()  # the function's own_retries is called while it is held
         _hosts.add(self)
 
     @property
@@ -132,6 +145,22 @@ class CallHost(ABC):
                 raise late from None
             raise
 
+    @property
+    def has_own_retries(self) -> bool:
+        """Whether the function counts calls that it repeats itself."""
+        return self._own_retries is not None
+
+    def take_own_retries(self) -> int:
+        """How many calls the function has repeated itself since an operator last asked. Any thread.
+
+        Operators that share the host share the number: each repetition is given to one of them.
+        """
+        if self._own_retries is None:
+            return 0
+        with self._retries_lock:
+            before, self._taken_retries = self._taken_retries, self._own_retries()
+            return self._taken_retries - before
+
     def _refuse(self, call: Call) -> None:
         """Answer a call that the host, which has ended, will not make or finish. Any thread."""
         if call.is_cancelled:
@@ -142,9 +171,10 @@ class CallHost(ABC):
         call.started_ns = call.started_ns or call.ended_ns
         call.box.put(call)
 
-    def limiter_for(self, limit: RateLimit) -> RateLimiter:
-        """A new limiter for each caller or, with scope "worker", one for all operators that share the host."""
-        return RateLimiter(limit) if limit.scope == "task" else self._limiters.setdefault(limit, RateLimiter(limit))
+    def limiter_for(self, limit: RateLimit | AdaptiveRateLimit) -> RateLimiter | AdaptiveRateLimiter:
+        """With scope "task" a new limiter for each caller, otherwise one for all operators that share the host."""
+        limiter = RateLimiter(limit) if isinstance(limit, RateLimit) else AdaptiveRateLimiter(limit)
+        return limiter if limit.scope == "task" else self._limiters.setdefault(limit, limiter)
 
     def _hook(self, name: str) -> Callable[[], Any] | None:
         """The function's `open` or `close`; None unless it has both."""

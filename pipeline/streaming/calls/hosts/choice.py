@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline.streaming.cache.cached_function import cached_function
 from pipeline.streaming.calls.functions import AnyFunction, is_coroutine_function, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.calls.hosts.pool_host import PoolHost
+from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import DEFAULT_POOL_SIZE, AsyncOptions
 
 
@@ -25,8 +27,9 @@ def make_host(
     Raises:
         TypeError: `function` is not callable. ValueError: `pool_size` is not positive.
     """
-    if pool_size is not None and pool_size <= 0:
-        raise ValueError(f"pool_size is {pool_size}; a pool needs at least 1 thread")
+    for option, number in (("pool_size", pool_size), ("max_calls", max_calls)):
+        if number is not None:
+            require_number(option, number, least=1, whole=True)
     name = name or name_of(function)
     if is_coroutine_function(function):
         return LoopHost(function, name, max_calls)
@@ -41,7 +44,11 @@ def host_for(function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions) 
     """
     host = function
     if not isinstance(host, CallHost):
+        if options.cache is not None:
+            host = cached_function(host, options.cache, options.enabled_retry)
         host = make_host(host, pool_size=options.threads, max_calls=options.most_calls)
+    if options.cache is not None and host.result_session is None:
+        raise ValueError(f"cache is given, but {host.name} is a host that runs already; make it of a cached_function")
     if not host.is_batch and (options.max_batch_size is not None or options.linger_ms):
         raise ValueError(
             f"max_batch_size is {options.max_batch_size} and linger_ms {options.linger_ms}, but {host.name} takes one "

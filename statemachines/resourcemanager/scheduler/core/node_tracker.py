@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from statemachines.resourcemanager.resource import MaximumAllocation
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import Free, NodeRequirements, SchedulerNode
 
@@ -174,11 +175,13 @@ class ClusterNodeTracker:
     # All fields are guarded by the scheduler's lock.
     def __init__(self, is_searched: bool = True) -> None:
         self.is_searched = is_searched
+        self.version = 0  # grows whenever a node comes or goes, or its capacity or partition changes
         self.freed: dict[SchedulerNode, Free | None] = {}  # open nodes with new room not yet passed to the searches
         self._nodes: dict[str, SchedulerNode] = {}
         self._by_host: dict[str, list[SchedulerNode]] = {}
         self._partitions: dict[str, _Partition] = {}
         self._draining: dict[SchedulerNode, None] = {}
+        self._largest: MaximumAllocation | None = MaximumAllocation()  # None: look at all nodes
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -188,6 +191,22 @@ class ClusterNodeTracker:
 
     def get(self, node_id: str) -> SchedulerNode | None:
         return self._nodes.get(node_id)
+
+    def largest(self) -> MaximumAllocation:
+        """What the largest nodes have, of each type by itself, draining ones included; no maximum without nodes."""
+        if self._largest is None:
+            self._largest = MaximumAllocation()
+            for node in self._nodes.values():
+                self._note_largest(node)
+        return self._largest
+
+    def _note_largest(self, node: SchedulerNode) -> None:
+        if self._largest is not None:
+            memory_mb, vcores_milli = self._largest.memory_mb or 0, self._largest.vcores_milli or 0
+            capacity = node.capacity
+            self._largest = MaximumAllocation(
+                max(memory_mb, capacity.memory_mb), max(vcores_milli, capacity.vcores_milli)
+            )
 
     def rack_of(self, host: str) -> str | None:
         nodes = self._by_host.get(host)
@@ -232,6 +251,11 @@ class ClusterNodeTracker:
 
     def close(self, node: SchedulerNode) -> None:
         """Hide the node from searches until `open`: it drains, or its partition or capacity is about to change."""
+        self.version += 1
+        if (largest := self._largest) is not None and (
+            node.capacity.memory_mb == largest.memory_mb or node.capacity.vcores_milli == largest.vcores_milli
+        ):
+            self._largest = None  # it may be the only one of this size
         self.freed.pop(node, None)
         if self.is_searched and not node.is_draining:
             partition = self._partitions[node.partition]
@@ -240,6 +264,8 @@ class ClusterNodeTracker:
                 del self._partitions[node.partition]
 
     def open(self, node: SchedulerNode) -> None:
+        self.version += 1
+        self._note_largest(node)
         if self.is_searched and not node.is_draining:
             self._partitions.setdefault(node.partition, _Partition()).add(node)
 

@@ -6,7 +6,7 @@ import asyncio
 import csv
 import io
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
@@ -18,7 +18,7 @@ from dispatcher.util.terminal import printable
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport, WaitingReport
 from statemachines.resourcemanager.web.pages import formats
 from statemachines.resourcemanager.web.pages.access import Viewer
-from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, matching, page_of, parse
+from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, first_page, matching, page_of, parse
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View
 from statemachines.resourcemanager.web.past import present
 
@@ -93,7 +93,10 @@ async def list_view(site: Site, request: Request) -> View:
     query, matches = _asked(request)
     viewer = await site.viewer(request)
     apps, now_ms = model.apps, model.now_ms()
-    page = await page_of(apps.values(), query, _value(query), _tie, matches)
+    if query.sort == "id" and not (query.filters or query.after or query.before or "state" in request.path_params):
+        page = first_page(apps, query, _by_id)  # as the model has them
+    else:
+        page = await page_of(apps.values(), query, _value(query), _tie, matches)
     visible = {app.application_id for app in page.items if viewer.may_view(app)}
     waits = await site.rm.waits.known(
         each.application_id for each in page.items if may_wait(each) and each.application_id in visible
@@ -118,7 +121,7 @@ async def list_view(site: Site, request: Request) -> View:
     is_home = request.url.path == CLUSTER
     values = {
         "figures": key_figures(site),
-        "tabs": _tabs(request, apps.values()),
+        "tabs": _tabs(request, model.app_counts()),
         "columns": COLUMNS,
         "query": query,
         "page": page,
@@ -196,8 +199,11 @@ def _tie(app: ApplicationReport) -> Key:
     return app.start_ms, len(app.application_id), app.application_id
 
 
-def _tabs(request: Request, apps: Iterable[ApplicationReport]) -> list[Mapping[str, Any]]:
-    counts = Counter(app.state for app in apps)
+def _by_id(app: ApplicationReport) -> Key:
+    return 0, *_tie(app)
+
+
+def _tabs(request: Request, counts: Counter[str]) -> list[Mapping[str, Any]]:
     path = APPS if request.url.path == CLUSTER else request.url.path
     return [
         {

@@ -118,8 +118,10 @@ class Site:
     async def respond(self, request: Request, function: PageFunction) -> Response:
         """The page, or the error page."""
         headers: Mapping[str, str] = {}
+        # Of the publication from which the page is made, or of an earlier one: what comes meanwhile is sent afterwards.
+        number = self.model.number
         try:
-            return await self.render(request, await function(request))
+            return await self.render(request, await function(request), number)
         except Problem as problem:
             view, headers = problem_view(problem.status, problem.text), problem.headers
         except Refusal as refusal:
@@ -129,10 +131,13 @@ class Site:
         except Exception as error:
             tell(log, logging.ERROR, "%s %s failed", request.method, one_line(request.url.path), error=error)
             view = problem_view(500, f"{describe(error)}; the log has its traceback")
-        return await self.render(request, view, headers)
+        return await self.render(request, view, number, headers)
 
-    async def render(self, request: Request, view: View, headers: Mapping[str, str] | None = None) -> Response:
-        template, values = self.templates.get_template(view.template), self._values(view, await self._user(request))
+    async def render(
+        self, request: Request, view: View, number: int, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        values = {**self._values(view, await self._user(request)), "number": number}
+        template = self.templates.get_template(view.template)
         await asyncio.sleep(0)
         pieces, size = [], 0
         for piece in template.generate(values):
@@ -153,7 +158,6 @@ class Site:
         return {
             "view": view,
             "rm": self.rm.name,
-            "number": self.model.number,
             "now_ms": self.model.now_ms(),
             "user": user,
             "hang": self.model.hang(),

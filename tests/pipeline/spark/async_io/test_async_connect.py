@@ -14,11 +14,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
+from pipeline.spark.async_io.column.async_column import async_column, register_async
 from pipeline.spark.call_metrics import CallMetricsListener, call_metrics
 from pipeline.spark.failures import task_failure
 from pipeline.streaming.calls.functions import AsyncFunction
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 pytestmark = pytest.mark.usefixtures("connect_mode")
@@ -141,3 +142,16 @@ def test_failure_of_a_stream_is_found_over_connect(connect: Any, tmp_path: Path)
         assert text is not None
         assert "the row Row(id=7) of partition 0 has failed: ValueError: seven is odd" in text
         assert "Streaming Query" not in text
+
+
+def test_columns_and_functions_of_sql_come_over_connect(connect: Any) -> None:
+    async def half(number: int) -> float:
+        return number / 2
+
+    register_async(connect, "half", half, timeout=TIMEOUT_S)
+    column = async_column(half, "id", timeout=TIMEOUT_S)
+
+    assert [tuple(row) for row in connect.range(0, 3, 1, 1).withColumn("half", column).collect()] == [
+        (i, i / 2) for i in range(3)
+    ]
+    assert [row.half for row in connect.sql("SELECT half(id) AS half FROM range(0, 3, 1, 1)").collect()] == [0, 0.5, 1]

@@ -22,7 +22,7 @@ from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 Assert = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +12,19 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import Observation, Row, SparkSession
 
 from pipeline.spark.async_io.async_wait import ordered_wait
-from pipeline.spark.call_metrics import METRICS_TYPE, TaskReport, call_metrics, format_call_metrics
+from pipeline.spark.call_metrics import (
+    METRICS_FIELDS,
+    TaskReport,
+    call_metrics,
+    format_call_metrics,
+)
 from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.histogram import bucket_of
 from pipeline.streaming.calls.retry import RetryStrategy
 
-TIMEOUT_S = 60.0
+from . import failing_once
+
+TIMEOUT_S = 180.0
 
 
 def counted(calls: int, call_ns: int) -> CallMetrics:
@@ -26,8 +37,12 @@ def counted(calls: int, call_ns: int) -> CallMetrics:
     return metrics
 
 
-def taken(report: TaskReport, is_last: bool = False) -> dict[str, int]:
-    return dict(zip(METRICS_TYPE.names, report.take(is_last), strict=True))
+def numbers_of(row: list[int | None]) -> dict[str, int | None]:
+    return dict(zip(METRICS_FIELDS, row, strict=False))
+
+
+def totals(report: TaskReport, is_last: bool = False) -> dict[str, int | None]:
+    return numbers_of(report.take(is_last)[-1])
 
 
 # ------------------------------------------------------------------------------------------------------ of one task
@@ -36,29 +51,47 @@ def taken(report: TaskReport, is_last: bool = False) -> dict[str, int]:
 def test_report_has_the_counts_since_the_previous_one() -> None:
     metrics = counted(3, 1_000_000)
     report = TaskReport(metrics)
-    first = taken(report)
+    first = totals(report)
 
     metrics.calls += 2
     metrics.call_time.record_ns(5_000_000)
-    second = taken(report, is_last=True)
+    second = totals(report, is_last=True)
 
-    assert (first["tasks"], first["calls"], first["call_time_sum_ns"]) == (0, 3, 3_000_000)
-    assert (second["tasks"], second["calls"], second["call_time_sum_ns"]) == (1, 2, 5_000_000)
-    assert (first["call_time_20"], second["call_time_20"]) == (3, 0)
-
-
-def test_every_report_includes_the_longest_time_so_far() -> None:
-    report = TaskReport(counted(1, 7_000_000))
-
-    assert [taken(report)["call_time_max_ns"] for _ in range(2)] == [7_000_000, 7_000_000]
+    assert (first["tasks_started"], first["tasks"], first["calls"], first["call_time_sum_ns"]) == (1, 0, 3, 3_000_000)
+    assert (second["tasks_started"], second["tasks"], second["calls"], second["call_time_sum_ns"]) == (
+        0,
+        1,
+        2,
+        5_000_000,
+    )
 
 
-@pytest.mark.parametrize(("call_ns", "bucket"), [(0, 20), (2**20 - 1, 20), (2**20, 21), (2**34, 35), (2**50, 35)])
-def test_very_short_and_very_long_times_share_a_bucket_each(call_ns: int, bucket: int) -> None:
-    values = taken(TaskReport(counted(1, call_ns)))
+def test_each_report_has_the_new_durations_by_bucket() -> None:
+    metrics = counted(3, 1_000_000)
+    report = TaskReport(metrics)
+    first = [numbers_of(row) for row in report.take()[:-1]]
 
-    counts = {name: values[name] for name in values if re.fullmatch(r"call_time_\d+", name)}
-    assert [name for name, count in counts.items() if count] == [f"call_time_{bucket}"]
+    metrics.call_time.record_ns(1_000_000)
+    metrics.limit_wait.record_ns(7)
+    second = [numbers_of(row) for row in report.take()[:-1]]
+
+    bucket = bucket_of(1_000_000)
+    assert [(row["call_time_bucket"], row["in_bucket"]) for row in first] == [(bucket, 3)]
+    assert [(row["limit_wait_bucket"], row["call_time_bucket"], row["in_bucket"]) for row in second] == [
+        (7, None, 1),
+        (None, bucket, 1),
+    ]
+
+
+def test_every_report_includes_the_shortest_and_the_longest_time_so_far() -> None:
+    metrics = counted(1, 7_000_000)
+    metrics.call_time.record_ns(2_000_000)
+    report = TaskReport(metrics)
+
+    found = [totals(report) for _ in range(2)]
+
+    assert [(each["call_time_min_ns"], each["call_time_max_ns"]) for each in found] == [(2_000_000, 7_000_000)] * 2
+    assert [(each["limit_wait_min_ns"], each["limit_wait_max_ns"]) for each in found] == [(None, None)] * 2
 
 
 def test_other_observations_are_refused() -> None:
@@ -74,20 +107,20 @@ def test_table_has_a_line_for_each_operator() -> None:
     head, first, second = table.splitlines()
     assert head.split()[:3] == ["operator", "calls", "completed"]
     assert first.split()[:4] == ["look", "up", "3", "3"]
-    assert first.split()[-4] == first.split()[-1] == "2.0"  # the mean and the longest time, ms
-    assert second.split() == ["idle", *["0"] * 8, *["0.0"] * 4]
+    assert first.split()[-7:] == [*["2.0"] * 5, "0.0", "0.0"]  # mean, minimum, quantiles and maximum, ms; no limits
+    assert second.split() == ["idle", *["0"] * 9, *["0.0"] * 7]
     assert len({len(line) for line in table.splitlines()}) == 1
 
 
-def test_no_quantile_of_a_printed_table_is_above_the_longest_time() -> None:
-    """All times below 1 ms share one bucket, so the median of short calls was printed as 0.5 ms."""
-    metrics = CallMetrics()
-    metrics.call_time.counts[20] = 10
-    metrics.call_time.total_ns, metrics.call_time.max_ns = 1_000_000, 100_000
+def test_table_tells_how_long_calls_waited_for_limits() -> None:
+    metrics = counted(3, 2_000_000)
+    for wait_ms in (1, 1, 40):
+        metrics.limit_wait.record_ns(wait_ms * 1_000_000)
 
-    _, line = format_call_metrics({"look up": metrics}).splitlines()
+    head, line = format_call_metrics({"look up": metrics}).splitlines()
 
-    assert line.split()[-4:] == ["0.1"] * 4
+    assert head.endswith("limit p50 ms  limit p99 ms")
+    assert [float(cell) for cell in line.split()[-2:]] == [pytest.approx(1, rel=0.05), 40]
 
 
 # ------------------------------------------------------------------------------------------------------ of a query
@@ -130,7 +163,9 @@ def test_observation_has_the_counts_of_all_tasks(spark: SparkSession) -> None:
     assert metrics.timed_out == 10
     assert metrics.in_flight == 0
     assert metrics.call_time.count == 40
-    assert metrics.call_time.max_s > 0
+    assert metrics.queue_wait.count == 30  # of the records whose first call was answered
+    assert metrics.lost_attempts == 0
+    assert 0 < metrics.call_time.min_s <= metrics.call_time.quantile(0.5) <= metrics.call_time.max_s < 1
 
 
 def test_counts_do_not_depend_on_the_steps_that_follow(spark: SparkSession) -> None:
@@ -142,6 +177,32 @@ def test_counts_do_not_depend_on_the_steps_that_follow(spark: SparkSession) -> N
     metrics = call_metrics(observation)
     assert found == [(5,)]
     assert (metrics.completed, metrics.dropped) == (20, 20)
+
+
+def test_task_that_a_limit_ends_is_told_as_missing(spark: SparkSession) -> None:
+    async def same(row: Row) -> Row:
+        return row
+
+    observation, whole = Observation(), Observation()
+
+    ordered_wait(spark.range(0, 20_000, 1, 1), same, "id long", timeout=TIMEOUT_S, metrics=observation).take(3)
+    ordered_wait(spark.range(0, 20_000, 1, 1), same, "id long", timeout=TIMEOUT_S, metrics=whole).count()
+
+    assert call_metrics(observation).lost_attempts == 1
+    assert call_metrics(whole).lost_attempts == 0
+
+
+@pytest.mark.slow
+def test_attempts_that_spark_threw_away_are_told_as_missing(tmp_path: Path) -> None:
+    """Their calls are in no count: without a word, 80 calls of the service were told as 40."""
+    command = [sys.executable, failing_once.__file__, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+    assert run.returncode == 0, run.stderr
+    counts = json.loads(run.stdout.splitlines()[-1])
+    made = len((tmp_path / "log").read_text().splitlines())
+    assert counts == {"calls": 40, "completed": 40, "lost_attempts": 2}
+    assert made > 40
 
 
 def test_columns_that_are_never_null_stay_so(spark: SparkSession) -> None:

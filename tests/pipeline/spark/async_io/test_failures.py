@@ -17,7 +17,7 @@ from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import AsyncOperatorError
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 def raised(function: Callable[[], Any]) -> Exception:

@@ -242,6 +242,28 @@ def test_calls_are_counted_on_the_driver(events: DataFrame, nodes: SqliteTable) 
     assert call_metrics(observation).completed == 5
 
 
+def test_queries_that_are_repeated_are_counted_on_the_driver(spark: SparkSession) -> None:
+    class Flapping(AsyncFunction[str, Any]):
+        def __init__(self) -> None:
+            self.asked = 0
+
+        async def async_invoke_batch(self, values: list[str]) -> list[Any]:
+            self.asked += 1
+            if self.asked <= 3:
+                raise TableUnavailableError("away")
+            return [(f"rack of {value}",) for value in values]
+
+    table = FunctionTable(Flapping(), key="node string", columns="rack string")
+    events = spark.createDataFrame([("a",), ("b",)], "node string").coalesce(1)
+    observation = Observation()
+
+    rows = lookup_join(events, table, "node", retry_delay_s=0, metrics=observation).collect()
+
+    metrics = call_metrics(observation)
+    assert sorted(rows) == [("a", "rack of a"), ("b", "rack of b")]
+    assert (metrics.calls, metrics.retried, metrics.in_flight) == (5, 3, 0)
+
+
 def test_a_table_column_named_like_an_input_column_gets_the_suffix(spark: SparkSession, nodes: SqliteTable) -> None:
     df = spark.createDataFrame([("a", 10)], "Node string, Memory int")
 
@@ -276,7 +298,7 @@ def test_the_functions_show_their_options_and_refuse_other_names(function: Any) 
     shown = inspect.signature(function).parameters
 
     assert [shown[name].default for name in ("retry", "on_error", "concurrency")] == [None, "fail", None]
-    assert shown["capacity"].default == (1_000 if function is lookup_join else 100)
+    assert shown["capacity"].default == (1_000 if function is lookup_join else None)
     assert ("remember" in shown) is (function is not lookup_join)
     with pytest.raises(TypeError, match="unexpected keyword argument 'dead_letter'"):
         function(None, str, "", timeout=1, dead_letter=print)

@@ -19,7 +19,7 @@ from pipeline.spark.async_io.result_values import row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import arrow_type, read_rows, require_supported, row_maker
 from pipeline.spark.call_metrics import METRICS_TYPE
-from pipeline.spark.errors import ResultSchemaError, UnsupportedTypeError
+from pipeline.spark.errors import ResultSchemaError, UnknownColumnError, UnsupportedTypeError
 from pipeline.streaming.errors import CapturedError
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -155,8 +155,18 @@ def test_a_row_behaves_like_pysparks() -> None:
     assert callable(ours.count)  # the tuple's own method, as in PySpark
     assert type(pickle.loads(pickle.dumps(ours))) is Row
     assert pickle.loads(pickle.dumps(ours)).asDict() == theirs.asDict()
-    with pytest.raises(AttributeError):
-        _ = ours.missing
+    assert not hasattr(ours, "missing")
+    assert not hasattr(ours, "__missing__")
+
+
+def test_a_column_that_a_row_lacks_is_answered_with_those_it_has() -> None:
+    row = row_maker(["id", "item", "count"])((1, 2, 3))
+
+    with pytest.raises(AttributeError, match=r"no column 'idd'; its columns are id, item, count. Did you mean 'id'\?"):
+        _ = row.idd
+    with pytest.raises(KeyError, match=r"no column 'price'; its columns are id, item, count.$"):
+        _ = row["price"]
+    assert pickle.loads(pickle.dumps(UnknownColumnError("a", ["b"]))).columns == ("b",)
 
 
 # ------------------------------------------------------------------------------------------------- what does not fit
@@ -194,7 +204,7 @@ def test_a_column_missing_in_a_dict_is_null() -> None:
         (Row(1, 2, 3), "has 3 values; the columns are id, name"),
         ({"nane": "a"}, "the result names nane; the columns are id, name"),
         (Row(id=1, nane="a"), "the result names nane"),
-        (5, r"5 \(int\) is not a row; return a Row, a dict or a tuple"),
+        (5, r"5 \(int\) is not a row; return a Row, a dict, a tuple"),
         ("ab", "is not a row"),
         ((1, 2), r"the column name of the result does not fit the schema: 2 \(int\) is not a string"),
         (("1", "a"), r"the column id .* '1' \(str\) is not of type bigint"),

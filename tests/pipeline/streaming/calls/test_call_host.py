@@ -1130,3 +1130,26 @@ def test_every_call_is_answered_once_when_many_threads_submit(desk: OpenDesk, bl
 
     assert Counter(call.value for call in answers) == Counter(range(2000))
     assert all(call.results == [call.value] for call in answers)
+
+
+def test_own_retries_of_the_function_are_given_to_one_operator_each() -> None:
+    class Repeating(HandFunction):
+        repeated = 5  # for an earlier host
+
+        def own_retries(self) -> int:
+            return self.repeated
+
+    function = Repeating()
+    host = make_host(function)
+    before = host.take_own_retries()
+
+    function.repeated += 3
+
+    assert (before, host.has_own_retries) == (0, True)
+    assert [host.take_own_retries() for _ in range(2)] == [3, 0]
+
+
+def test_a_function_without_own_retries_has_made_none() -> None:
+    host = make_host(HandFunction())
+
+    assert (host.has_own_retries, host.take_own_retries()) == (False, 0)

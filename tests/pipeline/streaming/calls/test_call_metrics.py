@@ -1,31 +1,32 @@
-"""The counts of an operator: histograms against the durations themselves, merging, and the page for Prometheus."""
+"""The counts of an operator: snapshots, merging, and the page for Prometheus."""
 
 from __future__ import annotations
 
 import gc
-import math
 import pickle
 import shutil
 import subprocess
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import REGISTRY
 
-from pipeline.streaming.calls.call_counts import CallMetrics, Histogram, register_call_metrics
+from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
 
-COUNTERS = ("calls", "completed", "timed_out", "retried", "failed", "dropped", "captured", "shared", "remembered")
-DURATIONS = st.lists(st.integers(0, 2**64 - 1), max_size=50)
-
-
-def histogram(*durations_ns: int) -> Histogram:
-    made = Histogram()
-    for duration_ns in durations_ns:
-        made.record_ns(duration_ns)
-    return made
+COUNTERS = (
+    "calls",
+    "completed",
+    "timed_out",
+    "retried",
+    "failed",
+    "dropped",
+    "captured",
+    "shared",
+    "remembered",
+    "unknown",
+    "lost_attempts",
+)
 
 
 def some_metrics(first: int = 1) -> CallMetrics:
@@ -35,6 +36,7 @@ def some_metrics(first: int = 1) -> CallMetrics:
         setattr(metrics, name, number)
     metrics.calls = metrics.ended + 5
     metrics.queue_wait.record_ns(2_000_000)
+    metrics.limit_wait.record_ns(1_000_000)
     metrics.call_time.record_ns(10_000_000)
     metrics.call_time.record_ns(30_000_000)
     return metrics
@@ -46,78 +48,8 @@ def page(registry: CollectorRegistry) -> dict[str, float]:
         f"{sample.name}{{{sample.labels['operator']}}}": sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())
         for sample in family.samples
-        if "le" not in sample.labels
+        if not sample.labels.keys() & {"le", "percentile"}
     }
-
-
-# --------------------------------------------------------------------------------------------------------- histograms
-
-
-def test_a_new_histogram_is_empty() -> None:
-    empty = Histogram()
-
-    assert (empty.count, empty.sum_s, empty.max_s, empty.quantile(0.5)) == (0, 0, 0, 0)
-
-
-def test_a_histogram_knows_number_sum_and_maximum() -> None:
-    recorded = histogram(1_000_000, 5_000_000, 2_000_000)
-
-    assert (recorded.count, recorded.sum_s, recorded.max_s) == (3, 0.008, 0.005)
-
-
-def test_a_negative_duration_counts_as_none() -> None:
-    recorded = histogram(-5)
-
-    assert (recorded.count, recorded.sum_s, recorded.max_s, recorded.quantile(1)) == (1, 0, 0, 0)
-
-
-@given(DURATIONS)
-def test_each_duration_is_in_the_bucket_of_its_power_of_two(durations_ns: list[int]) -> None:
-    recorded = histogram(*durations_ns)
-
-    assert recorded.counts == [sum(each.bit_length() == bits for each in durations_ns) for bits in range(65)]
-    assert recorded.count == len(durations_ns)
-    assert recorded.total_ns == sum(durations_ns)
-    assert recorded.max_ns == max(durations_ns, default=0)
-
-
-@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=50), st.floats(0, 1))
-def test_a_quantile_is_in_the_bucket_of_the_true_one_and_never_above_the_maximum(
-    durations_ns: list[int], q: float
-) -> None:
-    exact_ns = sorted(durations_ns)[max(math.ceil(q * len(durations_ns)), 1) - 1]
-
-    quantile_ns = histogram(*durations_ns).quantile(q) * 1e9
-
-    lowest_ns = 2 ** (exact_ns.bit_length() - 1) if exact_ns else 0
-    highest_ns = min(2 ** exact_ns.bit_length() - 1, max(durations_ns))
-    assert lowest_ns * (1 - 1e-12) <= quantile_ns <= highest_ns * (1 + 1e-12)
-
-
-@given(st.lists(st.integers(0, 2**40), max_size=30))
-def test_quantiles_grow_up_to_the_maximum(durations_ns: list[int]) -> None:
-    recorded = histogram(*durations_ns)
-
-    quantiles = [recorded.quantile(q / 20) for q in range(21)]
-
-    assert quantiles == sorted(quantiles)
-    assert quantiles[-1] == recorded.max_s
-
-
-@pytest.mark.parametrize("q", [-0.1, 1.1, float("nan"), 99])
-def test_a_quantile_of_no_fraction_is_refused(q: float) -> None:
-    with pytest.raises(ValueError, match="q is"):
-        histogram(1).quantile(q)
-
-
-@given(DURATIONS, DURATIONS)
-def test_merged_histograms_are_the_histogram_of_all(some_ns: list[int], more_ns: list[int]) -> None:
-    merged, other, both = histogram(*some_ns), histogram(*more_ns), histogram(*some_ns, *more_ns)
-
-    merged.merge(other)
-
-    assert (merged.counts, merged.total_ns, merged.max_ns) == (both.counts, both.total_ns, both.max_ns)
-    assert other.counts == histogram(*more_ns).counts
 
 
 # ------------------------------------------------------------------------------------------------------------- counts
@@ -132,6 +64,14 @@ def test_calls_are_in_flight_from_their_beginning_to_their_end() -> None:
     assert metrics.in_flight == 2
 
 
+def test_repetitions_of_the_function_are_calls_that_have_ended() -> None:
+    metrics = CallMetrics()
+
+    metrics.count_repetitions(3)
+
+    assert (metrics.calls, metrics.retried, metrics.in_flight) == (3, 3, 0)
+
+
 def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
     metrics = some_metrics()
 
@@ -139,7 +79,7 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
     metrics.calls += 1
 
     assert snapshot == {
-        "calls": 15,
+        "calls": 17,
         "completed": 2,
         "timed_out": 3,
         "retried": 4,
@@ -148,17 +88,21 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
         "captured": 7,
         "shared": 8,
         "remembered": 9,
+        "unknown": 10,
+        "lost_attempts": 11,
         "in_flight": 5,
         "queue_wait_count": 1,
         "queue_wait_sum_s": 0.002,
-        "queue_wait_max_s": 0.002,
-        "queue_wait_p50_s": 0.002,
-        "queue_wait_p99_s": 0.002,
+        **{f"queue_wait_{name}_s": 0.002 for name in ("sum", "min", "p50", "p95", "p99", "max")},
+        "limit_wait_count": 1,
+        **{f"limit_wait_{name}_s": 0.001 for name in ("sum", "min", "p50", "p95", "p99", "max")},
         "call_time_count": 2,
         "call_time_sum_s": 0.04,
+        "call_time_min_s": 0.01,
+        "call_time_p50_s": 0.01,
+        "call_time_p95_s": 0.03,
+        "call_time_p99_s": 0.03,
         "call_time_max_s": 0.03,
-        "call_time_p50_s": metrics.call_time.quantile(0.5),
-        "call_time_p99_s": metrics.call_time.quantile(0.99),
     }
 
 
@@ -172,6 +116,7 @@ def test_merging_adds_every_number_and_leaves_the_other_as_it_was() -> None:
     assert {name: metrics.snapshot()[name] for name in expected} == expected
     assert metrics.call_time.count == 4
     assert metrics.queue_wait.count == 2
+    assert metrics.limit_wait.count == 2
     assert other.snapshot() == before
 
 
@@ -195,7 +140,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
     register_call_metrics(metrics, "enrich", registry)
 
     assert page(registry) == {
-        "async_calls_total{enrich}": 15,
+        "async_calls_total{enrich}": 17,
         "async_completed_total{enrich}": 2,
         "async_timed_out_total{enrich}": 3,
         "async_retried_total{enrich}": 4,
@@ -204,9 +149,13 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
         "async_captured_total{enrich}": 7,
         "async_shared_total{enrich}": 8,
         "async_remembered_total{enrich}": 9,
+        "async_unknown_total{enrich}": 10,
+        "async_lost_attempts_total{enrich}": 11,
         "async_in_flight{enrich}": 5,
         "async_queue_wait_seconds_count{enrich}": 1,
         "async_queue_wait_seconds_sum{enrich}": 0.002,
+        "async_limit_wait_seconds_count{enrich}": 1,
+        "async_limit_wait_seconds_sum{enrich}": 0.001,
         "async_call_seconds_count{enrich}": 2,
         "async_call_seconds_sum{enrich}": 0.04,
     }
@@ -226,6 +175,21 @@ def test_the_buckets_on_the_page_are_cumulative() -> None:
     assert at_most(repr(2**20 / 1e9)) == 1
     assert at_most(repr(2**24 / 1e9)) == 3
     assert at_most("+Inf") == 4
+
+
+def test_the_percentiles_on_the_page_are_those_of_the_calls() -> None:
+    registry, metrics = CollectorRegistry(), CallMetrics()
+    for duration_ms in range(1, 1001):
+        metrics.call_time.record_ns(duration_ms * 1_000_000)
+
+    register_call_metrics(metrics, "enrich", registry)
+
+    def percentile(share: str) -> float | None:
+        labels = {"operator": "enrich", "percentile": share}
+        return registry.get_sample_value("async_call_percentile_seconds", labels)
+
+    assert (percentile("0"), percentile("100")) == (0.001, 1)
+    assert [percentile(share) for share in ("50", "95", "99")] == pytest.approx([0.5, 0.95, 0.99], rel=0.05)
 
 
 def test_a_scrape_sees_what_was_counted_since_the_last() -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 
 WAIT_S = 10.0
@@ -65,6 +66,11 @@ def test_a_limit_is_divided_among_workers() -> None:
     assert limit.split(1) == limit
 
 
+def test_a_share_of_the_job_s_limit_is_not_divided_again() -> None:
+    assert RateLimit(100).split(4).scope == "worker"
+    assert AdaptiveRateLimit(100, 1000).split(4) == AdaptiveRateLimit(25, 250, scope="worker")
+
+
 def test_a_burst_that_was_not_given_is_chosen_for_the_part() -> None:
     assert RateLimit(1000).split(4).burst_calls == 5
     assert RateLimit(1000).split(1000).burst_calls == 1
@@ -106,8 +112,8 @@ def test_a_number_that_makes_no_sense_is_refused_by_name(number: Any) -> None:
 def test_a_cost_or_a_scope_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="cost is 5"):
         RateLimit(10, cost=5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="scope is 'job'; it must be 'task' or 'worker'"):
-        RateLimit(10, scope="job")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="scope is 'host'; it must be 'job', 'worker' or 'task'"):
+        RateLimit(10, scope="host")  # type: ignore[arg-type]
 
 
 # -------------------------------------------------------------------------------------------------------- the limiter

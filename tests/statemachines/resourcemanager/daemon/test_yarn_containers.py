@@ -95,7 +95,7 @@ def test_container_grows_and_shrinks_when_its_node_says_so() -> None:
         yarn.heartbeat("n1", resized=((task.entity, Resource(6, 1)),))
         yarn.advance(10_000_000)  # the increase is confirmed, so it is not taken back
         grown = yarn.clients.get_container_report(task.entity).resource
-        refused = master.allocate(resizes=[(task.entity, Resource(20, 1))]).resized
+        refused = master.allocate(resizes=[(task.entity, Resource(10, 1))]).resized
         master.allocate(resizes=[(task.entity, Resource(1, 1))])
 
         assert response.resized == [(task.entity, Resource(6, 1))]

@@ -106,6 +106,8 @@ def front(
         "nm_heartbeat_interval_ms": 10,
         "simulation": {"am_register_delay_ms": 1},
         **settings,
+        # Tests may be slow, and some submit what no node has room for.
+        "scheduler": {"maximum_allocation_wait_ms": 3_600_000, **settings.get("scheduler", {})},
         "web": {"port": 0, "unix_socket": False, "refresh_ms": 20, **(web or {})},
     }
     config = ResourceManagerConfig.model_validate(all_settings)

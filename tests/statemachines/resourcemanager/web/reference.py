@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.reports import ApplicationReport, NodeReport, cluster_metrics
 from statemachines.resourcemanager.web.model import ReadModel
 
@@ -27,8 +29,15 @@ def built_afresh(context: RMContext) -> dict[str, Any]:
         },
         "nodes": {each.entity: _without_heartbeat(reports.node_report(context, each)) for each in nodes},
         "queues": tuple(context.scheduler.queues()),
-        "metrics": cluster_metrics(context),
+        "metrics": cluster_metrics(context, apps=_app_counts(context)),
     }
+
+
+def _app_counts(context: RMContext) -> Counter[str]:
+    """By the states that clients see."""
+    kept = Counter(reports.client_state(app) for app in context.apps.values())
+    machines = context.recorder.machines.get(RMApp.machine)
+    return kept + Counter(machines.forgotten if machines is not None else {})
 
 
 def shown(model: ReadModel) -> dict[str, Any]:

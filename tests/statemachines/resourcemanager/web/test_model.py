@@ -18,6 +18,7 @@ from statemachines.resourcemanager import (
     ResourceManagerConfig,
     reports,
 )
+from statemachines.resourcemanager.web import marks
 from statemachines.resourcemanager.web import publisher as module
 from statemachines.resourcemanager.web.hangs import longest_hang
 from statemachines.resourcemanager.web.model import LONGEST_PAUSE_S, ReadModel, SpareTime, pause_s
@@ -214,20 +215,84 @@ def test_forgotten_applications_leave_the_model() -> None:
         asyncio.run(look(yarn))
 
 
-def test_a_publication_is_made_in_mails_and_others_come_between() -> None:
+def test_a_publication_is_made_in_mails_and_is_of_the_moment_of_the_last_one() -> None:
+    """Its totals were ahead of its applications, which were reported in the mails before."""
     with Yarn("node1") as yarn:
-        for _ in range(100):
-            yarn.submit()
+        ids = [yarn.submit() for _ in range(100)]
+        publisher = ModelPublisher(yarn.manager, mail_ns=0)
+        mails = 1
+        while (publication := publisher.publish_some().result(TIMEOUT_S)) is None:
+            mails += 1
+            if mails % 5 == 0:
+                yarn.kill(ids.pop())
+            elif mails % 5 == 1:
+                yarn.submit()
+        now = yarn.manager.context.call(lambda: built_afresh(yarn.manager.context))
+        model = ReadModel(yarn.manager)
+        model.apply(publication)
+
+        assert mails > 10
+        assert shown(model) == now
+
+
+def test_changes_that_are_too_many_to_catch_up_with_are_left_to_the_next_publication() -> None:
+    with Yarn("node1") as yarn:
+        ids = [yarn.submit() for _ in range(module.AT_ONCE)]
         publisher = ModelPublisher(yarn.manager, mail_ns=0)
         assert publisher.publish_some().result(TIMEOUT_S) is None, "the first mail does not do it all"
-        between = yarn.submit()
+        for app_id in ids:
+            yarn.kill(app_id)
+        between = [yarn.submit() for _ in range(module.AT_ONCE)]
 
-        publication, mails = publish(publisher)
+        publication, _ = publish(publisher)
         following, _ = publish(publisher)
 
-        assert mails > 5
-        assert len(publication.apps) == 100
-        assert set(following.apps) == {between}, "what happened meanwhile is in the next one"
+        assert list(publication.apps) == ids
+        assert publication.metrics.apps_killed == module.AT_ONCE - publication.metrics.apps_pending, (
+            "counted as published"
+        )
+        assert publication.metrics.apps_submitted == len(ids)
+        assert set(following.apps) >= set(between)
+        assert following.metrics.apps_submitted == 2 * len(ids)
+
+
+@pytest.mark.parametrize("waiting", [10, 1000])
+def test_what_waits_costs_a_publication_nothing_until_it_changes(monkeypatch: pytest.MonkeyPatch, waiting: int) -> None:
+    """With thousands of applications that waited, the state in the answers became seconds old."""
+    report, made = reports.application_report, []
+    with Yarn("node1") as yarn:
+        ids = [yarn.submit(user=f"user{number % 5}") for number in range(waiting)]
+        publisher = ModelPublisher(yarn.manager, shares_every=0)
+        publish(publisher)
+        publish(publisher)
+        monkeypatch.setattr(
+            reports, "application_report", lambda context, app, *more: made.append(app) or report(context, app, *more)
+        )
+        yarn.kill(ids[-1])
+
+        publication, _ = publish(publisher)
+
+        assert publication.apps[ids[-1]].state == "KILLED"
+        assert len(made) <= 3
+
+
+def test_after_a_change_of_the_capacities_each_publication_reports_some_of_the_applications() -> None:
+    """The one that reported them all kept everything else from being seen for as long as that took."""
+    with Yarn("node1") as yarn:
+        for _ in range(3 * module.SHARES_AT_ONCE):
+            yarn.submit()
+        publisher = ModelPublisher(yarn.manager, shares_every=0)
+        model = ReadModel(yarn.manager)
+        model.apply(publish(publisher)[0])
+        yarn.register("node2")
+
+        publications = [publish(publisher)[0] for _ in range(4)]
+        for each in publications:
+            model.apply(each)
+        now = yarn.manager.context.call(lambda: built_afresh(yarn.manager.context))
+
+        assert max(len(each.apps) for each in publications) <= module.SHARES_AT_ONCE + 50
+        assert shown(model) == now
 
 
 def test_a_report_that_fails_takes_no_other_with_it(
@@ -272,7 +337,7 @@ def test_queues_whose_report_fails_stay_as_they_were(
         assert set(publication.apps) == {app_id}
         assert publication.queues == before.queues
         assert after.queues[0].applications == 1
-        assert "the last report of the root queue" in caplog.text
+        assert "the last report of the queues" in caplog.text
 
 
 def test_a_publication_that_fails_is_followed_by_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +346,7 @@ def test_a_publication_that_fails_is_followed_by_a_whole_one(monkeypatch: pytest
         publisher = ModelPublisher(yarn.manager)
         publish(publisher)
         with monkeypatch.context() as patched:
-            patched.setattr(module, "_Dirty", lambda: 1 / 0)
+            patched.setattr(marks, "Dirty", lambda: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 publish(publisher)
 

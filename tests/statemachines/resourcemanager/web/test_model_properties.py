@@ -3,6 +3,7 @@ what reports built afresh do."""
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import Future
 
 import pytest
@@ -44,7 +45,7 @@ class Watched:
 
     def __init__(self, scheduler: str) -> None:
         self.course = Course(scheduler)
-        self._publisher = ModelPublisher(self.course.manager, mail_ns=0)
+        self._publisher = ModelPublisher(self.course.manager, mail_ns=0, shares_every=0)
         self._mails: list[Future[Publication | None]] = []
 
     def take(self, steps: list[Step]) -> None:
@@ -69,7 +70,20 @@ class Watched:
             publication = mail.result(TIMEOUT_S)
             if publication is not None:
                 model.apply(publication)
+                check_counts(model)
         return model
+
+
+def check_counts(model: ReadModel) -> None:
+    """In each publication, the applications in the totals are those that it shows, and those that were forgotten."""
+    apps, metrics = Counter(app.state for app in model.apps.values()), model.metrics
+    nodes = Counter(node.state for node in model.nodes.values() if node.state != "NEW")
+    assert metrics.apps_running == apps["RUNNING"]
+    assert metrics.apps_pending == sum(apps[state] for state in ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"))
+    ended = metrics.apps_completed + metrics.apps_failed + metrics.apps_killed
+    assert ended >= apps["FINISHED"] + apps["FAILED"] + apps["KILLED"]
+    assert metrics.apps_submitted == metrics.apps_pending + metrics.apps_running + ended
+    assert {state: count for state, count in metrics.nodes.items() if count} == nodes
 
 
 def check(scheduler: str, steps: list[Step]) -> None:

@@ -29,7 +29,7 @@ CLIENTS = 4
 LONGEST_LIFE_S = 1.0
 PAUSE_S = 0.01
 """Between two applications of a client, so that each recovery stays small."""
-END_S = 60.0
+END_S = 180.0
 BASE = "/ws/v1/cluster"
 
 

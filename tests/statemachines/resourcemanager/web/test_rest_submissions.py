@@ -41,7 +41,7 @@ def test_each_new_application_has_another_id(idle: Front) -> None:
 
 
 def test_the_largest_container_is_that_of_the_largest_node() -> None:
-    with front(NODE) as made:
+    with front(NODE, scheduler={"maximum_allocation_wait_ms": 0}) as made:
         found = made.post("/apps/new-application").json()["maximum-resource-capability"]
         app_id = made.new_id()
         answers = [
@@ -52,6 +52,16 @@ def test_the_largest_container_is_that_of_the_largest_node() -> None:
     assert (found["memory"], found["vCores"]) == (4096, 4)
     assert [each.status_code for each in answers] == [400, 400, 202]
     assert message(answers[0]) == "resource.memory: is 4,097 MB; the maximum is 4,096 MB"
+
+
+def test_soon_after_the_start_a_larger_node_may_still_register() -> None:
+    """A restarted resource manager refused what the nodes that had not come back yet had room for."""
+    with front(NODE, scheduler={"maximum_allocation_mb": 8192}) as made:
+        found = made.post("/apps/new-application").json()["maximum-resource-capability"]
+        answer = made.post("/apps", submission(made.new_id(), resource={"memory": 8192, "vCores": 1}))
+
+    assert found["memory"] == 8192
+    assert answer.status_code == 202
 
 
 def test_the_configured_maximum_is_a_limit_too() -> None:

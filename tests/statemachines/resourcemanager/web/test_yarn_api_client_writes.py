@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Front]:
-    with front(NODE, scheduler=QUEUES) as made:
+    with front(NODE, scheduler={**QUEUES, "maximum_allocation_wait_ms": 0}) as made:
         yield made
 
 

@@ -7,13 +7,15 @@
   let stream = null;
   const later = new Map(); // parts that wait until the viewer has finished selecting text in them
 
-  const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
-  const precise = new Intl.DateTimeFormat(undefined,
-    { hour: "numeric", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
-  const day = new Intl.DateTimeFormat(undefined, { dateStyle: "short" });
-  const exact = new Intl.DateTimeFormat(undefined, {
-    year: "numeric", month: "short", day: "numeric", hour: "numeric", minute: "2-digit", second: "2-digit",
-    fractionalSecondDigits: 3, timeZoneName: "long" });
+  let clock, precise, day, exact; // formats of times
+  function prepare() {
+    const made = (options) => new Intl.DateTimeFormat(undefined, options);
+    clock = made({ timeStyle: "medium" });
+    precise = made({ hour: "numeric", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
+    day = made({ dateStyle: "short" });
+    exact = made({ year: "numeric", month: "short", day: "numeric", hour: "numeric", minute: "2-digit",
+      second: "2-digit", fractionalSecondDigits: 3, timeZoneName: "long" });
+  }
 
   function duration(ms) {
     let seconds = Math.floor(Math.max(0, ms) / 1000);
@@ -136,9 +138,6 @@
     stream?.close();
     stream = null;
   }
-  document.addEventListener("visibilitychange", () => (document.hidden ? end() : begin()));
-  addEventListener("pagehide", end);
-  addEventListener("pageshow", (event) => event.persisted && begin());
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
     const search = document.getElementById("q");
@@ -147,11 +146,18 @@
     search.focus();
     search.select();
   });
-  setInterval(() => {
+  // The page is whole without us, so it is painted first: the formats alone take as long as drawing it.
+  requestAnimationFrame(() => setTimeout(() => {
+    prepare();
+    localTimes(document);
     grow();
-    for (const [id, html] of [...later]) showPart(id, html);
-  }, 1000);
-  localTimes(document);
-  grow();
-  begin();
+    begin();
+    document.addEventListener("visibilitychange", () => (document.hidden ? end() : begin()));
+    addEventListener("pagehide", end);
+    addEventListener("pageshow", (event) => event.persisted && begin());
+    setInterval(() => {
+      grow();
+      for (const [id, html] of [...later]) showPart(id, html);
+    }, 1000);
+  }));
 })();

@@ -88,6 +88,8 @@ class _Largest:
     def __call__(self) -> Resource:
         """As of the last publication; among many nodes, as of a second ago."""
         nodes, now_s = self._rm.model.nodes, asyncio.get_running_loop().time()
+        if self._rm.model.may_lack_nodes():
+            return self._look({})
         if nodes is not self._of and now_s >= self._until_s:
             self._of, self._found = nodes, self._look(nodes)
             self._until_s = now_s + 1 if len(nodes) > _MANY else 0.0

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 _FIRST_FREE = 10  # the browser wants its pipes at 3 and 4: nothing that is handed over may be there already
 _PIPES_TO_3_AND_4 = 'in=$1; out=$2; shift 2; exec "$@" 3<&$in 4>&$out'

@@ -14,7 +14,7 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from starlette.requests import Request
 
-from statemachines.resourcemanager.web.pages.listing import Column, Page, Query, page_of, parse
+from statemachines.resourcemanager.web.pages.listing import Column, Page, Query, first_page, page_of, parse
 from statemachines.resourcemanager.web.pages.site import Problem
 
 COLUMNS = (Column("value", "Value", lambda item: item[0]), Column("note", "Note"))
@@ -51,6 +51,15 @@ def test_pages_forward_show_every_row_once_in_order_and_backward_the_same_ones(v
     assert [each.items for each in back[::-1]] == [each.items for each in pages]
     assert [each.first for each in back[::-1]] == [each.first for each in pages]
     assert {each.total for each in pages} == {len(items)}
+
+
+@given(st.sets(st.integers(0, 9)), st.sampled_from(["asc", "desc"]))
+def test_the_first_page_of_items_in_order_is_found_without_looking_at_the_others(keys: set[int], order: str) -> None:
+    items = [(value, value) for value in sorted(keys)]
+
+    found = first_page({str(item): item for item in items}, asked(f"order={order}"), lambda item: item, 3)
+
+    assert found == page(items, f"order={order}")
 
 
 def test_a_cursor_stays_right_when_its_row_has_gone() -> None:

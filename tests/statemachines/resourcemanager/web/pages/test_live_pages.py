@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +15,10 @@ import pytest
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
+
+from statemachines.resourcemanager.web.pages import application  # noqa: E402
+from statemachines.resourcemanager.web.pages.application import history_of  # noqa: E402
+from statemachines.resourcemanager.web.pages.site import Site  # noqa: E402
 
 from ....simulation.replays import TIMEOUT_S  # noqa: E402
 from ..front import Front, front, until  # noqa: E402
@@ -40,7 +46,7 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 def test_a_new_application_reaches_the_list_and_old_rows_are_not_sent_again(made: Front) -> None:
     first = submit(made, name="first", user="ann")
-    until(lambda: first in made.http.get("/cluster/apps").text, "it is listed")
+    until(lambda: "the cluster has no nodes" in made.http.get("/cluster/apps").text, "it waits, and nothing changes")
     with made.http.stream("GET", "/cluster/apps", params={"live": 0}, headers=EVENTS) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         changes = events(answer.iter_lines())
@@ -69,6 +75,34 @@ def test_a_client_that_has_the_present_page_is_sent_only_the_notice(made: Front)
     until(is_sent_to_a_client_that_is_up_to_date, "nothing changes between the page and the stream")
     assert set(first["parts"]) == {"part-notice"}
     assert "rows" not in first
+
+
+def test_what_changes_while_a_page_is_made_is_sent_to_it_afterwards(
+    made: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app_id = submit(made, name="it", user="ann")
+    until(lambda: app_id in made.http.get("/cluster/apps").text, "it is listed")
+    is_being_made = threading.Event()
+
+    async def after_the_kill(site: Site, id: str) -> Any:
+        is_being_made.set()
+        while site.model.apps[id].state != "KILLED":
+            await site.model.changed(site.model.number)
+        return await history_of(site, id)
+
+    path = f"/cluster/app/{app_id}"
+    monkeypatch.setattr(application, "history_of", after_the_kill)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(made.http.get, path)
+        assert is_being_made.wait(TIMEOUT_S)
+        made.manager.clients.force_kill_application(app_id)
+        page = answer.result().text
+    with made.http.stream("GET", path, params={"live": number_of(page)}, headers=EVENTS) as stream:
+        heads = (each.get("parts", {}).get("part-head", "") for each in events(stream.iter_lines()))
+        head = next(each for each in heads if each)
+
+    assert "KILLED" not in page.partition('id="part-waiting"')[0]
+    assert "KILLED" in head
 
 
 def test_while_the_handler_hangs_a_red_bar_says_what_it_does_and_since_when(made: Front) -> None:

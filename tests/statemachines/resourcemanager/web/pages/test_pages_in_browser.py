@@ -65,6 +65,45 @@ def overflow(browser: Browser) -> int:
     return int(browser.value("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
+FAINT = """(() => {
+  const parts = (text) => [...text.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);
+  const over = (top, below) => [0, 1, 2].map((at) => top[at] * top[3] + below[at] * (1 - top[3]));
+  const linear = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+  const light = (colour) => 0.2126 * linear(colour[0]) + 0.7152 * linear(colour[1]) + 0.0722 * linear(colour[2]);
+  const found = [];
+  function look(element, text, colour) {
+    const layers = [];
+    const place = element.getBoundingClientRect(), x = place.x + place.width / 2, y = place.y + place.height / 2;
+    for (const each of element instanceof SVGElement ? element.parentElement.querySelectorAll("rect") : []) {
+      const box = each.getBoundingClientRect();
+      const isBehind = box.left <= x && x <= box.right && box.top <= y && y <= box.bottom;
+      if (isBehind) layers.push(parts(getComputedStyle(each).fill));
+    }
+    for (let each = element; each; each = each.parentElement) {
+      layers.push(parts(getComputedStyle(each).backgroundColor));
+    }
+    const ground = layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+    const [dark, bright] = [light(ground), light(over(parts(colour), ground))].sort((one, other) => one - other);
+    const ratio = (bright + 0.05) / (dark + 0.05);
+    if (ratio < 4.5) found.push(`${ratio.toFixed(2)} ${colour} on ${ground.map(Math.round)}: ${text.slice(0, 40)}`);
+    looked += 1;
+  }
+  let looked = 0;
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement;
+    if (!text || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    look(element, text, element instanceof SVGElement ? style.fill : style.color);
+  }
+  for (const each of document.querySelectorAll("input[placeholder]")) {
+    look(each, each.placeholder, getComputedStyle(each, "::placeholder").color);
+  }
+  return { found, looked };
+})()"""
+"""Texts of less than WCAG's 4.5 to 1 against what is behind them, as the browser draws them."""
+
+
 def fill(made: Front, count: int) -> None:
     """Submit applications that wait for ever."""
     clients, size = made.manager.clients, Resource(1_000_000, 1000)
@@ -104,6 +143,19 @@ def test_every_page_fits_every_width_and_says_nothing_on_the_console(
         picture = f"{len(apps)}-{width}-{scheme}{path.replace('/', '-').replace(':', '_')}.png"
         browser.screenshot(pictures / picture)
     assert browser.problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_has_the_contrast_of_wcag_aa(browser: Browser, filled: Front, scheme: str) -> None:
+    ids = list(filled.door.app.state.rm.model.apps)
+    apps = [f"/app/{ids[0]}", f"/entity/{ids[0]}", f"/app/{ids[0]}/kill", f"/app/{ids[0]}/move"] if ids else []
+    for path in ("/apps", "/apps?q=none", "/nodes", f"/node/{NODE_ID}", "/scheduler", "/dispatcher", "/about", *apps):
+        show(browser, filled, f"/cluster{path}", 2560, scheme)
+
+        seen = browser.value(FAINT)
+
+        assert seen["found"] == [], path
+        assert seen["looked"] > 10, path
 
 
 @pytest.mark.parametrize("path", ["/cluster", "/cluster/apps?sort=name", "/cluster/nodes", "/cluster/scheduler"])

@@ -1,0 +1,1 @@
+"""Async I/O as a column, and as a function of SQL."""

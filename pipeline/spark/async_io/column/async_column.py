@@ -1,0 +1,326 @@
+"""Async I/O as a column: `async_column` for DataFrames, `register_async` for SQL.
+
+A column is an Arrow UDF over the batches of a whole partition, so that calls overlap across batches, as in
+`ordered_wait`: the operator, the host that outlives its task, limits, retries and delivery are the same. What differs
+comes from Spark:
+
+- A row has one value, in its place: no row can be left out, and none can have several results.
+- Spark reads only the columns that a query needs: `count()` makes no calls, and a `limit` is applied before them.
+- The column is marked as nondeterministic, so that Spark calls once for each row. A deterministic one is evaluated
+  twice where a filter on it is pushed below a projection.
+- `CASE WHEN`, `coalesce` and the like do not spare calls: Spark evaluates the functions in them for all rows. Give null
+  arguments, with `skip_nulls`, to the rows that need no call.
+- A column has no place for metrics.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+from typing import Any, TypeAlias, Unpack, get_args
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.utils import is_remote
+from pyspark.util import PythonEvalType
+
+from pipeline.spark.async_io.async_wait import AsyncWaitTask, require_picklable
+from pipeline.spark.async_io.column.arguments import Arguments, NullsAside, read_arguments
+from pipeline.spark.async_io.column.calls import (
+    RESULT,
+    AnyColumnFunction,
+    column_function,
+    column_options,
+    column_type,
+    is_async_function,
+    nullable,
+    parameters_of,
+)
+from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
+from pipeline.spark.async_io.job_limits import share_of_task
+from pipeline.spark.async_io.result_schema import result_type_of, type_from, value_type_of
+from pipeline.spark.async_io.result_values import ExtraKeys
+from pipeline.spark.async_io.results import OutputColumns
+from pipeline.spark.async_io.rows import arrow_type, require_distinct, require_supported, time_zone
+from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
+from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
+from pipeline.spark.errors import AsyncIOError
+from pipeline.spark.result_caches import cache_of_arguments
+from pipeline.spark.shipping import on_executors, ship_packages
+from pipeline.streaming.calls.functions import name_of
+from pipeline.streaming.calls.hosts.choice import host_for
+from pipeline.streaming.number_checks import require_number
+from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options, times_in_ms
+from pipeline.streaming.pace import ReaderGoneError
+
+ReturnType: TypeAlias = T.DataType | str | type[Any] | None
+"""A type of Spark, DDL, or a class such as `float` or a dataclass; None: what the function declares."""
+ArgumentKey: TypeAlias = str | Sequence[str] | Callable[..., Any]
+
+
+class ColumnOptions(WaitOptions, total=False):
+    """What `async_column` and `register_async` take."""
+
+    dedupe_by: ArgumentKey | None
+    extra: ExtraKeys
+    skip_nulls: bool
+    idle_timeout: float
+
+
+_takes_options = takes_options(ColumnOptions, extra="refuse", skip_nulls=False, idle_timeout=30.0)
+
+
+@_takes_options
+def async_column(
+    function: AnyColumnFunction,
+    *columns: Column | str,
+    returns: ReturnType = None,
+    timeout: float,
+    deadline: float | None = None,
+    **options: Unpack[ColumnOptions],
+) -> Column:
+    """A column with the value of `function` for each row's `columns`; up to `concurrency` calls at a time in each task.
+
+    For `withColumn`, `select` and `where`, in batch, streaming and Spark Connect. Needs PySpark 4.1.
+
+    `function`: an AsyncFunction, an `async def`, or a blocking function. It gets the values of the columns as its
+        arguments, and returns the value for the row; a struct is a Row, a null None. The methods of an AsyncFunction
+        get several columns as one tuple, unless `async_invoke` has several parameters, too, and the list of results
+        that one returns must have one result, or none for a null.
+    `columns`: names or Columns, at least one. A literal needs `lit`. For a function of a Row give `struct("id", ...)`.
+    `returns`: the type of the values: one of Spark, such as "double" or "price double, stock int" for a struct, or a
+        class, such as a dataclass; None: the function's return type.
+    `timeout`, `deadline`, `extra`: as in `ordered_wait`.
+    `on_error`: "fail", or a function that returns the value; it gets a CapturedError, whose `input` is the tuple of
+        arguments. With "capture" the column is a struct of `result` and `error`. The error is null unless the call
+        failed, and otherwise a struct of error_class string, message string, attempts int and time_spent_ms double.
+    `dedupe_by`: one or more arguments, named as in `columns` or in the function's signature, or a function of the
+        arguments. Rows with the same key share one call and its value, which must depend on the key alone.
+    `cache`: its `key` names arguments, or is a function of them, as in `dedupe_by`.
+    `skip_nulls`: a row with a null among its arguments is not called for, and gets null.
+    `options`: the others are those of `ordered_wait`; see `pipeline.streaming.AsyncOptions`.
+
+    The active session sends the packages to its executors, and its time zone holds for values without one.
+
+    Raises:
+        ValueError, TypeError: an option, a name or a type is invalid, or `function` does not pickle.
+        AsyncIOError: this PySpark is older than 4.1.
+    """
+    if not columns:
+        raise ValueError(f"async_column({name_of(function)}) has no column; name at least one")
+    remote = is_remote() or any(type(each).__module__.startswith("pyspark.sql.connect.") for each in columns)
+    names = [each if isinstance(each, str) else None for each in columns]
+    session = _active_session(remote)
+    of_columns = _user_function(session, remote, function, names, returns, timeout, deadline, **options)
+    column: Column = of_columns(*columns)
+    return column
+
+
+@_takes_options
+def register_async(
+    spark: SparkSession,
+    name: str,
+    function: AnyColumnFunction,
+    *,
+    returns: ReturnType = None,
+    timeout: float,
+    deadline: float | None = None,
+    **options: Unpack[ColumnOptions],
+) -> None:
+    """Let SQL of the session call `function` as `name`: `SELECT id, price(item) FROM orders`.
+
+    The parameters, the errors and what the function gets are those of `async_column`; `dedupe_by` names parameters of
+    the function.
+    """
+    remote = type(spark).__module__.startswith("pyspark.sql.connect.")
+    spark.udf.register(name, _user_function(spark, remote, function, [], returns, timeout, deadline, **options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnTask:
+    """The work of each task, from the arguments' Arrow arrays to an array of values. Pickles."""
+
+    key: str
+    """Unique per column and shared by its tasks: it identifies their host in a worker."""
+    operator: str
+    function: AnyColumnFunction
+    options: AsyncOptions
+    returns: T.DataType
+    extra: ExtraKeys
+    skip_nulls: bool
+    time_zone: str
+    idle_s: float
+
+    @property
+    def captures(self) -> bool:
+        return self.options.on_error == "capture"
+
+    @property
+    def data_type(self) -> T.DataType:
+        """The type of the column, with the fields that `returns` requires."""
+        return column_type(self.returns, self.captures)
+
+    def run(self, batches: Iterable[Any], hosts: WorkerHosts, output: WorkerOutput | None = None) -> Iterator[pa.Array]:
+        """The values of one task's rows. For the threads, `output` and the errors see `AsyncWaitTask.run`."""
+        rows = read_arguments(batches)
+        if not self.skip_nulls:
+            return self._values(rows, hosts, output)
+        nulls = NullsAside()
+        values = self._values(nulls.without_nulls(rows), hosts, output)
+        return nulls.with_nulls(values, arrow_type(self.data_type))
+
+    def _values(
+        self, rows: Iterable[list[Arguments]], hosts: WorkerHosts, output: WorkerOutput | None
+    ) -> Iterator[pa.Array]:
+        schema = T.StructType([T.StructField(RESULT, self.data_type)])
+        task = AsyncWaitTask(
+            key=self.key,
+            operator=self.operator,
+            function=column_function(self.function, self.captures),
+            options=column_options(self.options),
+            result_schema=schema,
+            extra=self.extra,
+            none_is_row=False,
+            keep_input=False,
+            columns=OutputColumns(schema, T.StructType([])),
+            time_zone=self.time_zone,
+            idle_s=self.idle_s,
+        )
+        return (batch.column(0) for batch in task.run_rows(rows, hosts, output))
+
+
+def _user_function(
+    spark: SparkSession,
+    remote: bool,
+    function: AnyColumnFunction,
+    names: Sequence[str | None],
+    returns: ReturnType,
+    timeout: float,
+    deadline: float | None,
+    *,
+    dedupe_by: ArgumentKey | None = None,
+    extra: ExtraKeys,
+    skip_nulls: bool,
+    idle_timeout: float,
+    **more: Unpack[WaitOptions],
+) -> Any:
+    """A function of columns that Spark knows, and the packages that it needs on the session's executors."""
+    name = name_of(function)
+    _require_arrow_functions(name)
+    key = _key_function(function, names, dedupe_by)
+    options = AsyncOptions(**times_in_ms(timeout, deadline), dedupe_by=key, **more)
+    if options.cache is not None:
+        key_of = partial(_key_function, function, names, option="the cache's key")
+        options = replace(options, cache=cache_of_arguments(options.cache, function, key_of))
+    task = ColumnTask(
+        key=str(uuid.uuid4()),
+        operator=f"async_column({name})",
+        function=function,
+        options=options,
+        returns=_value_type(function, returns),
+        extra=extra,
+        skip_nulls=skip_nulls,
+        time_zone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
+        idle_s=idle_timeout,
+    )
+    _check(task)
+    share = share_of_task(options.rate_limit, spark, None, task.operator)
+    task = replace(task, options=replace(options, rate_limit=share))
+
+    def async_values(batches: Iterator[Any]) -> Iterator[pa.Array]:
+        try:
+            with worker_output() as output:
+                yield from task.run(batches, worker_hosts(), output)
+        except ReaderGoneError:
+            leave_worker()
+
+    ship_packages(spark)
+    cancel_jobs_on_interrupt(spark)
+    if remote:
+        from pyspark.sql.connect.udf import UserDefinedFunction
+    else:
+        from pyspark.sql.udf import UserDefinedFunction  # type: ignore[assignment]
+    return UserDefinedFunction(
+        on_executors(async_values),
+        nullable(task.data_type),
+        name.rpartition(".")[2],
+        PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
+        deterministic=False,
+    )
+
+
+def _require_arrow_functions(name: str) -> None:
+    if not hasattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF"):
+        raise AsyncIOError(
+            f"async_column({name}) needs PySpark 4.1 or newer, and this is {pyspark.__version__}, whose columns of "
+            "functions go through pandas, which changes integers and times. Use ordered_wait with keep_input=True."
+        )
+
+
+def _active_session(remote: bool) -> SparkSession:
+    if not remote:
+        return SparkSession.active()
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    return ConnectSession.active()  # type: ignore[return-value]
+
+
+def _value_type(function: AnyColumnFunction, returns: ReturnType) -> T.DataType:
+    if isinstance(returns, T.DataType):
+        return returns
+    if isinstance(returns, str):
+        return T.DataType.fromDDL(returns)
+    if isinstance(returns, type):
+        return type_from(returns).data_type
+    if returns is not None:
+        raise TypeError(f"returns is {returns!r}; give a type of Spark, such as 'double' or 'price double, stock int'")
+    # As in a call's answer, a list is an array for a plain function, and a list of results for an AsyncFunction.
+    return (result_type_of if is_async_function(function) else value_type_of)(function).data_type
+
+
+def _check(task: ColumnTask) -> None:
+    """Raise on the driver the errors that every task would raise."""
+    if task.options.on_error == "drop":
+        raise ValueError(
+            'on_error is "drop", but a column has a value for each row; choose "capture", or give a function of the '
+            "error that returns the value, such as lambda error: None"
+        )
+    schema = T.StructType([T.StructField(RESULT, task.data_type)])
+    require_supported(schema, f"the values of {task.operator}")
+    require_distinct(schema)
+    if not isinstance(task.skip_nulls, bool):
+        raise TypeError(f"skip_nulls is {task.skip_nulls!r}; give True or False")
+    if task.extra not in get_args(ExtraKeys):
+        raise ValueError(f'extra is {task.extra!r}; choose "refuse" or "ignore"')
+    require_number("idle_timeout", task.idle_s, least=0)
+    time_zone(task.time_zone)
+    host_for(task.function, task.options)
+    require_picklable(task.operator, task)
+
+
+def _key_function(
+    function: AnyColumnFunction,
+    columns: Sequence[str | None],
+    dedupe_by: ArgumentKey | None,
+    option: str = "dedupe_by",
+) -> Callable[[Arguments], Any] | None:
+    """A function of a row's tuple of arguments."""
+    if dedupe_by is None:
+        return None
+    if not isinstance(dedupe_by, str | Sequence):
+        if not callable(dedupe_by):
+            raise TypeError(f"{option} is {dedupe_by!r}; name arguments, or give a function of them")
+        key = dedupe_by
+        return lambda arguments: key(*arguments)
+    invoked = getattr(function, "async_invoke", None) or function
+    places = {name: place for place, name in enumerate(parameters_of(invoked))}
+    places |= {name: place for place, name in enumerate(columns) if name is not None}
+    names = [dedupe_by] if isinstance(dedupe_by, str) else list(dedupe_by)
+    if unknown := [name for name in names if name not in places]:
+        raise ValueError(f"{option} names {', '.join(unknown)}; the arguments are {', '.join(places)}")
+    return itemgetter(*(places[name] for name in names))

@@ -1,0 +1,188 @@
+"""The user's function of an asynchronous column as a function of rows, with one row of one column as its result.
+
+A plain function gets the arguments, and returns the value; a list is an array. The methods of an AsyncFunction get one
+value, as always: a tuple if there are several arguments, unless `async_invoke` has as many parameters. The list that it
+returns is a list of results; it must have one, or none for a null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from pyspark.sql import types as T
+
+from pipeline.spark.async_io.column.arguments import Arguments
+from pipeline.spark.errors import ResultSchemaError
+from pipeline.streaming.calls.functions import (
+    AsyncFunction,
+    as_results,
+    check_batch_results,
+    is_batch_function,
+    is_coroutine_function,
+)
+from pipeline.streaming.errors import CapturedError
+from pipeline.streaming.options import AsyncOptions
+
+RESULT: Final = "result"
+ERROR: Final = "error"
+"""The fields of a column that captures errors."""
+
+AnyColumnFunction: TypeAlias = AsyncFunction[Any, Any] | Callable[..., Any]
+"""As AnyFunction, but a plain function may have several parameters."""
+
+ToRows = Callable[[Any], list[tuple[Any]]]
+
+
+def column_type(returns: T.DataType, captures: bool) -> T.DataType:
+    """The type of the column; if it captures errors, a struct whose `error` is null unless the call failed."""
+    if not captures:
+        return returns
+    error = T.StructType().add("error_class", "string").add("message", "string")
+    error = error.add("attempts", "integer").add("time_spent_ms", "double")
+    return T.StructType([T.StructField(RESULT, returns), T.StructField(ERROR, error)])
+
+
+def nullable(data_type: T.DataType) -> T.DataType:
+    """The type with nulls allowed everywhere: a column of a function may be null, and so may what is in it."""
+    if isinstance(data_type, T.StructType):
+        fields = data_type.fields
+        return T.StructType([T.StructField(each.name, nullable(each.dataType), True, each.metadata) for each in fields])
+    if isinstance(data_type, T.ArrayType):
+        return T.ArrayType(nullable(data_type.elementType), True)
+    if isinstance(data_type, T.MapType):
+        return T.MapType(nullable(data_type.keyType), nullable(data_type.valueType), True)
+    return data_type
+
+
+def column_function(function: AnyColumnFunction, captures: bool) -> Any:
+    """`function` with its hooks, of the same kind, but called with the arguments of a row as a tuple."""
+    returns_lists = is_async_function(function)
+
+    def to_rows(returned: Any) -> list[tuple[Any]]:
+        value = _only(returned) if returns_lists and isinstance(returned, list) else returned
+        return [((value, None),)] if captures else [(value,)]
+
+    if is_batch_function(function):
+        return _BatchFunction(function, to_rows)
+    return (_CoroutineFunction if is_coroutine_function(function) else _BlockingFunction)(function, to_rows)
+
+
+def column_options(options: AsyncOptions) -> AsyncOptions:
+    """The options for that function."""
+    retry, on_error = options.retry, options.on_error
+    captures = on_error == "capture"
+    if captures:
+        on_error = _captured
+    elif callable(on_error):
+        on_error = _value_of_error(on_error)
+    if retry is not None and (judges := retry.retry_on_result) is not None:
+
+        def retry_on_result(rows: Sequence[Any]) -> bool:
+            return judges([value[0] if captures else value for (value,) in rows])
+
+        retry = dataclasses.replace(retry, retry_on_result=retry_on_result)
+    return dataclasses.replace(options, retry=retry, on_error=on_error)
+
+
+def _captured(captured: CapturedError) -> list[tuple[Any]]:
+    # The column cannot take a lone surrogate in the message.
+    message = captured.message.encode(errors="backslashreplace").decode()
+    return [((None, (captured.error_class, message, captured.attempts, captured.time_spent_ms)),)]
+
+
+def _value_of_error(on_error: Callable[[CapturedError], Any]) -> Callable[[CapturedError], list[tuple[Any]]]:
+    return lambda captured: [(on_error(captured),)]
+
+
+def _only(results: list[Any]) -> Any:
+    if len(results) > 1:
+        raise ResultSchemaError(
+            "", f"the call returned {len(results)} results, and a column has one value for each row. Return one."
+        )
+    return results[0] if results else None
+
+
+class _ColumnFunction:
+    """Passes on the hooks that the function has, and only those."""
+
+    def __init__(self, function: Any, to_rows: ToRows) -> None:
+        for name in ("open", "close"):
+            if callable(hook := getattr(function, name, None)):
+                setattr(self, name, hook)
+        if callable(hook := getattr(function, "timeout", None)):
+            timeout = _with_arguments(hook)
+            self.timeout = lambda arguments: to_rows(timeout(arguments))
+
+
+class _CoroutineFunction(_ColumnFunction):
+    def __init__(self, function: Any, to_rows: ToRows) -> None:
+        super().__init__(function, to_rows)
+        method = getattr(function, "async_invoke", None)
+        invoke = _with_arguments(method) if method is not None else lambda arguments: function(*arguments)
+
+        async def async_invoke(arguments: Arguments) -> list[Any]:
+            return to_rows(await invoke(arguments))
+
+        self.async_invoke = async_invoke
+
+
+class _BatchFunction(_ColumnFunction):
+    def __init__(self, function: Any, to_rows: ToRows) -> None:
+        super().__init__(function, to_rows)
+        invoke_batch = function.async_invoke_batch
+
+        async def async_invoke_batch(batch: list[Arguments]) -> list[Any]:
+            entries = check_batch_results(await invoke_batch([_one_value(each) for each in batch]), len(batch))
+            return [_entry(entry, to_rows) for entry in entries]
+
+        self.async_invoke_batch = async_invoke_batch
+
+
+class _BlockingFunction(_ColumnFunction):
+    def __init__(self, function: Any, to_rows: ToRows) -> None:
+        super().__init__(function, to_rows)
+        self._function = function
+        self._to_rows = to_rows
+
+    def __call__(self, arguments: Arguments) -> list[Any]:
+        returned = self._function(*arguments)
+        if returned is not None:
+            as_results(returned)  # refuses an awaitable
+        return self._to_rows(returned)
+
+
+def is_async_function(function: AnyColumnFunction) -> bool:
+    """Whether it has the methods of an AsyncFunction, whether or not it derives from it."""
+    return is_batch_function(function) or callable(getattr(function, "async_invoke", None))
+
+
+def parameters_of(function: AnyColumnFunction) -> list[str]:
+    """The names of the positional parameters; none if Python does not know them."""
+    try:
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []
+    return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+
+
+def _with_arguments(method: Callable[..., Any]) -> Callable[[Arguments], Any]:
+    """A method of an AsyncFunction as a function of the tuple of arguments."""
+    if len(parameters_of(method)) == 1:
+        return lambda arguments: method(_one_value(arguments))
+    return lambda arguments: method(*arguments)
+
+
+def _one_value(arguments: Arguments) -> Any:
+    return arguments[0] if len(arguments) == 1 else arguments
+
+
+def _entry(entry: Any, to_rows: ToRows) -> Any:
+    if isinstance(entry, BaseException):
+        return entry
+    try:
+        return to_rows(entry)
+    except ResultSchemaError as error:  # fails only this value
+        return error

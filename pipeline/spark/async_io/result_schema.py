@@ -1,0 +1,236 @@
+"""The schema of results, taken from the return type of a function or from a class; see `python_types` for the types.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, get_args, get_origin
+
+from pyspark.sql import types as T
+
+from pipeline.spark.async_io.python_types import (
+    ADVICE,
+    MAPS,
+    UnfitTypeError,
+    element_of,
+    is_list,
+    joined_type,
+    members_of,
+    shown,
+)
+from pipeline.spark.errors import ResultTypeError
+from pipeline.streaming.calls.functions import AnyFunction, AsyncFunction, is_batch_function, name_of
+
+SCALAR_COLUMN: Final = "value"
+"""The column of results that are no rows, as PySpark calls it."""
+
+
+@dataclass(frozen=True)
+class ResultType:
+    """What one result of a function is.
+
+    `data_type`: a struct for a row, else the type of the one column. `is_nullable`: a result may be None.
+    """
+
+    data_type: T.DataType
+    is_nullable: bool
+
+    def schema(self) -> T.StructType:
+        """The columns of the results. A result of None makes them all null, so that all are nullable."""
+        if not isinstance(self.data_type, T.StructType):
+            return T.StructType([T.StructField(SCALAR_COLUMN, self.data_type, self.is_nullable)])
+        fields = self.data_type.fields
+        return T.StructType(
+            [T.StructField(each.name, each.dataType, each.nullable or self.is_nullable) for each in fields]
+        )
+
+
+def schema_of(function: AnyFunction[Any, Any]) -> T.StructType:
+    """The columns of a function's results, from its return type; one column `value` if a result is not a row.
+
+    Raises:
+        ResultTypeError: it declares no return type, or one without a counterpart in Spark.
+    """
+    return result_type_of(function).schema()
+
+
+def result_type_of(function: AnyFunction[Any, Any]) -> ResultType:
+    """What one result is, where a returned list is a list of results.
+
+    An AsyncFunction without a return type has that of its base, `AsyncFunction[In, Out]`: `Out`.
+
+    Raises:
+        ResultTypeError: as `schema_of`.
+    """
+    return _of_function(function, _result_type)
+
+
+def value_type_of(function: AnyFunction[Any, Any]) -> ResultType:
+    """As `result_type_of`, where each call returns one value: a returned list is an array.
+
+    Raises:
+        ResultTypeError: as `schema_of`.
+    """
+    return _of_function(function, _joined)
+
+
+def schema_from(kind: Any) -> T.StructType:
+    """The columns of the fields of a dataclass, a pydantic model, a TypedDict or a NamedTuple; `value` of a scalar.
+
+    Raises:
+        ResultTypeError: the type has no counterpart in Spark.
+    """
+    return type_from(kind).schema()
+
+
+def type_from(kind: Any) -> ResultType:
+    """What one result of that type is; a list is an array.
+
+    Raises:
+        ResultTypeError: the type has no counterpart in Spark.
+    """
+    return _named(getattr(kind, "__qualname__", str(kind)), lambda: _value_type(kind))
+
+
+def accepts_none(function: AnyFunction[Any, Any]) -> bool:
+    """Whether the function declares that a result may be None, which is then a null. False if it declares no type."""
+    try:
+        members = _declared(function)
+    except UnfitTypeError:
+        return False
+    return type(None) in members and not any(is_list(member) for member in members)
+
+
+def _of_function(function: AnyFunction[Any, Any], convert: Callable[[list[Any]], ResultType]) -> ResultType:
+    return _named(name_of(function), lambda: convert(_declared(function)))
+
+
+def _named(name: str, result_type: Callable[[], ResultType]) -> ResultType:
+    try:
+        return result_type()
+    except UnfitTypeError as unfit:
+        raise ResultTypeError(name, unfit.path.removeprefix("."), unfit.reason) from None
+
+
+# -- what a function declares ------------------------------------------------------------------------------------------
+
+
+def _declared(function: AnyFunction[Any, Any]) -> list[Any]:
+    """The types of what a call returns, one of them or a union; with the batch form, for one value."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_batch = is_batch_function(function)
+    called: Any = function
+    if is_batch:
+        called = function.async_invoke_batch  # type: ignore[union-attr]
+    elif callable(invoke := getattr(function, "async_invoke", None)):
+        called = invoke
+    elif not inspect.isroutine(function):
+        called = type(function).__call__
+    declared = _return_type(called)
+    if (declared is None or _has_variables(declared)) and isinstance(function, AsyncFunction):
+        declared, is_batch = _declared_by_base(type(function)), False
+    if declared is None or isinstance(declared, typing.TypeVar):
+        raise UnfitTypeError("it declares no return type; annotate it, or give the schema, such as 'price double'")
+    return _of_one_value(declared) if is_batch else members_of(declared)
+
+
+def _return_type(function: Any) -> Any:
+    """The annotation, with the names in it resolved; None if there is none, `type(None)` for None."""
+    inner = inspect.unwrap(function)
+    inner = getattr(inner, "__func__", inner)
+    written: Any = ""
+    try:
+        annotations = getattr(function, "__annotations__", {})
+        if "return" not in annotations:
+            return None
+        written = annotations["return"]
+        holder = types.SimpleNamespace(__annotations__={"return": written})
+        names = getattr(inner, "__globals__", {}), _enclosed(inner)
+        return typing.get_type_hints(holder, *names, include_extras=True)["return"]
+    except Exception as error:  # of the annotation, which may be any expression
+        raise UnfitTypeError(
+            f"its return type {written!r} cannot be evaluated ({error}); define the types that it names in the module, "
+            "or give the schema"
+        ) from None
+
+
+def _enclosed(function: Any) -> dict[str, Any]:
+    """The variables of the enclosing functions that this one uses, which may be local classes."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found = {}
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return found
+
+
+def _of_one_value(declared: Any) -> list[Any]:
+    """X and Y of a batch function's `list[X | Y | Exception]`."""
+    lists = [member for member in members_of(declared) if is_list(member)]
+    if len(lists) != 1 or not get_args(lists[0]):
+        raise UnfitTypeError(
+            "async_invoke_batch must declare a list with one list for each value, as list[list[Price]]"
+        )
+    entries = members_of(get_args(lists[0])[0])
+    return [entry for entry in entries if not (isinstance(entry, type) and issubclass(entry, BaseException))]
+
+
+def _declared_by_base(kind: type) -> Any:
+    """`Out` of the `AsyncFunction[In, Out]` that `kind` derives from, maybe through others; None if it does not say."""
+    for base in kind.__dict__.get("__orig_bases__", kind.__bases__):
+        parent, arguments = get_origin(base) or base, get_args(base)
+        if parent is AsyncFunction:
+            return arguments[1] if arguments else None
+        if isinstance(parent, type) and issubclass(parent, AsyncFunction):
+            out = _declared_by_base(parent)
+            if arguments and _has_variables(out):
+                given = dict(zip(getattr(parent, "__parameters__", ()), arguments, strict=True))
+                return (
+                    given[out] if isinstance(out, typing.TypeVar) else out[tuple(given[v] for v in out.__parameters__)]
+                )
+            return out
+    return None
+
+
+def _has_variables(declared: Any) -> bool:
+    if isinstance(declared, type) and get_origin(declared) is None:
+        return False
+    return isinstance(declared, typing.TypeVar) or bool(getattr(declared, "__parameters__", ()))
+
+
+# -- from the type to the columns --------------------------------------------------------------------------------------
+
+
+def _result_type(declared: list[Any]) -> ResultType:
+    """A list is a list of results, so that `X`, `list[X]` and `X | list[X]` mean the same."""
+    if type(None) in declared and any(map(is_list, declared)):
+        raise UnfitTypeError("it may return a list or None; return [] for no result, or [None] for a null")
+    members = [
+        member
+        for returned in declared
+        for member in (members_of(element_of(returned)) if is_list(returned) else [returned])
+    ]
+    if members == [type(None)]:
+        raise UnfitTypeError("it returns None; return a result, or a list of them")
+    for member in members:
+        if get_origin(member) in MAPS or get_origin(member) is tuple:
+            raise UnfitTypeError(f"{shown(member)} does not name the columns; {ADVICE}")
+    return _joined(members)
+
+
+def _value_type(declared: Any) -> ResultType:
+    return _joined(members_of(declared))
+
+
+def _joined(members: list[Any]) -> ResultType:
+    return ResultType(*joined_type(members))

@@ -1,0 +1,58 @@
+"""Caches of results that outlive the job, under a DataFrame's calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from pipeline.spark.shipping import is_remote, runs_on_executors
+from pipeline.streaming.cache.cached_function import cached_function
+from pipeline.streaming.cache.postgresql import PostgresResults
+from pipeline.streaming.cache.results import KeyOf, ResultCache
+from pipeline.streaming.cache.sqlite import SqliteResults
+from pipeline.streaming.calls.functions import AnyFunction
+from pipeline.streaming.calls.retry import RetryStrategy
+
+__all__ = ["PostgresResults", "SqliteResults", "cache_of_arguments", "check_cache", "with_cache"]
+
+log = logging.getLogger(__name__)
+
+
+def check_cache(df: DataFrame, cache: ResultCache | None, function: AnyFunction[Any, Any]) -> None:
+    """Raise ValueError for a cache that does not fit the DataFrame or the function."""
+    if cache is None:
+        return
+    cache.function_name(function)
+    if unknown := [name for name in cache.key_columns if name not in df.columns]:
+        raise ValueError(f"the cache's key names {', '.join(unknown)}; the columns are {', '.join(df.columns)}")
+    if isinstance(cache, SqliteResults) and runs_on_executors(df.sparkSession) and not is_remote(df.sparkSession):
+        log.warning(
+            "%s is for one machine: executors on others each have a file of their own under that path. On a cluster "
+            "use PostgresResults.",
+            cache.where,
+        )
+
+
+def cache_of_arguments(
+    cache: ResultCache, function: AnyFunction[Any, Any], key_of: Callable[[KeyOf | None], Callable[[Any], Any] | None]
+) -> ResultCache:
+    """The cache for a function that gets a row's arguments as a tuple: `key_of` takes its `key` to one of that."""
+    return replace(cache, key=key_of(cache.key), name=cache.function_name(function))
+
+
+def with_cache(
+    cache: ResultCache | None,
+    function: AnyFunction[Any, Any],
+    checked: Callable[..., Any],
+    retry: RetryStrategy | None,
+    schema: T.StructType,
+) -> Any:
+    """`checked`, the checked form of `function`, with its calls through `cache`, which keeps results of each schema."""
+    if cache is None:
+        return checked
+    return cached_function(checked, cache, retry, name=cache.function_name(function), form=schema.json())

@@ -1,0 +1,1 @@
+"""Results of calls that outlive the job, in SQLite or PostgreSQL."""

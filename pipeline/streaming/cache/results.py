@@ -1,0 +1,154 @@
+"""The declaration of a cache: what identifies a result, how long it is valid, and where it is kept. Pickles."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from pipeline.streaming.cache.encoding import key_text
+from pipeline.streaming.cache.store import Key, ResultStore, UnknownCall
+from pipeline.streaming.number_checks import require_number
+
+KeyOf: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
+OnUnknown: TypeAlias = Literal["call", "capture"]
+
+_DIGEST_BYTES: Final = 20
+_SHOWN_CHARACTERS: Final = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultCache(ABC):
+    """What all caches of results have in common. Make a SqliteResults or a PostgresResults.
+
+    A result is found again by the function's name, `version`, the schema of the results and the key. Failures are not
+    kept, nor are results on which `retry_on_result` wants another attempt.
+
+    `key`: a column, several, or a function of the value whose result is the key: strings, numbers, dates, or tuples of
+        them. None: the whole value, a Row with its column names. It has to hold everything that the results depend on.
+    `expires_after_s`: seconds for which a result is valid; None: forever. An expired one is called for again.
+    `version`: change it when the function gives other results for the same key: earlier ones are then left alone.
+    `on_unknown`: what happens to a key whose call was under way when its process was killed or gave it up, so that the
+        service may have done the work. "call" makes the call again, which is logged and counted. "capture" does not,
+        and the row ends with an UnknownOutcomeError, as `on_error` says.
+    `name`: of the function; by default that of its module and its own. Functions of one name and version share results,
+        and so do instances of one class, whatever their settings are: give each a name, or a version.
+
+    Raises:
+        ValueError, TypeError: an option is invalid.
+    """
+
+    key: KeyOf | None = None
+    expires_after_s: float | None = None
+    version: str | int = 1
+    on_unknown: OnUnknown = "call"
+    name: str | None = None
+    retry_for_s: float = field(default=60.0)
+    """Seconds for which a database that does not answer is asked again, before the task fails."""
+
+    def __post_init__(self) -> None:
+        if self.expires_after_s is not None:
+            require_number("expires_after_s", self.expires_after_s, above=0)
+        require_number("retry_for_s", self.retry_for_s, least=0)
+        if self.on_unknown not in ("call", "capture"):
+            raise ValueError(f'on_unknown is {self.on_unknown!r}; choose "call" or "capture".')
+        if isinstance(self.version, bool) or not isinstance(self.version, str | int):
+            raise TypeError(f"version is {self.version!r}; give a string or a whole number.")
+        if self.name is not None and not (isinstance(self.name, str) and self.name):
+            raise TypeError(f"name is {self.name!r}; give a string, or None for the function's own name.")
+        if not (self.key is None or callable(self.key)) and not (self.key_columns and _are_names(self.key_columns)):
+            raise TypeError(f"key is {self.key!r}; give a column, a list of columns, or a function of the value.")
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that `key` names; none if it is a function or the whole value."""
+        if isinstance(self.key, str):
+            return (self.key,)
+        return tuple(self.key) if isinstance(self.key, Sequence) else ()
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """The file or database in messages, without a password."""
+
+    @abstractmethod
+    def connect(self, function: str) -> ResultStore:
+        """A new owner's store for the entries of `function`, which names it for people. Blocks.
+
+        Raises:
+            ResultCacheError: it cannot be opened.
+        """
+
+    def function_name(self, function: Any) -> str:
+        """The name by which a function's results are found again.
+
+        Raises:
+            ValueError: it has none, as a lambda.
+        """
+        if self.name is not None:
+            return self.name
+        while isinstance(function, functools.partial):
+            function = function.func
+        named = function if hasattr(function, "__qualname__") else type(function)
+        if "<lambda>" in named.__qualname__:
+            raise ValueError(
+                "the cache finds results again by the function's name, which a lambda does not have; give the cache a "
+                'name, as in SqliteResults(path, name="prices")'
+            )
+        return f"{named.__module__}.{named.__qualname__}"
+
+    def keys_of(self, function: str, form: str) -> Callable[[Any], Key]:
+        """A function from a value to its key. `form`: describes the results; those of another form are not found."""
+        columns, own_key = self.key_columns, self.key
+        space = hashlib.blake2b(json.dumps([function, str(self.version), form]).encode(), digest_size=_DIGEST_BYTES)
+
+        def key_of(value: Any) -> Key:
+            if columns:
+                value = [value[name] for name in columns]
+            elif callable(own_key):
+                value = own_key(value)
+            text = key_text(value)
+            digest = space.copy()
+            digest.update(text.encode("ascii"))
+            return Key(digest.digest(), text[:_SHOWN_CHARACTERS])
+
+        return key_of
+
+    def unknown(self) -> list[UnknownCall]:
+        """The calls whose outcome is unknown, of all functions, the oldest first. Blocks.
+
+        Raises:
+            ResultCacheError: the cache cannot be read.
+        """
+        with closing(self.connect("")) as store:
+            return store.unknown()
+
+    def forget_unknown(self) -> int:
+        """Forget those calls, so that the next job makes them again; return their number. Blocks.
+
+        Raises:
+            ResultCacheError: the cache cannot be changed.
+        """
+        with closing(self.connect("")) as store:
+            return store.forget_unknown()
+
+    def remove_expired(self) -> int:
+        """Delete all results, of all functions, that are older than `expires_after_s`; return their number. Blocks.
+
+        Raises:
+            ValueError: there is no `expires_after_s`. ResultCacheError: the cache cannot be changed.
+        """
+        if self.expires_after_s is None:
+            raise ValueError("expires_after_s is None: no result expires. Give the age of the results to delete.")
+        with closing(self.connect("")) as store:
+            return store.remove_older(time.time() - self.expires_after_s)
+
+
+def _are_names(names: Sequence[Any]) -> bool:
+    return all(isinstance(name, str) and name for name in names)

@@ -1,0 +1,319 @@
+"""Results in an SQLite file, shared by the processes of one machine.
+
+The file is in WAL mode: readers do not wait, writers take turns, and a process that is killed leaves the file whole. A
+commit survives the end of the process, but the latest may be lost if the machine crashes; their calls are then made
+again. Beside the file are its `-wal` and `-shm`, and an empty file for each process that has it open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pipeline.streaming.cache.owners import OwnerLock
+from pipeline.streaming.cache.results import ResultCache
+from pipeline.streaming.cache.store import (
+    CUT_OFF,
+    DONE,
+    FORMAT,
+    STEP_KEYS,
+    UNDER_WAY,
+    Claim,
+    Entry,
+    ResultStore,
+    UnknownCall,
+)
+from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
+from pipeline.streaming.number_checks import require_number
+
+log = logging.getLogger(__name__)
+
+_APPLICATION_ID: Final = 0x43445243
+"""Marks the file as one of these caches."""
+_TABLE: Final = """
+    CREATE TABLE results (
+        digest BLOB PRIMARY KEY,
+        function TEXT NOT NULL,
+        state INTEGER NOT NULL,
+        owner TEXT NOT NULL,
+        at REAL NOT NULL,
+        key TEXT,
+        value BLOB
+    )
+"""
+_CLAIM_NEW: Final = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, NULL) ON CONFLICT (digest) DO NOTHING"
+_CLAIM_SEEN: Final = (
+    "UPDATE results SET function = ?, state = ?, owner = ?, at = ?, key = ?, value = NULL "
+    "WHERE digest = ? AND state = ? AND owner = ? AND at = ?"
+)
+_FINISH: Final = (
+    "INSERT INTO results VALUES (?, ?, ?, ?, ?, NULL, ?) ON CONFLICT (digest) DO UPDATE SET "
+    "state = excluded.state, owner = excluded.owner, at = excluded.at, key = NULL, value = excluded.value"
+)
+_PASSING: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT")
+_RETRY_S: Final = 0.05
+_OTHER_MACHINES: Final = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "glusterfs",
+    "fuse.sshfs",
+    "lustre",
+)
+
+
+@dataclass(frozen=True)
+class SqliteResults(ResultCache):
+    """Keeps results in an SQLite file, made if there is none. For the processes of one machine.
+
+    `path`: relative to the driver's working directory. The folder must exist, on a disk of the machine: SQLite's
+    locks do not hold on network file systems. `busy_timeout_s`: how long to wait for the turn to write.
+
+    The other options are those of every cache: see ResultCache.
+    """
+
+    path: str | Path
+    busy_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.path, str | os.PathLike) or not str(self.path):
+            raise TypeError(f"path is {self.path!r}; give the path of a file.")
+        require_number("busy_timeout_s", self.busy_timeout_s, least=0)
+        object.__setattr__(self, "path", Path(self.path).absolute())
+
+    @property
+    def where(self) -> str:
+        return f"the cache {self.path}"
+
+    def connect(self, function: str) -> ResultStore:
+        return SqliteStore(Path(self.path), self.where, function, self.busy_timeout_s)
+
+
+class SqliteStore:
+    """A ResultStore. One thread at a time."""
+
+    def __init__(self, path: Path, where: str, function: str, busy_timeout_s: float) -> None:
+        self._where = where
+        self._path = path
+        self._function = function
+        self._busy_timeout_s = busy_timeout_s
+        if not path.parent.is_dir():
+            raise ResultCacheError(f"{where}: the folder {path.parent} does not exist. Make it, or give another path.")
+        if (kind := file_system_of(path.parent)) in _OTHER_MACHINES:
+            log.warning(
+                "%s is on a network file system (%s), where SQLite's locks may not hold and the file may be damaged. "
+                "Use a local disk, or PostgresResults.",
+                where,
+                kind,
+            )
+        with self._translated_errors():
+            self._connection = sqlite3.connect(
+                path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._prepare()
+            self._lock = OwnerLock(path)
+        except OSError as error:
+            self._connection.close()
+            raise ResultCacheError(f"{where}: its folder cannot be written: {error}") from error
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def owner(self) -> str:
+        return self._lock.owner
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        with self._translated_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def read(self, digests: Sequence[bytes]) -> Mapping[bytes, Entry]:
+        found: dict[bytes, Entry] = {}
+        with self._translated_errors():
+            for start in range(0, len(digests), STEP_KEYS):
+                some = digests[start : start + STEP_KEYS]
+                marks = ", ".join("?" * len(some))
+                rows = self._connection.execute(
+                    f"SELECT digest, state, owner, at, value FROM results WHERE digest IN ({marks})", some
+                )
+                found.update((digest, Entry(*entry)) for digest, *entry in rows)
+        return found
+
+    def claim(self, claims: Sequence[Claim], now_s: float) -> set[bytes]:
+        won = set()
+        with self._translated_errors():
+            for claim in claims:
+                key, seen = claim.key, claim.seen
+                mine = (self._function, UNDER_WAY, self.owner, now_s, key.text)
+                if seen is None:
+                    cursor = self._connection.execute(_CLAIM_NEW, (key.digest, *mine))
+                else:
+                    was = (key.digest, seen.state, seen.owner, seen.at)
+                    cursor = self._connection.execute(_CLAIM_SEEN, (*mine, *was))
+                if cursor.rowcount == 1:
+                    won.add(key.digest)
+        return won
+
+    def finish(self, results: Sequence[tuple[bytes, bytes]], now_s: float) -> None:
+        self._for_each(_FINISH, [(digest, self._function, DONE, self.owner, now_s, value) for digest, value in results])
+
+    def release(self, digests: Sequence[bytes]) -> None:
+        statement = "DELETE FROM results WHERE digest = ? AND state = ? AND owner = ?"
+        self._for_each(statement, [(digest, UNDER_WAY, self.owner) for digest in digests])
+
+    def cut_off(self, digests: Sequence[bytes]) -> None:
+        statement = "UPDATE results SET state = ? WHERE digest = ? AND state = ? AND owner = ?"
+        self._for_each(statement, [(CUT_OFF, digest, UNDER_WAY, self.owner) for digest in digests])
+
+    def alive(self, owners: Collection[str]) -> set[str]:
+        return self._lock.alive(owners)
+
+    def unknown(self) -> list[UnknownCall]:
+        return [UnknownCall(function, key or "", at) for _, function, key, at in self._unknown()]
+
+    def forget_unknown(self) -> int:
+        with self.step():
+            entries = [(digest,) for digest, *_ in self._unknown()]
+            self._for_each("DELETE FROM results WHERE digest = ?", entries)
+        return len(entries)
+
+    def remove_older(self, stored_before_s: float) -> int:
+        with self._translated_errors():
+            statement = "DELETE FROM results WHERE state = ? AND at <= ?"
+            return self._connection.execute(statement, (DONE, stored_before_s)).rowcount
+
+    def close(self) -> None:
+        self._lock.close()
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _for_each(self, statement: str, parameters: Sequence[tuple[Any, ...]]) -> None:
+        with self._translated_errors():
+            self._connection.executemany(statement, parameters)
+
+    def _unknown(self) -> list[tuple[bytes, str, str | None, float]]:
+        with self._translated_errors():
+            rows = self._connection.execute(
+                "SELECT digest, function, key, at, state, owner FROM results WHERE state <> ? ORDER BY at", (DONE,)
+            ).fetchall()
+        alive = self.alive({owner for *_, owner in rows})
+        return [tuple(entry) for *entry, state, owner in rows if state == CUT_OFF or owner not in alive]
+
+    def _prepare(self) -> None:
+        """Check the file, or make the table in a new one."""
+        if not self._is_new():
+            self._check()
+        self._when_free(lambda: self._connection.execute("PRAGMA journal_mode = WAL"))
+        mode = self._connection.execute("PRAGMA journal_mode").fetchone()[0]
+        if mode != "wal":
+            raise ResultCacheError(
+                f"{self._where}: SQLite cannot use its WAL mode on this file system (it is in the mode {mode}). Use a "
+                "local disk, or PostgresResults."
+            )
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        with self.step():
+            if self._is_new():
+                self._connection.execute(_TABLE)
+                self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                self._connection.execute(f"PRAGMA user_version = {FORMAT}")
+        self._check()
+
+    def _is_new(self) -> bool:
+        with self._translated_errors():
+            count = self._when_free(lambda: self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone())
+            return bool(count[0] == 0 and self._application_id() == 0)
+
+    def _check(self) -> None:
+        with self._translated_errors():
+            if self._application_id() != _APPLICATION_ID:
+                raise ResultCacheError(
+                    f"{self._where}: the file is an SQLite database of another program. Give a path of its own."
+                )
+            found = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if found != FORMAT:
+            raise ResultCacheError(
+                f"{self._where}: the file has the format {found}, and this version reads the format {FORMAT}. Give "
+                "another path, or delete the file; then its calls are made again."
+            )
+
+    def _application_id(self) -> int:
+        return int(self._connection.execute("PRAGMA application_id").fetchone()[0])
+
+    def _when_free(self, work: Callable[[], Any]) -> Any:
+        """Do what SQLite refuses at once, without its own wait, while another process opens the file."""
+        deadline_s = time.monotonic() + self._busy_timeout_s
+        pause = threading.Event()
+        while True:
+            try:
+                with self._translated_errors():
+                    return work()
+            except ResultCacheAwayError:
+                if time.monotonic() >= deadline_s:
+                    raise
+            pause.wait(_RETRY_S)
+
+    @contextlib.contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise SQLite's errors as this package's, which name the file and say what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            name = getattr(error, "sqlite_errorname", "")
+            if name.startswith(_PASSING):
+                raise ResultCacheAwayError(
+                    f"{self._where}: another process has locked it for {self._busy_timeout_s:g} s ({error})"
+                ) from error
+            raise ResultCacheError(f"{self._where}: {_advice(name, error)}") from error
+
+
+def _advice(name: str, error: sqlite3.Error) -> str:
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return (
+            f"the file is damaged, or not an SQLite database ({error}). Give another path; or delete the file with its "
+            "-wal and -shm, and the calls are made again."
+        )
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_READONLY", "SQLITE_AUTH")):
+        return f"this user cannot open and write the file ({error})."
+    if name.startswith("SQLITE_FULL"):
+        return f"the disk is full ({error})."
+    return str(error)
+
+
+def file_system_of(folder: Path, mounts: str = "/proc/self/mounts") -> str:
+    """The type of the file system that holds `folder`, such as "ext4"; "" where the system does not tell."""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    real = str(folder.resolve())
+    best, kind = "", ""
+    for line in lines:
+        _, point, name, *_ = line.split(" ")
+        point = point.replace("\\040", " ")
+        is_above = real == point or real.startswith(point.rstrip("/") + "/")
+        if is_above and len(point) >= len(best):  # of two mounts on one point, the later hides the other
+            best, kind = point, name
+    return kind

@@ -1,0 +1,74 @@
+"""Rate limits that follow what the service accepts, in place of a number that the user would have to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pipeline.streaming.calls.limits.learned_rate import LearnedRate
+from pipeline.streaming.calls.rate_limit import (
+    RateLimitScope,
+    check_cost_and_scope,
+    check_rate,
+    check_workers,
+    cost_of,
+    share_scope,
+)
+
+ADAPTIVE: Final = "adaptive"
+"""As `rate_limit`: an AdaptiveRateLimit with its defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveRateLimit:
+    """As many calls per second as the service accepts; `rate_limit="adaptive"` is one with the defaults.
+
+    The function tells of a refusal (HTTP 429) by raising `RetryAfter`. The rate grows until a call is refused, falls
+    to about what the service accepts, and then tests slowly whether that has risen: see LearnedRate. A pause of up to
+    2 seconds ends early once the service accepts a call that was made after the refused one; up to three calls are
+    made to find out. A longer pause is kept.
+
+    `initial_calls_per_s`: the rate of the first calls. `max_calls_per_s`: the rate never exceeds it; None: no bound.
+    `cost`, `scope`: as in RateLimit; the rates have the cost's unit.
+
+    Raises:
+        ValueError: a number is out of its range, or the scope unknown; the message names it.
+    """
+
+    initial_calls_per_s: float = 20.0
+    max_calls_per_s: float | None = None
+    cost: Callable[[Any], float] | None = field(default=None, compare=False)
+    scope: RateLimitScope = "job"
+
+    def __post_init__(self) -> None:
+        check_rate("initial_calls_per_s", self.initial_calls_per_s)
+        if self.max_calls_per_s is not None:
+            check_rate("max_calls_per_s", self.max_calls_per_s)
+        check_cost_and_scope(self.cost, self.scope)
+
+    def cost_of(self, value: object) -> float:
+        """As `RateLimit.cost_of`."""
+        return cost_of(self.cost, value)
+
+    def split(self, workers: int) -> AdaptiveRateLimit:
+        """The share of each of `workers` workers, of the rate at first and of the bound; its scope is not "job".
+
+        Raises:
+            ValueError: `workers` is not a whole number of at least 1.
+        """
+        check_workers(workers)
+        return replace(
+            self,
+            initial_calls_per_s=self.initial_calls_per_s / workers,
+            max_calls_per_s=None if self.max_calls_per_s is None else self.max_calls_per_s / workers,
+            scope=share_scope(self.scope),
+        )
+
+
+class AdaptiveRateLimiter(LearnedRate):
+    """Enforces an AdaptiveRateLimit for all operators that share it. Any thread."""
+
+    def __init__(self, limit: AdaptiveRateLimit | None = None) -> None:
+        self.limit = AdaptiveRateLimit() if limit is None else limit  # never changes
+        super().__init__(self.limit.initial_calls_per_s, self.limit.max_calls_per_s)

@@ -1,0 +1,157 @@
+"""The share of a job's rate limit that each task gets, by the session, and by the service's own log of calls."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from pipeline.spark.async_io.async_wait import unordered_wait
+from pipeline.spark.async_io.job_limits import TasksAtOnce, share_of_task, slots_of, tasks_at_once
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
+from pipeline.streaming.calls.rate_limit import RateLimit
+
+from ... import limited_service
+from ...limited_service import LimitedService, client, token_bucket
+
+TIMEOUT_S = 60.0
+CALLS_PER_S = 40
+
+cloudpickle.register_pickle_by_value(limited_service)  # workers cannot import the tests
+
+
+def slots(settings: dict[str, str], cores: int = 0) -> TasksAtOnce:
+    """`cores`: of the executors there are; 0: they may not be counted."""
+
+    def count_cores() -> int:
+        assert cores, "counted the cores, which takes a job"
+        return cores
+
+    return slots_of(settings, count_cores)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"spark.master": "local"}, 1),
+        ({"spark.master": "local[3]"}, 3),
+        ({"spark.master": "local[6,4]"}, 6),
+        ({"spark.master": "local[6]", "spark.task.cpus": "4"}, 1),
+        ({"spark.master": "local-cluster[2,3,1024]"}, 6),
+        ({"spark.master": "local-cluster[2,3,1024]", "spark.task.cpus": "2"}, 2),
+        ({"spark.master": "yarn", "spark.executor.instances": "5"}, 5),
+        ({"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "4"}, 20),
+        ({"spark.master": "k8s://https://host:443", "spark.executor.instances": "3"}, 3),
+        ({"spark.master": "spark://host:7077", "spark.cores.max": "12", "spark.task.cpus": "3"}, 4),
+    ],
+    ids=str,
+)
+def test_the_configuration_says_how_many_tasks_run_at_once(settings: dict[str, str], count: int) -> None:
+    assert (slots(settings).count, slots(settings).may_grow) == (count, False)
+
+
+DYNAMIC = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4"}
+
+
+def test_dynamic_allocation_counts_as_many_executors_as_there_may_be() -> None:
+    most = slots(DYNAMIC | {"spark.dynamicAllocation.maxExecutors": "10", "spark.executor.instances": "2"})
+
+    assert (most.count, most.may_grow) == (40, False)
+    assert "spark.dynamicAllocation.maxExecutors" in most.reason
+
+
+@pytest.mark.parametrize("settings", [{}, {"spark.dynamicAllocation.maxExecutors": "2147483647"}], ids=str)
+def test_without_a_bound_the_executors_there_are_count_and_may_grow(settings: dict[str, str]) -> None:
+    now = slots(DYNAMIC | settings, cores=8)
+
+    assert (now.count, now.may_grow) == (8, True)
+
+
+def test_cores_are_counted_where_the_configuration_names_none() -> None:
+    assert (slots({"spark.master": "local[*]"}, cores=7).count, slots({}, cores=7).count) == (7, 7)
+
+
+def test_fewer_partitions_than_cores_are_fewer_tasks(spark: SparkSession) -> None:
+    table = spark.range(0, 100, 1, 8)
+
+    assert tasks_at_once(spark, table).count == 2
+    assert tasks_at_once(spark, table.coalesce(1)) == TasksAtOnce(1, "1 partitions")
+    assert tasks_at_once(spark, spark.sql("SELECT * FROM VALUES (1)")).count == 1
+    assert tasks_at_once(spark, table.groupBy("id").count()).count == 2
+    assert tasks_at_once(spark, None).count == 2
+
+
+def test_the_partitions_of_a_stream_are_not_known(spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").option("numPartitions", 1).load()
+
+    assert tasks_at_once(spark, stream).count == 2
+
+
+def test_the_partitions_over_connect_are_not_known(connect: Any) -> None:
+    assert tasks_at_once(connect, connect.range(0, 10, 1, 1)).count == 2
+
+
+def test_a_share_is_said_in_the_log(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pipeline.spark")
+
+    share = share_of_task(RateLimit(100), spark, spark.range(0, 100, 1, 8), "ordered_wait(price)")
+    adaptive = share_of_task("adaptive", spark, None, "ordered_wait(price)")
+
+    assert share == RateLimit(50, scope="worker")
+    assert adaptive == AdaptiveRateLimit(10, scope="worker")
+    assert caplog.messages == [
+        "ordered_wait(price): rate limit 100/s of the job: 50/s for each of 2 tasks at once (2 cores of local[2])",
+        "ordered_wait(price): adaptive rate limit of the job: from 10/s for each of 2 tasks at once "
+        "(2 cores of local[2])",
+    ]
+
+
+@pytest.mark.parametrize(
+    "limit", [None, RateLimit(100, scope="worker"), RateLimit(100, scope="task"), RateLimit(100).split(4)], ids=str
+)
+def test_a_limit_that_is_not_the_job_s_is_not_divided(spark: SparkSession, limit: RateLimit | None) -> None:
+    assert share_of_task(limit, spark, None, "ordered_wait(price)") == limit
+
+
+# ------------------------------------------------------------------------------------- by the service's log of calls
+
+
+def call_for_each(spark: SparkSession, rows: int, tasks: int, service: LimitedService, rate_limit: Any) -> None:
+    table = spark.range(0, rows, 1, tasks)
+    found = unordered_wait(table, client(service.port), "id long", timeout=TIMEOUT_S, rate_limit=rate_limit).collect()
+    assert sorted(row.id for row in found) == list(range(rows))
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_limit_holds_for_the_job_however_many_tasks_run(spark: SparkSession, tasks: int) -> None:
+    """With two tasks, the service saw twice the limit."""
+    with LimitedService() as service:
+        call_for_each(spark, 60, tasks, service, RateLimit(CALLS_PER_S, burst=1))
+
+    assert service.most_in_a_second() <= 1.25 * CALLS_PER_S  # calls come a little early or late
+    assert service.took_s() >= (60 - tasks) / CALLS_PER_S - 0.1
+    if tasks == 1:  # the only one has the whole limit
+        assert service.most_in_a_second() >= 0.7 * CALLS_PER_S
+
+
+def test_with_the_scope_of_a_worker_each_task_has_the_whole_limit(spark: SparkSession) -> None:
+    with LimitedService() as service:
+        call_for_each(spark, 2, 2, service, None)  # starts both workers, so that they work at the same time below
+    with LimitedService() as service:
+        call_for_each(spark, 120, 2, service, RateLimit(CALLS_PER_S, burst=1, scope="worker"))
+
+    assert service.most_in_a_second() > 1.2 * CALLS_PER_S
+
+
+@pytest.mark.slow
+def test_two_tasks_follow_a_service_s_limit(spark: SparkSession) -> None:
+    """The goal: within 1.3 times the ideal time of 5 s, with at most 5 % of the calls refused."""
+    with LimitedService(token_bucket([(0.0, 200.0)])) as service:
+        call_for_each(spark, 1000, 2, service, "adaptive")
+
+    assert len(service.accepted_s) == 1000
+    assert service.took_s() <= 1.3 * 5
+    assert service.refused_share <= 0.05

@@ -1,0 +1,285 @@
+"""The schema of results, taken from what functions and classes declare. No Spark runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
+
+import pytest
+from pydantic import BaseModel, Field, computed_field
+from pyspark.sql import Row
+from pyspark.sql import types as T
+
+from pipeline.spark.async_io.result_schema import accepts_none, schema_from, schema_of, value_type_of
+from pipeline.spark.errors import ResultTypeError
+from pipeline.streaming import AsyncFunction
+
+X = TypeVar("X")
+Sku = NewType("Sku", str)
+
+
+class Kind(enum.Enum):
+    NEW = "new"
+    USED = "used"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclass
+class Offer:
+    price: float
+    seller: str | None = None
+
+
+class Price(BaseModel):
+    item: int
+    offers: list[Offer]
+    cents: Annotated[Decimal, T.DecimalType(10, 2)]
+    note: str | None = Field(default=None, max_length=10)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def best(self) -> float:
+        return min(offer.price for offer in self.offers)
+
+
+class Found(TypedDict):
+    id: int
+    at: NotRequired[dt.datetime]
+
+
+class Maybe(TypedDict, total=False):
+    id: int
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+
+
+@dataclass
+class Tree:
+    children: list[Tree]
+
+
+@dataclass
+class Holder(Generic[X]):
+    content: X
+
+
+@dataclass
+class Deep:
+    places: dict[str, list[Holder[Any]]]
+
+
+def returning(declared: Any) -> Callable[[Row], Any]:
+    def function(row: Row) -> Any:
+        raise NotImplementedError
+
+    function.__annotations__["return"] = declared
+    return function
+
+
+def value(data_type: T.DataType, nullable: bool = False) -> T.StructType:
+    return T.StructType([T.StructField("value", data_type, nullable)])
+
+
+def columns(*fields: tuple[str, T.DataType, bool]) -> T.StructType:
+    return T.StructType([T.StructField(*field) for field in fields])
+
+
+OFFER = columns(("price", T.DoubleType(), False), ("seller", T.StringType(), True))
+
+
+@pytest.mark.parametrize(
+    ("declared", "data_type"),
+    [
+        (bool, T.BooleanType()),
+        (int, T.LongType()),
+        (float, T.DoubleType()),
+        (int | float, T.DoubleType()),
+        (str, T.StringType()),
+        (Sku, T.StringType()),
+        (Kind, T.StringType()),
+        (Level, T.LongType()),
+        (Literal["a", "b"], T.StringType()),
+        (bytes, T.BinaryType()),
+        (Decimal, T.DecimalType(38, 18)),
+        (dt.date, T.DateType()),
+        (dt.datetime, T.TimestampType()),
+        (dt.timedelta, T.DayTimeIntervalType()),
+        (Annotated[int, T.ShortType()], T.ShortType()),
+        (Annotated[int, "a note"], T.LongType()),
+    ],
+)
+def test_a_scalar_is_one_required_column(declared: Any, data_type: T.DataType) -> None:
+    assert schema_of(returning(declared)) == value(data_type)
+
+
+@pytest.mark.parametrize("declared", [float | None, None | float, Annotated[float | None, T.DoubleType()]])
+def test_an_optional_scalar_is_a_nullable_column(declared: Any) -> None:
+    assert schema_of(returning(declared)) == value(T.DoubleType(), nullable=True)
+    assert accepts_none(returning(declared))
+
+
+@pytest.mark.parametrize(
+    "declared", [list[Offer], Offer | list[Offer], Sequence[Offer], Iterable[Offer], "list[Offer]"]
+)
+def test_a_list_is_a_list_of_results(declared: Any) -> None:
+    assert schema_of(returning(declared)) == OFFER
+
+
+def test_for_a_column_a_list_is_an_array() -> None:
+    assert value_type_of(returning(list[float])).data_type == T.ArrayType(T.DoubleType(), False)
+    assert schema_of(returning(list[list[float | None]])) == value(T.ArrayType(T.DoubleType(), True))
+
+
+def test_a_row_that_may_be_none_has_nullable_columns() -> None:
+    nullable = columns(("price", T.DoubleType(), True), ("seller", T.StringType(), True))
+
+    assert schema_of(returning(Offer | None)) == nullable
+    assert schema_of(returning(list[Offer | None])) == nullable
+    assert accepts_none(returning(Offer | None))
+    assert not accepts_none(returning(list[Offer | None]))
+
+
+def test_a_pydantic_model_has_its_fields_and_its_computed_fields() -> None:
+    assert schema_of(returning(Price)) == columns(
+        ("item", T.LongType(), False),
+        ("offers", T.ArrayType(OFFER, False), False),
+        ("cents", T.DecimalType(10, 2), False),
+        ("note", T.StringType(), True),
+        ("best", T.DoubleType(), False),
+    )
+
+
+def test_a_typed_dict_may_leave_out_what_is_not_required() -> None:
+    assert schema_of(returning(Found)) == columns(("id", T.LongType(), False), ("at", T.TimestampType(), True))
+    assert schema_of(returning(Maybe)) == columns(("id", T.LongType(), True))
+
+
+def test_a_named_tuple_is_a_row() -> None:
+    assert schema_of(returning(Point)) == columns(("x", T.DoubleType(), False), ("y", T.DoubleType(), False))
+
+
+def test_a_map_inside_a_row_keeps_its_types() -> None:
+    class Counts(TypedDict):
+        words: Mapping[str, int | None]
+
+    assert schema_from(Counts)["words"].dataType == T.MapType(T.StringType(), T.LongType(), True)
+
+
+# -- what a function declares ------------------------------------------------------------------------------------------
+
+
+async def find_offer(row: Row) -> Offer:
+    raise NotImplementedError
+
+
+class Finder(AsyncFunction[Row, Offer]):
+    async def async_invoke(self, value: Row) -> list[Offer]:
+        raise NotImplementedError
+
+
+class Silent(AsyncFunction[Row, Offer]):
+    async def async_invoke(self, value):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+
+class Wrapping(AsyncFunction[Row, X]):
+    async def async_invoke(self, value: Row) -> X:
+        raise NotImplementedError
+
+
+class Wrapped(Wrapping[Offer]): ...
+
+
+class InBatches(AsyncFunction[Row, Offer]):
+    async def async_invoke_batch(self, values: list[Row]) -> list[list[Offer] | Exception]:
+        raise NotImplementedError
+
+
+class Callables:
+    def __call__(self, row: Row) -> Offer:
+        raise NotImplementedError
+
+    def method(self, row: Row) -> Offer:
+        raise NotImplementedError
+
+
+@functools.wraps(find_offer)
+def wrapped(row: Row) -> Any:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        find_offer,
+        functools.partial(find_offer),
+        wrapped,
+        Finder(),
+        Silent(),
+        Wrapped(),
+        InBatches(),
+        Callables(),
+        Callables().method,
+    ],
+    ids=lambda function: getattr(function, "__name__", type(function).__name__),
+)
+def test_every_kind_of_function_declares_its_results(function: Any) -> None:
+    assert schema_of(function) == OFFER
+
+
+def test_a_class_of_the_enclosing_function_is_found_if_the_body_uses_it() -> None:
+    @dataclass
+    class Local:
+        size: int
+
+    def measure(row: Row) -> Local:
+        return Local(1)
+
+    assert schema_of(measure) == columns(("size", T.LongType(), False))
+
+
+# -- what has no schema ------------------------------------------------------------------------------------------------
+
+
+def untyped(row):  # type: ignore[no-untyped-def]
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (untyped, "untyped: .* declares no return type; annotate it, or give the schema"),
+        (lambda row: 1, "<lambda>: .* declares no return type"),
+        (returning(None), "returns None"),
+        (returning(Row), "a Row does not declare its columns"),
+        (returning(Any), "Any has no counterpart"),
+        (returning(object), "object has no counterpart"),
+        (returning(dict[str, float]), "does not name the columns; use a dataclass"),
+        (returning(tuple[int, str]), "does not name the columns"),
+        (returning(dict), "dict has no counterpart"),
+        (returning(list), "list does not say what it contains"),
+        (returning(Offer | Point), r"Offer \| Point is more than one type"),
+        (returning(list[Offer] | None), "a list or None"),
+        (returning(Awaitable[Offer]), "Awaitable.* has no counterpart"),
+        (returning(Tree), "field children.*: .*Tree contains itself"),
+        (returning(Deep), r"field places\[value\]\[\]: .*Holder"),
+        (returning([int]), "int.* has no counterpart"),
+        (returning({"price": float}), "price.* has no counterpart"),
+        (returning("1 / 0"), "'1 / 0' cannot be evaluated .*division by zero"),
+        (returning("Missing"), "'Missing' cannot be evaluated .*give the schema"),
+    ],
+)
+def test_a_type_without_a_schema_is_refused_with_its_reason(function: Any, reason: str) -> None:
+    with pytest.raises(ResultTypeError, match=reason):
+        schema_of(function)

@@ -1,0 +1,231 @@
+"""What holds for each store, whatever its database: a test file for each calls these."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+from pipeline.streaming.cache.encoding import dump_results
+from pipeline.streaming.cache.results import ResultCache
+from pipeline.streaming.cache.session import Request, ResultSession
+from pipeline.streaming.cache.store import Claim, Key, ResultStore
+
+TIMEOUT_S = 30.0
+
+
+class Asker:
+    """Asks a session and waits for the answers."""
+
+    def __init__(self, session: ResultSession) -> None:
+        self.session = session
+
+    def __call__(self, value: Any, *, wants_call: bool = False, waits: bool = False) -> Request:
+        request, answered = self.send(value, wants_call=wants_call, waits=waits)
+        assert answered.wait(TIMEOUT_S)
+        return request
+
+    def send(self, value: Any, **how: bool) -> tuple[Request, threading.Event]:
+        answered = threading.Event()
+        request = Request(self.session.key_of(value), lambda _: answered.set(), **how)
+        self.session.submit(request)
+        return request, answered
+
+    def call(self, value: Any, *results: Any) -> None:
+        """Claim a key, and store these results."""
+        request = self(value, wants_call=True)
+        assert request.is_mine
+        self.session.finish(request.key, dump_results(results))
+        self.session.flush()
+
+
+class Time:
+    """A clock that a test sets."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def opened(stack: ExitStack, cache: ResultCache, clock: Time | None = None, function: str = "f") -> Asker:
+    session = ResultSession(cache, function, clock_s=clock or Time())
+    session.open()
+    stack.callback(session.close)
+    return Asker(session)
+
+
+def keys(cache: ResultCache, values: Sequence[Any]) -> list[Key]:
+    return list(map(cache.keys_of("f", ""), values))
+
+
+def check_results_are_found_by_another_process(cache: ResultCache) -> None:
+    with ExitStack() as stack:
+        writer, reader = opened(stack, cache), opened(stack, cache)
+        missing = reader("a")
+        writer.call("a", 1, (2, b"x\0"))
+
+        assert (missing.results, missing.is_busy) == (None, False)
+        assert reader("a").results == [1, (2, b"x\0")]
+        assert reader("a", wants_call=True).results == [1, (2, b"x\0")]
+        assert reader("b").results is None
+
+
+def check_results_expire(make: Callable[..., ResultCache]) -> None:
+    clock = Time()
+    with ExitStack() as stack:
+        asker = opened(stack, make(expires_after_s=60), clock)
+        asker.call("a", 1)
+        clock.now_s += 59.9
+        still = asker("a").results
+        clock.now_s += 0.2
+        expired = asker("a").results
+        asker.call("a", 2)
+
+        assert (still, expired, asker("a").results) == ([1], None, [2])
+
+
+def check_expired_results_are_removed(make: Callable[..., ResultCache]) -> None:
+    """The session's clock is in 1970, so its results have long expired."""
+    with ExitStack() as stack:
+        asker = opened(stack, make())
+        asker.call("a", 1)
+        asker.call("b", 1)
+
+        removed = make(expires_after_s=60).remove_expired()
+
+        assert removed == 2
+        assert asker("a").results is None
+
+
+def check_a_busy_key_is_waited_for(cache: ResultCache) -> None:
+    with ExitStack() as stack:
+        caller, waiter = opened(stack, cache), opened(stack, cache)
+        claim = caller("a", wants_call=True)
+        busy = waiter("a", wants_call=True)
+        asked = waiter("a")
+        waiting, answered = waiter.send("a", wants_call=True, waits=True)
+        was_answered = answered.is_set()
+        caller.session.finish(claim.key, dump_results([7]))
+        assert answered.wait(TIMEOUT_S)
+
+        assert (claim.is_mine, busy.is_busy, busy.is_mine, was_answered) == (True, True, False, False)
+        assert (asked.results, asked.is_busy) == (None, False)
+        assert waiting.results == [7]
+
+
+def check_a_busy_key_is_taken_over_from_a_failed_call(cache: ResultCache) -> None:
+    with ExitStack() as stack:
+        caller, waiter = opened(stack, cache), opened(stack, cache)
+        claim = caller("a", wants_call=True)
+        waiting, answered = waiter.send("a", wants_call=True, waits=True)
+        caller.session.release(claim.key)
+        assert answered.wait(TIMEOUT_S)
+
+        assert (waiting.is_mine, waiting.was_unknown) == (True, False)
+
+
+def check_calls_of_one_session_wait_for_each_other(cache: ResultCache) -> None:
+    with ExitStack() as stack:
+        asker = opened(stack, cache)
+        claim = asker("a", wants_call=True)
+        busy = asker("a", wants_call=True)
+        waiting, answered = asker.send("a", wants_call=True, waits=True)
+        asker.session.finish(claim.key, dump_results([7]))
+        assert answered.wait(TIMEOUT_S)
+
+        assert (claim.is_mine, busy.is_busy) == (True, True)
+        assert waiting.results == [7]
+
+
+def check_a_call_is_unknown_once_its_process_has_ended(make: Callable[..., ResultCache]) -> None:
+    with ExitStack() as stack:
+        ending = opened(stack, make())
+        ending("a", wants_call=True)
+        careful, eager = opened(stack, make(on_unknown="capture")), opened(stack, make())
+        before = make().unknown()
+        ending.session.close()
+        unknown = make().unknown()
+        captured = careful("a")
+        asked = eager("a")
+        called = eager("a", wants_call=True)
+
+        assert before == []
+        assert [(each.function, each.key, each.began_at) for each in unknown] == [("f", '"a"', 1000.0)]
+        assert "begun at 1970-01-01 00:16:40 UTC" in str(captured.error)
+        assert (asked.was_unknown, asked.results) == (True, None)
+        assert (called.was_unknown, called.is_mine) == (True, True)
+        assert careful("a").error is None  # it is under way again
+        assert make().unknown() == []
+
+
+def check_a_call_that_was_given_up_is_unknown(make: Callable[..., ResultCache]) -> None:
+    with ExitStack() as stack:
+        asker = opened(stack, make())
+        asker.session.cut_off(asker("a", wants_call=True).key)
+        asker.session.flush()
+
+        assert [each.key for each in make().unknown()] == ['"a"']
+        assert make().forget_unknown() == 1
+        assert make().unknown() == []
+        assert asker("a", wants_call=True).was_unknown is False
+
+
+def check_each_key_is_claimed_once(cache: ResultCache, owners: int = 4, number: int = 150) -> None:
+    """Owners on threads of their own claim the same keys, in other orders, in steps of a few keys."""
+    start = threading.Barrier(owners)
+    won: list[set[bytes]] = [set() for _ in range(owners)]
+    failures: list[BaseException] = []
+    wanted = keys(cache, range(number))
+
+    def claim(place: int, store: ResultStore) -> None:
+        own = wanted if place % 2 else wanted[::-1]
+        try:
+            start.wait(TIMEOUT_S)
+            for at in range(0, number, 10):
+                with store.step():
+                    some = own[at : at + 10]
+                    seen = store.read([key.digest for key in some])
+                    free = [Claim(key, None) for key in some if key.digest not in seen]
+                    won[place] |= store.claim(free, 1.0)
+        except BaseException as error:
+            failures.append(error)
+
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(cache.connect("f"))) for _ in range(owners)]
+        threads = [threading.Thread(target=claim, args=(place, store)) for place, store in enumerate(stores)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+
+    assert failures == []
+    assert sum(map(len, won)) == number
+    assert set().union(*won) == {key.digest for key in wanted}
+
+
+def check_a_claim_of_what_has_changed_is_not_won(cache: ResultCache) -> None:
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(closing(cache.connect("f"))) for _ in range(2))
+        (key,) = keys(cache, ["a"])
+        one.claim([Claim(key, None)], 1.0)
+        seen = one.read([key.digest])[key.digest]
+        again = other.claim([Claim(key, seen)], 2.0)
+        late = one.claim([Claim(key, seen)], 3.0)
+        new = one.claim([Claim(key, None)], 4.0)
+        one.release([key.digest])
+        one.cut_off([key.digest])
+
+        assert (again, late, new) == ({key.digest}, set(), set())
+        assert other.read([key.digest])[key.digest].owner == other.owner
+        assert one.alive([one.owner, other.owner, "7"]) == {one.owner, other.owner}
+
+
+def check_more_keys_than_one_query_takes(cache: ResultCache) -> None:
+    with closing(cache.connect("f")) as store:
+        made = keys(cache, range(1200))
+        with store.step():
+            store.finish([(key.digest, dump_results([at])) for at, key in enumerate(made)], 1.0)
+
+        assert len(store.read([key.digest for key in made])) == 1200

@@ -1,0 +1,208 @@
+"""Results in a PostgreSQL table, on a real server."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline.streaming.cache.postgresql import PostgresResults
+from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
+from pipeline.streaming.wait import ordered_wait
+
+from ...counting_server import CountingServer
+from ...postgres_server import PASSWORD
+from . import stores
+from .stores import opened
+from .test_cached_calls import TIMEOUT, Asks
+
+if TYPE_CHECKING:
+    from ...postgres_server import PostgresServer
+
+pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'central-dispatcher[postgres]'")
+
+Make = Callable[..., PostgresResults]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def make(postgres: PostgresServer) -> Make:
+    """A table of the test's own."""
+    postgres.start()
+    table = f"results_{next(_numbers)}"
+    postgres.execute(f"DROP TABLE IF EXISTS {table}")
+    return lambda **options: PostgresResults(**{"dsn": postgres.conninfo, "table": table, **options})
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        stores.check_results_are_found_by_another_process,
+        stores.check_a_busy_key_is_waited_for,
+        stores.check_a_busy_key_is_taken_over_from_a_failed_call,
+        stores.check_calls_of_one_session_wait_for_each_other,
+        stores.check_each_key_is_claimed_once,
+        stores.check_a_claim_of_what_has_changed_is_not_won,
+        stores.check_more_keys_than_one_query_takes,
+    ],
+)
+def test_it_is_a_store(make: Make, check: Callable[[PostgresResults], None]) -> None:
+    check(make())
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        stores.check_results_expire,
+        stores.check_expired_results_are_removed,
+        stores.check_a_call_is_unknown_once_its_process_has_ended,
+        stores.check_a_call_that_was_given_up_is_unknown,
+    ],
+)
+def test_it_is_a_store_of_several_caches(make: Make, check: Callable[[Make], None]) -> None:
+    check(make)
+
+
+def test_a_job_that_runs_again_pays_for_new_rows_only(server: CountingServer, make: Make) -> None:
+    for end in (40, 50):
+        found = list(ordered_wait(range(end), Asks(server.url), timeout=TIMEOUT, cache=make()))
+        assert found == [2 * key for key in range(end)]
+
+    assert server.calls == {str(key): 1 for key in range(50)}
+
+
+def test_the_server_knows_that_an_owner_has_ended(postgres: PostgresServer, make: Make) -> None:
+    cache = make()
+    with closing(cache.connect("f")) as store, closing(make().connect("f")) as other:
+        before = other.alive([store.owner])
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted AND "
+            f"((classid::bigint << 32) | objid::bigint)::text = '{store.owner}'"
+        )
+        after = other.alive([store.owner])
+        # The first use of the lost connection fails; the next is of another, with the owner's lock.
+        with pytest.raises(ResultCacheAwayError):
+            store.read([b"x"])
+        store.read([b"x"])
+
+        assert (before, after, other.alive([store.owner])) == ({store.owner}, set(), {store.owner})
+
+
+def test_a_session_outlasts_a_restart_of_the_server(postgres: PostgresServer, make: Make) -> None:
+    with ExitStack() as stack:
+        asker = opened(stack, make())
+        claim = asker("a", wants_call=True)
+        postgres.stop()
+        asker.session.finish(claim.key, b"[1]")
+        request, answered = asker.send("a")
+        was_answered = answered.wait(0.3)
+        postgres.start()
+        assert answered.wait(stores.TIMEOUT_S)
+
+        assert (was_answered, request.results) == (False, [1])
+
+
+def test_a_server_that_is_away_is_reported_as_such(postgres: PostgresServer, make: Make) -> None:
+    postgres.stop()
+    try:
+        with pytest.raises(ResultCacheAwayError, match=r"the cache results_.* of host=127\.0\.0\.1") as raised:
+            make().connect("f")
+        assert PASSWORD not in str(raised.value)
+    finally:
+        postgres.start()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(PASSWORD, "wrong/word"), ("dbname=postgres", "dbname=missing"), ("user=postgres", "user=missing")],
+)
+def test_a_mistake_in_the_dsn_is_not_tried_again(postgres: PostgresServer, make: Make, old: str, new: str) -> None:
+    with pytest.raises(ResultCacheError) as raised:
+        make(dsn=postgres.conninfo.replace(old, new)).connect("f")
+
+    assert not isinstance(raised.value, ResultCacheAwayError)
+    assert "wrong/word" not in str(raised.value)
+    assert PASSWORD not in str(raised.value)
+
+
+def test_a_missing_right_is_not_tried_again(postgres: PostgresServer, make: Make) -> None:
+    postgres.execute(
+        "DROP ROLE IF EXISTS reader",
+        "CREATE ROLE reader LOGIN PASSWORD 'only reads'",
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+    )
+    dsn = postgres.conninfo.replace("user=postgres", "user=reader").replace(
+        f"password={PASSWORD}", "password='only reads'"
+    )
+
+    with pytest.raises(ResultCacheError, match="permission denied") as raised:
+        make(dsn=dsn).connect("f")
+
+    assert not isinstance(raised.value, ResultCacheAwayError)
+
+
+def test_a_table_of_another_program_is_left_alone(postgres: PostgresServer, make: Make) -> None:
+    table = make().table
+    postgres.execute(f"CREATE TABLE {table} (id int)")
+
+    with pytest.raises(ResultCacheError, match="another program has a table of that name"):
+        make().connect("f")
+
+
+def test_a_table_of_another_format_is_refused(postgres: PostgresServer, make: Make) -> None:
+    make().connect("f").close()
+    postgres.execute(f"COMMENT ON TABLE {make().table} IS 'central-dispatcher results, format 9'")
+
+    with pytest.raises(ResultCacheError, match="has the format 9, and this version reads the format 1"):
+        make().connect("f")
+
+
+def test_a_table_may_have_a_schema_and_an_odd_name(postgres: PostgresServer, make: Make) -> None:
+    postgres.execute('CREATE SCHEMA IF NOT EXISTS "odd %s"')
+
+    stores.check_results_are_found_by_another_process(make(table='odd %s.the "results"'))
+
+
+def test_it_pickles_and_shows_no_password(postgres: PostgresServer, make: Make) -> None:
+    cache = make(expires_after_s=60)
+
+    assert pickle.loads(pickle.dumps(cache)) == cache
+    assert PASSWORD not in repr(cache)
+    assert PASSWORD not in cache.where
+
+
+def test_a_function_gives_the_dsn_where_it_is_needed(postgres: PostgresServer, make: Make) -> None:
+    asked = []
+
+    def dsn() -> str:
+        asked.append(1)
+        return postgres.conninfo
+
+    cache = make(dsn=dsn)
+    before = len(asked)
+    cache.connect("f").close()
+
+    assert (before, len(asked)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dsn": 7}, "dsn is neither"),
+        ({"dsn": "host="}, None),
+        ({"dsn": "no dsn at all"}, "cannot be parsed"),
+        ({"table": ""}, "table is ''"),
+        ({"table": "a."}, r"table is 'a\.'"),
+        ({"query_timeout_s": None}, "query_timeout_s is None"),
+    ],
+)
+def test_an_option_that_is_not_possible_is_refused_by_name(options: dict[str, Any], message: str | None) -> None:
+    if message is None:
+        PostgresResults(**options)
+        return
+    with pytest.raises((TypeError, ValueError, ResultCacheError), match=message):
+        PostgresResults(**{"dsn": "host=127.0.0.1", **options})

@@ -1,0 +1,298 @@
+"""Results in an SQLite file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.streaming.cache import sqlite
+from pipeline.streaming.cache.encoding import dump_results
+from pipeline.streaming.cache.sqlite import SqliteResults, file_system_of
+from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
+
+from ..calls.harness import assert_in_a_forked_child
+from . import stores
+from .stores import opened
+
+Make = Callable[..., SqliteResults]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    return lambda **options: SqliteResults(tmp_path / "results.db", **options)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        stores.check_results_are_found_by_another_process,
+        stores.check_a_busy_key_is_waited_for,
+        stores.check_a_busy_key_is_taken_over_from_a_failed_call,
+        stores.check_calls_of_one_session_wait_for_each_other,
+        stores.check_each_key_is_claimed_once,
+        stores.check_a_claim_of_what_has_changed_is_not_won,
+        stores.check_more_keys_than_one_query_takes,
+    ],
+)
+def test_it_is_a_store(make: Make, check: Callable[[SqliteResults], None]) -> None:
+    check(make())
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        stores.check_results_expire,
+        stores.check_expired_results_are_removed,
+        stores.check_a_call_is_unknown_once_its_process_has_ended,
+        stores.check_a_call_that_was_given_up_is_unknown,
+    ],
+)
+def test_it_is_a_store_of_several_caches(make: Make, check: Callable[[Make], None]) -> None:
+    check(make)
+
+
+def test_it_is_in_wal_mode_and_leaves_one_file(make: Make) -> None:
+    cache = make()
+    with closing(cache.connect("f")):
+        present = {path.name.partition("-owner-")[0] for path in Path(cache.path).parent.iterdir()}
+
+    assert present == {"results.db", "results.db-wal", "results.db-shm"}
+    assert [path.name for path in Path(cache.path).parent.iterdir()] == ["results.db"]
+    with closing(sqlite3.connect(cache.path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_many_owners_make_the_file_at_the_same_time(make: Make) -> None:
+    start = threading.Barrier(6)
+    failures: list[BaseException] = []
+
+    def connect() -> None:
+        start.wait(stores.TIMEOUT_S)
+        try:
+            make().connect("f").close()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=connect) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(stores.TIMEOUT_S)
+
+    assert failures == []
+
+
+def test_a_forked_child_does_not_keep_an_owner_alive(make: Make) -> None:
+    with ExitStack() as stack:
+        asker = opened(stack, make())
+        asker("a", wants_call=True)
+
+        def check() -> None:
+            opened_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in range(256)]
+            assert not any("-owner-" in name for name in opened_files)
+
+        assert_in_a_forked_child(check)
+        assert make().unknown() == []
+
+
+def test_it_pickles_with_an_absolute_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = SqliteResults("results.db", key="id", version="b", on_unknown="capture")
+
+    copy = pickle.loads(pickle.dumps(cache))
+
+    assert copy == cache
+    assert copy.path == tmp_path / "results.db"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": ""}, "path is ''"),
+        ({"path": 7}, "path is 7"),
+        ({"expires_after_s": 0}, "expires_after_s is 0"),
+        ({"expires_after_s": "60"}, "expires_after_s is '60'"),
+        ({"retry_for_s": -1}, "retry_for_s is -1"),
+        ({"busy_timeout_s": -1}, "busy_timeout_s is -1"),
+        ({"on_unknown": "fail"}, "on_unknown is 'fail'"),
+        ({"version": 1.5}, r"version is 1\.5"),
+        ({"name": ""}, "name is ''"),
+        ({"key": []}, r"key is \[\]"),
+        ({"key": [1]}, r"key is \[1\]"),
+        ({"key": 5}, "key is 5"),
+    ],
+)
+def test_an_option_that_is_not_possible_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        SqliteResults(**{"path": "results.db", **options})
+
+
+# --- files that cannot be used ---
+
+
+def test_a_file_that_is_no_database_is_named(make: Make) -> None:
+    path = Path(make().path)
+    path.write_text("this is no database, and long enough for a header " * 50)
+
+    with pytest.raises(ResultCacheError, match=r"results\.db: the file is damaged, or not an SQLite database"):
+        make().connect("f")
+
+    assert path.read_text().startswith("this is no database")
+
+
+def test_a_database_of_another_program_is_left_alone(make: Make) -> None:
+    with closing(sqlite3.connect(make().path)) as connection:
+        connection.execute("CREATE TABLE orders (id)")
+
+    with pytest.raises(ResultCacheError, match=r"results\.db: the file is an SQLite database of another program"):
+        make().connect("f")
+
+    with closing(sqlite3.connect(make().path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+def test_a_file_of_another_format_is_refused(make: Make) -> None:
+    make().connect("f").close()
+    with closing(sqlite3.connect(make().path)) as connection:
+        connection.execute("PRAGMA user_version = 9")
+
+    with pytest.raises(ResultCacheError, match="has the format 9, and this version reads the format 1"):
+        make().connect("f")
+
+
+def test_a_damaged_file_is_named(make: Make) -> None:
+    path = Path(make().path)
+    with ExitStack() as stack:
+        asker = opened(stack, make())
+        for number in range(50):
+            asker.call(number, "x" * 500)
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xee" * (len(content) - 4096)
+    path.write_bytes(content)
+
+    def read() -> None:
+        with ExitStack() as stack:
+            error = opened(stack, make())(3).error
+        assert error is not None
+        raise error
+
+    with pytest.raises(ResultCacheError, match=r"results\.db: the file is damaged"):
+        read()
+
+
+def test_a_damaged_result_is_no_result(make: Make) -> None:
+    with ExitStack() as stack:
+        asker = opened(stack, make())
+        asker.call("a", 1)
+        with closing(sqlite3.connect(make().path)) as other, other:
+            other.execute("UPDATE results SET value = x'00ff'")
+
+        assert "stored results cannot be read" in str(asker("a").error)
+        assert "stored results cannot be read" in str(asker("b").error)
+        with pytest.raises(ResultCacheError, match="stored results cannot be read"):
+            asker.session.flush()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_named(make: Make) -> None:
+    folder = Path(make().path).parent
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with pytest.raises(ResultCacheError, match=r"results\.db: .*(cannot open|cannot be written)"):
+            make().connect("f")
+    finally:
+        folder.chmod(stat.S_IRWXU)
+
+
+def test_a_folder_in_place_of_the_file_is_named(make: Make) -> None:
+    Path(make().path).mkdir()
+
+    with pytest.raises(ResultCacheError, match=r"results\.db: this user cannot open and write the file"):
+        make().connect("f")
+
+
+def test_a_locked_file_is_worth_a_retry(make: Make) -> None:
+    cache = make(busy_timeout_s=0.01)
+    with closing(cache.connect("f")) as store, closing(sqlite3.connect(cache.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(ResultCacheAwayError, match="another process has locked it"), store.step():
+            pass
+
+
+def test_a_session_asks_a_locked_file_again(make: Make) -> None:
+    with ExitStack() as stack:
+        asker = opened(stack, make(busy_timeout_s=0.01))
+        with closing(sqlite3.connect(make().path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            request, answered = asker.send("a", wants_call=True)
+            was_answered = answered.wait(0.1)
+            other.execute("COMMIT")
+        assert answered.wait(stores.TIMEOUT_S)
+
+        assert (was_answered, request.is_mine) == (False, True)
+
+
+def test_a_session_that_gives_up_answers_everything(make: Make) -> None:
+    failures: list[ResultCacheError] = []
+    with ExitStack() as stack:
+        asker = opened(stack, make(busy_timeout_s=0.01, retry_for_s=0.0))
+        asker.session.on_failure(failures.append)
+        with closing(sqlite3.connect(make().path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            claimed = asker("a", wants_call=True)
+            asked = asker("b")
+
+        assert isinstance(claimed.error, ResultCacheAwayError)
+        assert asked.error is claimed.error
+        assert failures == [claimed.error]
+
+
+def test_a_session_that_is_closed_answers_everything(make: Make) -> None:
+    with ExitStack() as stack:
+        one, other = opened(stack, make()), opened(stack, make())
+        claim = one("a", wants_call=True)
+        waiting, answered = other.send("a", wants_call=True, waits=True)
+        other.session.close()
+        assert answered.wait(stores.TIMEOUT_S)
+        late = other("b")
+        other.session.finish(claim.key, dump_results([1]))
+        with pytest.raises(ResultCacheError, match="was closed"):
+            other.session.flush()
+
+        assert "was closed" in str(waiting.error)
+        assert "was closed" in str(late.error)
+
+
+# --- network file systems ---
+
+
+def test_a_network_file_system_is_warned_of(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite, "file_system_of", lambda _: "nfs4")
+
+    make().connect("f").close()
+
+    assert "is on a network file system (nfs4)" in caplog.text
+
+
+def test_the_innermost_mount_says_the_file_system(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    inner = str(tmp_path).replace(" ", "\\040")
+    mounts.write_text(f"disk / ext4 rw 0 0\nserver:/x {inner}/a\\040b nfs4 rw 0 0\nother {inner}/a xfs rw 0 0\n")
+
+    assert file_system_of(folder, str(mounts)) == "nfs4"
+    assert file_system_of(tmp_path, str(mounts)) == "ext4"
+    assert file_system_of(folder, str(tmp_path / "none")) == ""

@@ -1,0 +1,126 @@
+"""Adaptive rate limits against services that refuse calls: the time they take, and the share of calls refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
+
+from .services import FixedWindow, Schedule, Service, SlidingWindow, TokenBucket, run
+
+STEADY = Schedule((0, 300))
+CHANGING = Schedule((0, 300), (3, 100), (6, 300))
+RETRY_AFTER = pytest.mark.parametrize("retry_after_s", [None, 1.0, 0.0], ids=["exact", "whole-seconds", "not-told"])
+
+
+def tasks(count: int) -> list[AdaptiveRateLimit]:
+    return [AdaptiveRateLimit().split(count)] * count
+
+
+@settings(deadline=None, max_examples=8, derandomize=True)
+@given(
+    st.integers(100, 320),
+    st.sampled_from([0.4, 0.6, 1.0, 2.0]),
+    st.integers(5, 40),
+    st.sampled_from([None, 1.0, 0.0]),
+    st.sampled_from([0.1, 0.2, 0.3]),
+    st.integers(0, 1000),
+)
+def test_a_limit_that_is_not_told_and_changes_is_found(
+    first: int, times: float, latency_ms: int, retry_after_s: float | None, burst_s: float, seed: int
+) -> None:
+    """The goal: within 1.3 times the ideal time, with at most 5 % of the calls refused."""
+    schedule = Schedule((0, first), (4, first * times))
+    rows = int(4 * first * (1 + times))
+    service = TokenBucket(schedule, retry_after_s)
+    service.burst_s = burst_s
+
+    took_s = run(service, rows, ["adaptive"], latency_ms=latency_ms, seed=seed)
+
+    assert took_s <= 1.3 * schedule.ideal_s(rows)
+    assert service.refused_share <= 0.05
+
+
+@RETRY_AFTER
+@pytest.mark.parametrize("schedule", [STEADY, CHANGING], ids=["steady", "changing"])
+def test_two_tasks_share_what_the_service_accepts(retry_after_s: float | None, schedule: Schedule) -> None:
+    service = TokenBucket(schedule, retry_after_s)
+
+    took_s = run(service, 1500, tasks(2))
+
+    assert took_s <= 1.3 * schedule.ideal_s(1500)
+    assert service.refused_share <= 0.05
+
+
+@RETRY_AFTER
+@pytest.mark.parametrize(("kind", "most_times"), [(FixedWindow, 1.3), (SlidingWindow, 1.5)])
+def test_services_that_refuse_all_calls_for_a_while_are_kept_busy(
+    kind: type[Service], most_times: float, retry_after_s: float | None
+) -> None:
+    """They accept nothing until their window is over, and their Retry-After may be too long or missing."""
+    service = kind(STEADY, retry_after_s)
+
+    took_s = run(service, 1500, ["adaptive"])
+
+    assert took_s <= most_times * STEADY.ideal_s(1500)
+    assert service.refused_share <= 0.05
+
+
+def test_the_rate_follows_a_limit_that_falls_and_rises() -> None:
+    schedule = Schedule((0, 200), (5, 50), (10, 200))
+    service = TokenBucket(schedule, 1.0)
+    run(service, 2500, ["adaptive"])
+
+    per_second = [sum(1 for at_ms in service.calls_ms if at_ms // 1000 == second) for second in range(14)]
+
+    assert 150 <= per_second[4] <= 220
+    assert 30 <= per_second[8] <= 60
+    assert per_second[13] >= 130
+
+
+@pytest.mark.parametrize("rate_limit", [None], ids=["no-limit"])
+def test_after_a_plain_pause_calls_do_not_all_start_together(rate_limit: Any) -> None:
+    """All calls resumed at the end of each pause: 1,500 rows took 23 s in place of 5, with 1,110 refusals."""
+    service = TokenBucket(STEADY, 1.0)
+
+    took_s = run(service, 1500, [rate_limit] * 2)
+
+    assert took_s <= 13
+    assert service.refused <= 300
+    ends_ms = [
+        at_ms
+        for before_ms, at_ms in zip(service.calls_ms, service.calls_ms[1:], strict=False)
+        if at_ms - before_ms > 500
+    ]
+    assert ends_ms, "no pause was kept"
+    for end_ms in ends_ms:
+        assert sum(1 for at_ms in service.calls_ms if end_ms <= at_ms < end_ms + 50) <= 40
+
+
+def test_a_long_pause_is_kept() -> None:
+    service = FixedWindow(Schedule((0, 0.5), (5, 1000)), retry_after_s=5.0)
+
+    run(service, 20, ["adaptive"])
+
+    assert [at_ms // 1000 for at_ms in service.calls_ms if 1000 <= at_ms < 5000] == []
+
+
+def test_a_service_that_refuses_nothing_is_not_held_back_for_long() -> None:
+    service = TokenBucket(Schedule((0, 1e6)))
+
+    took_s = run(service, 5000, ["adaptive"])
+
+    assert took_s <= 2.5
+    assert service.refused == 0
+
+
+def test_the_rate_stays_below_the_bound_that_the_user_gives() -> None:
+    service = TokenBucket(Schedule((0, 1e6)))
+
+    took_s = run(service, 500, [AdaptiveRateLimit(max_calls_per_s=100)])
+
+    assert 4.8 <= took_s <= 6

@@ -1,0 +1,46 @@
+"""Rate limits against a real HTTP service that answers 429, by the service's own count of calls and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.streaming import unordered_wait
+from pipeline.streaming.calls.rate_limit import RateLimit
+
+from ....limited_service import LimitedService, client, token_bucket
+
+LIMIT_PER_S = 150
+TIMEOUT_S = 60
+
+
+@pytest.mark.slow
+def test_an_adaptive_limit_finds_one_that_is_not_told_and_changes() -> None:
+    """The goal: within 1.3 times the ideal time of 6 s, with at most 5 % of the calls refused."""
+    limits = [(0.0, LIMIT_PER_S), (2.0, LIMIT_PER_S / 2), (4.0, LIMIT_PER_S)]
+    rows = 2 * LIMIT_PER_S + LIMIT_PER_S + 2 * LIMIT_PER_S
+    with LimitedService(token_bucket(limits)) as service:
+        found = list(unordered_wait(range(rows), client(service.port), timeout=TIMEOUT_S, rate_limit="adaptive"))
+
+    assert sorted(found) == [(row,) for row in range(rows)]
+    assert len(service.accepted_s) == rows
+    assert service.took_s() <= 1.3 * 6
+    assert service.refused_share <= 0.05
+
+
+def test_calls_resume_gently_after_a_plain_pause() -> None:
+    """100 calls started together at the end of the pause; now the rate grows from 20 per second."""
+    with LimitedService(lambda at_s: at_s > 0.5) as service:
+        found = list(unordered_wait(range(150), client(service.port), timeout=TIMEOUT_S))
+
+    assert len(found) == 150
+    resumed_s = min(service.accepted_s)
+    assert resumed_s >= 1
+    assert sum(1 for at_s in service.accepted_s if at_s < resumed_s + 0.1) <= 10
+
+
+def test_a_limit_of_the_job_is_the_process_s_outside_spark() -> None:
+    with LimitedService() as service:
+        list(unordered_wait(range(30), client(service.port), timeout=TIMEOUT_S, rate_limit=RateLimit(20, burst=1)))
+
+    assert service.most_in_a_second() <= 25
+    assert service.took_s() >= 1.4

@@ -1,0 +1,169 @@
+"""A user's script passes `mypy --strict`, against the wheel and against an editable install, without our settings.
+
+The scripts are the examples of the documents, as a user copies them, and those in examples/.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .documents import PAGES, examples_of
+from .installs import PACKAGES, ROOT, TIMEOUT_S, build_wheel, copy_tree, install_editable, pip
+
+SESSION = "from pyspark.sql import SparkSession\n\nspark: SparkSession\n"
+"""The session that examples for Spark are given."""
+
+
+FUNCTIONS = (
+    SESSION
+    + """
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import Row
+
+from pipeline.spark import ordered_wait, unordered_wait
+from pipeline.streaming import AsyncFunction
+from pipeline.streaming import ordered_wait as wait_for_each
+
+
+@dataclass
+class Price:
+    price: float
+
+
+class One(AsyncFunction[Row, Price]):
+    async def open(self) -> None: ...
+
+    async def async_invoke(self, value: Row) -> Price:
+        return Price(value.id)
+
+    def timeout(self, value: Row) -> Price:
+        return Price(0)
+
+
+class Many(AsyncFunction[Row, Price]):
+    def close(self) -> None: ...
+
+    async def async_invoke(self, value: Row) -> list[Price]:
+        return [Price(value.id)] * 2
+
+    def timeout(self, value: Row) -> list[Price]:
+        return []
+
+
+class Either(AsyncFunction[int, str]):
+    async def async_invoke(self, value: int) -> str | list[str]:
+        return str(value) if value else []
+
+
+class Batches(AsyncFunction[Row, Price]):
+    async def async_invoke_batch(self, values: list[Row]) -> list[list[Price] | Exception]:
+        return [[Price(value.id)] for value in values]
+
+
+def blocking(row: Row) -> float | None:
+    return None
+
+
+df = spark.range(1)
+ordered_wait(df, One(), timeout=10, extra="ignore")
+unordered_wait(df, Many(), Price, timeout=10, keep_input=True)
+unordered_wait(df, Batches(), "price double", timeout=10, max_batch_size=10, linger_ms=5)
+ordered_wait(df, blocking, timeout=10, pool_size=4, on_error="capture")
+answers: Iterator[str] = wait_for_each([1, 2], Either(), timeout=1)
+
+class Mistaken(AsyncFunction[Row, Price]):
+    async def async_invoke(self, value: Row) -> str:  # type: ignore[override]
+        return ""
+
+
+ordered_wait(df, One(), timeout="10")  # type: ignore[arg-type]
+ordered_wait(df, One(), timeout=10, capacities=5)  # type: ignore[call-arg]
+ordered_wait(df, One(), timeout=10, extra="drop")  # type: ignore[arg-type]
+"""
+)
+"""What may be written, and what a type checker refuses: `--strict` reports an ignored error that there is not."""
+
+
+def scripts_in(folder: Path) -> list[Path]:
+    """Write each page's examples as scripts: one for the plain ones, one for those on Spark, one for each other."""
+    folder.mkdir()
+    for page in PAGES:
+        name = f"page_{page.stem.replace('-', '_')}"
+        texts = {name: "\n\n".join(examples_of(page, "python"))}
+        if on_spark := examples_of(page, "python spark"):
+            texts[f"{name}_spark"] = "\n\n".join([SESSION, *on_spark])
+        if page.name == "README.md":  # which shows fragments, too: of pages that have them whole
+            whole = [text for text in examples_of(page, "python notest") if text.startswith(("from ", "import "))]
+            texts |= {f"{name}_{number}": text for number, text in enumerate(whole)}
+        for script, text in texts.items():
+            if text:
+                (folder / f"{script}.py").write_text(text, encoding="utf-8")
+    for example in (ROOT / "examples").glob("*.py"):
+        shutil.copy(example, folder / f"example_{example.name}")
+    (folder / "functions.py").write_text(FUNCTIONS, encoding="utf-8")
+    return sorted(folder.glob("*.py"))
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """The Python of an environment with all of this one's packages but ours."""
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=TIMEOUT_S)
+    (site_packages,) = home.glob("lib/python*/site-packages")
+    # Paths in a .pth are not searched for further .pth, such as that of our own editable install.
+    (site_packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    return home / "bin/python"
+
+
+def mypy(python: Path, scripts: list[Path]) -> str:
+    """What `mypy --strict` of this environment says about scripts that run with `python`."""
+    options = ["--strict", "--config-file=", f"--python-executable={python}", f"--cache-dir={python.parent}"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *(script.name for script in scripts)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        cwd=scripts[0].parent,
+    )
+    return checked.stdout + checked.stderr
+
+
+def install_wheel(tree: Path, python: Path) -> None:
+    wheel = build_wheel(tree, tree.parent / "built")
+    (site_packages,) = python.parent.parent.glob("lib/python*/site-packages")
+    pip("install", "--no-deps", "--target", site_packages, wheel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("install", [install_wheel, install_editable])
+def test_every_example_passes_mypy_strict(install: Callable[[Path, Path], None], python: Path, tmp_path: Path) -> None:
+    copy_tree(tmp_path / "tree")
+    install(tmp_path / "tree", python)
+    scripts = scripts_in(tmp_path / "scripts")
+    assert {"page_README", "page_README_spark", "page_async_io_spark"} <= {script.stem for script in scripts}
+
+    assert mypy(python, scripts) == f"Success: no issues found in {len(scripts)} source files\n"
+
+
+def test_a_configuration_tells_its_defaults_to_a_type_checker() -> None:
+    """Without pydantic's plugin, mypy knows a default only by the name `default`, and not as the first argument."""
+    calls = [
+        (path, node.lineno)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field" and node.args
+    ]
+
+    assert calls == []
