@@ -157,6 +157,8 @@ def write_output(function: Any, rows: int, sender: socket.socket) -> None:
         function=function,
         options=AsyncOptions(timeout_ms=60_000, capacity=20, output_mode="unordered"),
         result_schema=schema,
+        extra="refuse",
+        none_is_row=False,
         keep_input=False,
         columns=OutputColumns(schema, schema),
         time_zone="UTC",
@@ -180,6 +182,7 @@ def write_output(function: Any, rows: int, sender: socket.socket) -> None:
 def test_a_narrow_row_reaches_the_reader_soon_after_its_call_has_ended() -> None:
     function = Timed()
     sender, reader = socket.socketpair()
+    reader.settimeout(TIMEOUT_S)
     writing = threading.Thread(target=write_output, args=(function, 200, sender))
     writing.start()
     came_s: dict[int, float] = {}
