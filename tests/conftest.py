@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # How fast examples come depends on what else the machine does. How many there are does not.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Continuous integration tries the same examples each time, so that a change is judged by what it changes.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize="TESTS_DERANDOMIZED" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("suite")
 
 SPARK_FILES = (

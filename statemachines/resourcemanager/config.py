@@ -242,7 +242,7 @@ class SchedulerConfig(ConfigModel):
         default=None, ge=1, description="maximum virtual cores of a container; more are refused; null: no maximum"
     )
     maximum_allocation_wait_ms: int = Field(
-        10_000,
+        default=10_000,
         ge=0,
         description="after the start, ms in which a container may be as large as configured, because nodes have still "
         "to register; from then on it may be no larger than the largest node",

@@ -143,7 +143,8 @@ class QueueCluster(Cluster):
             asks[app.leaf, app.user] += 1
             limit = self.limit_on(app, request)
             if limit is not None:
-                assert limit in why
+                # A reservation made before the limit was reached waits for its node as well.
+                assert limit in why or (self.on_heartbeat and "is reserved for it" in why)
                 continue
             fitting = [node for node in nodes.values() if self.fits(attempt, request, node)]
             full = full_queue(app.leaf, self.partition_of(app, request), amounts_of(request.resource))

@@ -97,12 +97,19 @@ class AnyCourseOfReports(AnyCourseOfEvents):
         scheduler = self.cluster.capacity_scheduler
         for id, attempt in scheduler._books.attempts.items():
             free: dict[str, int] = {}
-            for node in scheduler.nodes():
-                if node.partition in attempt.asked_partitions() and not node.is_draining:
-                    add(free, amounts_of(node.capacity))
-                    for resource, _ in node.containers.values():
-                        add(free, amounts_of(resource), -1)
-            assert all(0 < amount <= free[type_] for type_, amount in amounts_of(scheduler.headroom(id)))
+            for partition in attempt.asked_partitions():
+                # A partition whose nodes have shrunk below what they run takes nothing from the others.
+                add(free, [(type_, room) for type_, room in self.free_room(partition).items() if room > 0])
+            assert all(0 < amount <= free.get(type_, 0) for type_, amount in amounts_of(scheduler.headroom(id)))
+
+    def free_room(self, partition: str) -> dict[str, int]:
+        free: dict[str, int] = {}
+        for node in self.cluster.capacity_scheduler.nodes():
+            if node.partition == partition and not node.is_draining:
+                add(free, amounts_of(node.capacity))
+                for resource, _ in node.containers.values():
+                    add(free, amounts_of(resource), -1)
+        return free
 
     @invariant()
     def reasons_are_true(self) -> None:
