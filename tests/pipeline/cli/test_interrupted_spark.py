@@ -14,7 +14,7 @@ import pytest
 
 from ...commands import COMMAND, SAMPLE, TIMEOUT_S, living_in_session, run_command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.minutes]
 
 END_S = 10.0
 LINE = "dispatcher: interrupted"

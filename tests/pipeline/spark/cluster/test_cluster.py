@@ -19,7 +19,7 @@ from ....commands import COMMAND, run_command
 from . import cluster_jobs, connect_server
 from .standalone import driver_environment, executor_python, standalone_cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.minutes, pytest.mark.timeout(900)]
 
 DRIVER_TIMEOUT_S = 600.0
 JOBS = """

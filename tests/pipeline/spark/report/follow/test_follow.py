@@ -195,6 +195,7 @@ def same_rows(found: DataFrame, expected: DataFrame) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 def test_tables_equal_the_batch_reports_whenever_the_follower_is_killed(
     spark: SparkSession, doomed: tuple[Growing, Path, Victim], whole: Path, tmp_path: Path
 ) -> None:
