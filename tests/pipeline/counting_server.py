@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import urllib.error
 import urllib.request
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -109,5 +110,9 @@ class CountingServer:
 
 def ask(url: str, key: int) -> int:
     """One call of the service at `url`; blocks."""
-    with urllib.request.urlopen(f"{url}/{key}", timeout=TIMEOUT_S) as answer:
-        return int(answer.read())
+    try:
+        with urllib.request.urlopen(f"{url}/{key}", timeout=TIMEOUT_S) as answer:
+            return int(answer.read())
+    except urllib.error.HTTPError as error:
+        error.close()  # it is the answer, with its socket
+        raise
