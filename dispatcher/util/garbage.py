@@ -18,16 +18,16 @@ from collections.abc import Callable
 from typing import Final
 
 YOUNG: Final = 10_000
-"""New objects between two collections of the youngest generation..."""
+"""A collection of the youngest generation starts after this many new objects."""
 MIDDLE: Final = 2
-"""... of which so many come between two of the middle one, and ..."""
+"""A collection of the middle generation starts after this many of the youngest."""
 OLD: Final = 2
-"""... so many of these between two of the oldest one: it covers 100,000 objects or so. With fewer, collections take
-more time in all: each walks over the large mappings that are new, however few other objects are."""
+"""A collection of the oldest generation starts after this many of the middle one, and covers about 100,000 objects.
+Lower thresholds take more time in all, because each collection walks the large new mappings again."""
 GROWTH: Final = 4
-"""A process of so many times the memory blocks of the last time has all its objects looked at again..."""
+"""All objects are collected again once the process has this many times the memory blocks of the last time."""
 LEAST: Final = 2_000_000
-"""... which counts as so many blocks at least: below, growing is what a process does at its start."""
+"""A smaller process counts as one of this many blocks, because every process grows at its start."""
 
 
 def tune_garbage_collection() -> None:

@@ -46,7 +46,7 @@ from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
-from pipeline.streaming.calls.room import MOST_PER_CALL
+from pipeline.streaming.calls.room import PER_CALL
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
@@ -212,7 +212,7 @@ def _result_schema(df: DataFrame, function: AnyFunction[Any, Any], schema: Resul
 def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Pace:
     calls = options.first_records(host.is_batch)
     # What is taken in may grow in an ordered wait, where finished rows wait for slow ones.
-    capacity = calls * MOST_PER_CALL if options.may_grow else calls
+    capacity = calls * PER_CALL if options.may_grow else calls
     return Pace(min(calls, options.records_for_calls(host.is_batch)), capacity, output)
 
 

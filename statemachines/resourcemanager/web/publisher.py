@@ -59,10 +59,10 @@ _SUMMARY_NS: Final = 3_000_000
 """Queues are reported without a pause if that took no longer last time."""
 _NO_CONTAINERS: Final = LiveSums()
 SHARES_AT_ONCE: Final = 256
-"""When capacities have changed, so many applications are reported again with each publication: all of them would hold
-it up, and with it what else has changed..."""
+"""After a change of capacities, each publication reports this many applications again. All at once would delay it and
+every other change in it."""
 SHARES_EVERY: Final = 20
-"""... and when they keep changing, for 1/20 of the time at most."""
+"""While capacities keep changing, these reports take at most 1/20 of the time."""
 _TELL_EVERY_NS: Final = 10_000_000_000
 
 

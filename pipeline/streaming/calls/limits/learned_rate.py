@@ -25,13 +25,13 @@ _BURST_S: Final = 0.02
 """A timer that is so late costs no calls."""
 _LEAST_CALLS_PER_S: Final = 0.1
 _GROWTH_S: Final = 0.33
-"""In this time an exponential growth multiplies the rate by e, ..."""
+"""Exponential growth multiplies the rate by e in this time, or more slowly by the two bounds below."""
 _LATER_GROWTH_S: Final = 0.6
-"""... in this time once a limit has been found, ..."""
+"""The same once a limit has been found."""
 _GROWTH_CALLS: Final = 3
-"""... after at least so many accepted calls, ..."""
+"""It takes at least this many accepted calls."""
 _GROWTH_CALL_TIMES: Final = 6
-"""... and in so many call times: more calls than are under way have been answered."""
+"""It takes at least this many call times, so that more calls than are under way have been answered."""
 _LEAST_CUT: Final = 0.85
 _NEXT_CUT: Final = 0.7
 _NEXT_CUT_CALLS: Final = 10
