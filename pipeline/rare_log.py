@@ -8,11 +8,16 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dispatcher.util.foreign import tell
+
 _EVERY_S: Final = 60.0
 
 
 class RareLog:
-    """Logs a warning at once, and those that follow within a minute as a number in the next line. Any thread."""
+    """Logs a warning at once, and those that follow within a minute as a number in the next line. Any thread.
+
+    A logging handler that raises does not raise here.
+    """
 
     def __init__(self, log: logging.Logger, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._log = log  # never changes
@@ -29,4 +34,5 @@ class RareLog:
                 return
             self._next_s = now_s + _EVERY_S
             left_out, self._left_out = self._left_out, 0
-        self._log.warning("%s%s", message, f" ({left_out} more since the last line)" if left_out else "")
+        more = f" ({left_out} more since the last line)" if left_out else ""
+        tell(self._log, logging.WARNING, "%s%s", message, more)

@@ -27,38 +27,24 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pipeline.spark import histogram_shares
-from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
+from pipeline.streaming.calls.call_counts import COUNTERS, HISTOGRAMS, CallMetrics, register_call_metrics
 from pipeline.streaming.calls.histogram import Histogram
 
 METRICS_COLUMN: Final = "__async_wait_metrics"
 METRICS_TYPE: Final = T.ArrayType(T.LongType())
 """The type of the column: the numbers of METRICS_FIELDS. One without news is null, or missing at the end."""
 
-_COUNTERS: Final = (
-    "calls",
-    "ended",
-    "completed",
-    "failed",
-    "timed_out",
-    "retried",
-    "dropped",
-    "captured",
-    "shared",
-    "remembered",
-    "unknown",
-    "lost_attempts",
-)
-_HISTOGRAMS: Final = ("queue_wait", "limit_wait", "call_time")
+_COUNTERS: Final = ("ended", *COUNTERS)
 _SUMS: Final = (
     "tasks",  # that have ended
     "tasks_started",
     *_COUNTERS,
-    *(f"{name}_{number}" for name in _HISTOGRAMS for number in ("count", "sum_ns")),
+    *(f"{name}_{number}" for name in HISTOGRAMS for number in ("count", "sum_ns")),
 )
-_LEAST: Final = tuple(f"{name}_min_ns" for name in _HISTOGRAMS)
-_MOST: Final = tuple(f"{name}_max_ns" for name in _HISTOGRAMS)
+_LEAST: Final = tuple(f"{name}_min_ns" for name in HISTOGRAMS)
+_MOST: Final = tuple(f"{name}_max_ns" for name in HISTOGRAMS)
 # A bucket of one of the histograms, and how many durations are in it.
-_BUCKETS: Final = (*(f"{name}_bucket" for name in _HISTOGRAMS), "in_bucket")
+_BUCKETS: Final = (*(f"{name}_bucket" for name in HISTOGRAMS), "in_bucket")
 METRICS_FIELDS: Final = (*_SUMS, *_LEAST, *_MOST, *_BUCKETS)
 """What the numbers of METRICS_TYPE are."""
 _PLACES: Final = {name: place for place, name in enumerate(METRICS_FIELDS)}
@@ -71,11 +57,11 @@ class TaskReport:
         self._metrics = metrics  # never changes
         self._is_first = True  # one thread
         self._reported: list[int] = [0] * len(_SUMS)  # one thread; totals at the last report
-        self._buckets = {name: Histogram().counts for name in _HISTOGRAMS}  # one thread; likewise
+        self._buckets = {name: Histogram().counts for name in HISTOGRAMS}  # one thread; likewise
 
     def take(self, is_last: bool = False) -> list[list[int | None]]:
         """Values of METRICS_TYPE: a row for each bucket with new durations, then one with the other counts."""
-        counts = {name: getattr(self._metrics, name).copy() for name in _HISTOGRAMS}
+        counts = {name: getattr(self._metrics, name).copy() for name in HISTOGRAMS}
         rows = [row for name, histogram in counts.items() for row in self._new_in(name, histogram)]
         counters = [getattr(self._metrics, name) for name in _COUNTERS]
         of_times = [number for each in counts.values() for number in (each.count, each.total_ns)]
@@ -111,7 +97,7 @@ def observe_calls(df: DataFrame, observation: Any) -> DataFrame:
     totals += [total(name, functions.min) for name in _LEAST]
     totals += [total(name, functions.max) for name in _MOST]
     number = f"get({METRICS_COLUMN}, {_PLACES['in_bucket']})"
-    for name in _HISTOGRAMS:
+    for name in HISTOGRAMS:
         bucket = f"get({METRICS_COLUMN}, {_PLACES[f'{name}_bucket']})"
         totals.append(functions.expr(histogram_shares.result_of(bucket, number)).alias(f"{name}_shares"))
     return df.observe(observation, *totals).where(column.isNull()).drop(METRICS_COLUMN)
@@ -152,7 +138,7 @@ def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
     for counter in _COUNTERS:
         setattr(metrics, counter, values[counter])
     metrics.lost_attempts += values["tasks_started"] - values["tasks"]
-    for each in _HISTOGRAMS:
+    for each in HISTOGRAMS:
         if count := values[f"{each}_count"]:
             histogram: Histogram = getattr(metrics, each)
             histogram.total_ns = values[f"{each}_sum_ns"]

@@ -39,7 +39,7 @@ class OwnerLock:
     def close(self) -> None:
         if self._descriptor >= 0:
             if os.getpid() == self._pid:
-                self._file.unlink(missing_ok=True)
+                _remove(self._file)
             self.forsake()
 
     def forsake(self) -> None:
@@ -73,22 +73,27 @@ def _locked(file: Path) -> int:
 
 
 def _is_dead(file: Path) -> bool:
-    """Whether no process has the lock; then its file is removed."""
+    """Whether no process has the lock; then its file is removed, if this user may."""
     try:
-        descriptor = os.open(file, os.O_RDWR)
+        descriptor = os.open(file, os.O_RDONLY)
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # another user's
+        return False  # another user's, which this one cannot read
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     else:
-        file.unlink(missing_ok=True)
+        _remove(file)
         return True
     finally:
         os.close(descriptor)
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):  # a file without a lock says no more than none
+        file.unlink(missing_ok=True)
 
 
 _locks: weakref.WeakSet[OwnerLock] = weakref.WeakSet()  # of this process; any thread adds, a fork reads

@@ -21,6 +21,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
+from dispatcher.util.foreign import tell
 from pipeline.rare_log import RareLog
 from pipeline.streaming.cache.encoding import load_results
 from pipeline.streaming.cache.results import ResultCache
@@ -172,27 +173,32 @@ class ResultSession:
         self._inbox.put(lambda step: setattr(step, "is_last", True))
         thread.join(_CLOSE_TIMEOUT_S)
         if thread.is_alive():
-            log.warning("%s does not answer; results of the last calls may not be stored", self._cache.where)
+            message = "%s does not answer; results of the last calls may not be stored"
+            tell(log, logging.WARNING, message, self._cache.where)
 
     def _run(self) -> None:
         """The session's thread."""
         store = self._store
         assert store is not None
         step = _Step()
-        while not step.is_last:
-            step = self._next_step()
-            try:
-                if self._failure is None:
-                    self._retried(partial(self._work, store, step))
-            except ResultCacheError as error:
-                self._fail(error)
-            except Exception as error:  # a mistake of this project: the calls must end even so
-                log.exception("%s: a step has failed", self._cache.where)
-                self._fail(ResultCacheError(f"{self._cache.where}: {error!r}"))
+        try:
+            while not step.is_last:
+                step = self._next_step()
+                try:
+                    if self._failure is None:
+                        self._retried(partial(self._work, store, step))
+                except ResultCacheError as error:
+                    self._fail(error)
+                except Exception as error:  # a mistake of this project: the calls must end even so
+                    tell(log, logging.ERROR, "%s: a step has failed", self._cache.where, error=error)
+                    self._fail(ResultCacheError(f"{self._cache.where}: {error!r}"))
+                self._close_step(step)
+        finally:
+            self._is_over = True
+            step.is_last = True
             self._close_step(step)
-        self._is_over = True
-        self._refuse_waiting()
-        store.close()
+            self._refuse_waiting()
+            store.close()
 
     def _close_step(self, step: _Step) -> None:
         """Answer what the step could not answer, if no other step will."""

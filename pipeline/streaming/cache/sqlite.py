@@ -125,7 +125,8 @@ class SqliteStore:
                 path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
             )
         try:
-            self._prepare()
+            with self._translated_errors():
+                self._prepare()
             self._lock = OwnerLock(path)
         except OSError as error:
             self._connection.close()
@@ -206,9 +207,9 @@ class SqliteStore:
             return self._connection.execute(statement, (DONE, stored_before_s)).rowcount
 
     def close(self) -> None:
-        self._lock.close()
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
+        self._lock.close()
 
     def _for_each(self, statement: str, parameters: Sequence[tuple[Any, ...]]) -> None:
         with self._translated_errors():
@@ -242,17 +243,15 @@ class SqliteStore:
         self._check()
 
     def _is_new(self) -> bool:
-        with self._translated_errors():
-            count = self._when_free(lambda: self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone())
-            return bool(count[0] == 0 and self._application_id() == 0)
+        count = self._when_free(lambda: self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone())
+        return bool(count[0] == 0 and self._application_id() == 0)
 
     def _check(self) -> None:
-        with self._translated_errors():
-            if self._application_id() != _APPLICATION_ID:
-                raise ResultCacheError(
-                    f"{self._where}: the file is an SQLite database of another program. Give a path of its own."
-                )
-            found = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if self._application_id() != _APPLICATION_ID:
+            raise ResultCacheError(
+                f"{self._where}: the file is an SQLite database of another program. Give a path of its own."
+            )
+        found = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if found != FORMAT:
             raise ResultCacheError(
                 f"{self._where}: the file has the format {found}, and this version reads the format {FORMAT}. Give "

@@ -7,6 +7,7 @@ calls counted between the two reads.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,7 +16,7 @@ from prometheus_client.registry import REGISTRY
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 from pipeline.streaming.calls.histogram import Histogram
 
-_COUNTERS = {
+COUNTERS: Final = {
     "calls": "Calls begun; each attempt counts, also a repetition that the function makes itself.",
     "completed": "Records whose call returned results.",
     "timed_out": "Records whose timeout expired before their call returned.",
@@ -28,13 +29,13 @@ _COUNTERS = {
     "unknown": "Records whose call was cut off in an earlier job or attempt, as their cache says.",
     "lost_attempts": "Spark's task attempts whose counts are missing: they failed, were killed or ended early.",
 }
-
-
-_HISTOGRAMS = {
+"""The fields of CallMetrics that count, and what they count."""
+HISTOGRAMS: Final = {
     "queue_wait": ("async_queue_wait", "Time a record waits before its first call starts."),
     "limit_wait": ("async_limit_wait", "Time a call waits for our own limits; each attempt counts."),
     "call_time": ("async_call", "Duration of a call; each attempt counts."),
 }
+"""The fields that are histograms, with their names in Prometheus."""
 _QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
@@ -47,7 +48,7 @@ class CallMetrics:
     calls and as retried, one for each query, however many keys it has. Pickling copies the current numbers.
     """
 
-    __slots__ = (*_COUNTERS, *_HISTOGRAMS, "__weakref__", "ended")
+    __slots__ = (*COUNTERS, *HISTOGRAMS, "__weakref__", "ended")
 
     def __init__(self) -> None:
         self.calls = 0  # mailbox thread: attempts begun
@@ -83,9 +84,9 @@ class CallMetrics:
 
     def snapshot(self) -> dict[str, float | int]:
         """All counters by name; of each histogram the count, and in seconds sum, minimum, maximum and quantiles."""
-        numbers: dict[str, float | int] = {name: getattr(self, name) for name in _COUNTERS}
+        numbers: dict[str, float | int] = {name: getattr(self, name) for name in COUNTERS}
         numbers["in_flight"] = self.in_flight
-        for name in _HISTOGRAMS:
+        for name in HISTOGRAMS:
             histogram = getattr(self, name).copy()
             numbers[f"{name}_count"] = histogram.count
             numbers[f"{name}_sum_s"] = histogram.sum_s
@@ -95,9 +96,9 @@ class CallMetrics:
 
     def merge(self, other: CallMetrics) -> None:
         """Add the counts of `other`. Only the owner of this object may call it."""
-        for name in (*_COUNTERS, "ended"):
+        for name in (*COUNTERS, "ended"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in _HISTOGRAMS:
+        for name in HISTOGRAMS:
             getattr(self, name).merge(getattr(other, name))
 
 
@@ -106,7 +107,7 @@ class _CallMetricsCollector(NamedCollector[CallMetrics]):
 
     def collect(self) -> Iterator[Metric]:
         operators = self.present()
-        for field, text in _COUNTERS.items():
+        for field, text in COUNTERS.items():
             counter = CounterMetricFamily(f"async_{field}", text, labels=["operator"])
             for operator, metrics in operators.items():
                 counter.add_metric([operator], getattr(metrics, field))
@@ -115,7 +116,7 @@ class _CallMetricsCollector(NamedCollector[CallMetrics]):
         for operator, metrics in operators.items():
             in_flight.add_metric([operator], metrics.in_flight)
         yield in_flight
-        for field, (name, text) in _HISTOGRAMS.items():
+        for field, (name, text) in HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"{name}_seconds", text, labels=["operator"])
             percentiles = GaugeMetricFamily(
                 f"{name}_percentile_seconds",

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -28,15 +26,6 @@ TIMEOUT_S = 60.0
 
 if not hasattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF"):
     pytest.skip("a column needs PySpark 4.1", allow_module_level=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _travels_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture

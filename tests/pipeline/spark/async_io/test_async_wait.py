@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,15 +23,6 @@ from pipeline.streaming.errors import CapturedError
 TIMEOUT_S = 180.0
 
 Assert = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _classes_travel_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 @contextmanager

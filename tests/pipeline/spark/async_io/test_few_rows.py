@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
@@ -34,21 +33,11 @@ from . import counting_service
 from .counting_service import AskService, CountingService
 
 TIMEOUT_S = 60.0
+SHIPPED = (counting_service,)
 CONCURRENCY = 100
 """The default."""
 
 Wait = Callable[..., DataFrame]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _classes_travel_by_value() -> Iterator[None]:
-    """Workers cannot import these modules."""
-    modules = [sys.modules[__name__], counting_service]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        cloudpickle.unregister_pickle_by_value(module)
 
 
 def asked(spark: SparkSession, service: CountingService, wait: Wait = unordered_wait) -> DataFrame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql.functions import lit
 from pyspark.util import PythonEvalType
@@ -24,15 +22,6 @@ from ...counting_server import CountingServer
 
 TIMEOUT_S = 60.0
 THREADS = 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _classes_travel_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import enum
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import pytest
 from pydantic import BaseModel, ConfigDict, computed_field
-from pyspark import cloudpickle
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
 
@@ -25,15 +22,6 @@ from pipeline.spark.errors import ResultSchemaError, ResultTypeError
 from pipeline.streaming import AsyncFunction, RetryStrategy
 
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _classes_travel_by_value() -> Iterator[None]:
-    """Workers cannot import this module."""
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 class State(enum.Enum):

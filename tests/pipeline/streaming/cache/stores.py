@@ -229,3 +229,20 @@ def check_more_keys_than_one_query_takes(cache: ResultCache) -> None:
             store.finish([(key.digest, dump_results([at])) for at, key in enumerate(made)], 1.0)
 
         assert len(store.read([key.digest for key in made])) == 1200
+
+
+OF_ONE_CACHE: tuple[Callable[[Any], None], ...] = (
+    check_results_are_found_by_another_process,
+    check_a_busy_key_is_waited_for,
+    check_a_busy_key_is_taken_over_from_a_failed_call,
+    check_calls_of_one_session_wait_for_each_other,
+    check_each_key_is_claimed_once,
+    check_a_claim_of_what_has_changed_is_not_won,
+    check_more_keys_than_one_query_takes,
+)
+OF_SEVERAL_CACHES: tuple[Callable[[Callable[..., Any]], None], ...] = (
+    check_results_expire,
+    check_expired_results_are_removed,
+    check_a_call_is_unknown_once_its_process_has_ended,
+    check_a_call_that_was_given_up_is_unknown,
+)

@@ -38,31 +38,12 @@ def make(postgres: PostgresServer) -> Make:
     return lambda **options: PostgresResults(**{"dsn": postgres.conninfo, "table": table, **options})
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        stores.check_results_are_found_by_another_process,
-        stores.check_a_busy_key_is_waited_for,
-        stores.check_a_busy_key_is_taken_over_from_a_failed_call,
-        stores.check_calls_of_one_session_wait_for_each_other,
-        stores.check_each_key_is_claimed_once,
-        stores.check_a_claim_of_what_has_changed_is_not_won,
-        stores.check_more_keys_than_one_query_takes,
-    ],
-)
+@pytest.mark.parametrize("check", stores.OF_ONE_CACHE)
 def test_it_is_a_store(make: Make, check: Callable[[PostgresResults], None]) -> None:
     check(make())
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        stores.check_results_expire,
-        stores.check_expired_results_are_removed,
-        stores.check_a_call_is_unknown_once_its_process_has_ended,
-        stores.check_a_call_that_was_given_up_is_unknown,
-    ],
-)
+@pytest.mark.parametrize("check", stores.OF_SEVERAL_CACHES)
 def test_it_is_a_store_of_several_caches(make: Make, check: Callable[[Make], None]) -> None:
     check(make)
 

@@ -31,31 +31,12 @@ def make(tmp_path: Path) -> Make:
     return lambda **options: SqliteResults(tmp_path / "results.db", **options)
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        stores.check_results_are_found_by_another_process,
-        stores.check_a_busy_key_is_waited_for,
-        stores.check_a_busy_key_is_taken_over_from_a_failed_call,
-        stores.check_calls_of_one_session_wait_for_each_other,
-        stores.check_each_key_is_claimed_once,
-        stores.check_a_claim_of_what_has_changed_is_not_won,
-        stores.check_more_keys_than_one_query_takes,
-    ],
-)
+@pytest.mark.parametrize("check", stores.OF_ONE_CACHE)
 def test_it_is_a_store(make: Make, check: Callable[[SqliteResults], None]) -> None:
     check(make())
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        stores.check_results_expire,
-        stores.check_expired_results_are_removed,
-        stores.check_a_call_is_unknown_once_its_process_has_ended,
-        stores.check_a_call_that_was_given_up_is_unknown,
-    ],
-)
+@pytest.mark.parametrize("check", stores.OF_SEVERAL_CACHES)
 def test_it_is_a_store_of_several_caches(make: Make, check: Callable[[Make], None]) -> None:
     check(make)
 
@@ -102,6 +83,19 @@ def test_a_forked_child_does_not_keep_an_owner_alive(make: Make) -> None:
 
         assert_in_a_forked_child(check)
         assert make().unknown() == []
+
+
+def test_an_owner_whose_file_cannot_be_removed_has_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "not yours")
+
+    with ExitStack() as stack:
+        ending = opened(stack, make())
+        ending("a", wants_call=True)
+        monkeypatch.setattr(Path, "unlink", refuse)
+        ending.session.close()
+
+        assert [each.key for each in make().unknown()] == ['"a"']
 
 
 def test_it_pickles_with_an_absolute_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -255,6 +249,29 @@ def test_a_session_that_gives_up_answers_everything(make: Make) -> None:
         assert isinstance(claimed.error, ResultCacheAwayError)
         assert asked.error is claimed.error
         assert failures == [claimed.error]
+
+
+def test_a_session_whose_listener_and_logging_raise_answers_everything(
+    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_foreign(*_: object) -> None:
+        raise RuntimeError("foreign")
+
+    with ExitStack() as stack:
+        asker = opened(stack, make(busy_timeout_s=0.01, retry_for_s=60.0))
+        asker.session.on_failure(is_foreign)
+        monkeypatch.setattr(caplog.handler, "emit", is_foreign)
+        with closing(sqlite3.connect(make().path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            _, claimed = asker.send("a", wants_call=True)
+            assert not claimed.wait(0.1)
+            other.execute("DROP TABLE results")
+            other.execute("COMMIT")
+        assert claimed.wait(stores.TIMEOUT_S)
+
+        assert "no such table" in str(asker("b").error)
+        with pytest.raises(ResultCacheError, match="no such table"):
+            asker.session.flush()
 
 
 def test_a_session_that_is_closed_answers_everything(make: Make) -> None:
