@@ -2,9 +2,9 @@
 
 A reader that stops early, such as a `limit`, has paid for all calls made until then. So there is a bound for the rows
 that have been taken in and whose results the reader has not taken: at first as many as are called for at a time, then
-the operator's capacity, then as many as the reader has taken so far. It is expected to take more, and what lies ready
-on the way keeps the calls going. In the end the operator's queue and the results that wait to be sent, two batches, are
-the bound.
+the operator's capacity, then as many as the reader has taken so far, or a multiple of them. It is expected to take
+more, and what lies ready on the way keeps the calls going. In the end the operator's queue and the results that wait to
+be sent, two batches, are the bound.
 
 Results are sent in batches, one at a time: the next is sent when the reader has read the last, which it does when it
 has taken all before. The first batch is one row, and none is larger than all before it together, so that the reader's
@@ -47,8 +47,9 @@ class ResultReader(Protocol):
 class Pace:
     """Decides when rows are taken in and results are sent. One thread.
 
-    `calls`: rows that are called for at a time. `capacity`: rows that the operator takes in. `max_wait_s`: results wait
-    so long for a full batch. `clock`: in seconds.
+    `calls`: rows that are called for at a time. `capacity`: rows that the operator takes in. `per_taken`: rows that may
+    be taken in for each that the reader has taken, if these are more. `max_wait_s`: results wait so long for a full
+    batch. `clock`: in seconds.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class Pace:
         capacity: int,
         reader: ResultReader,
         *,
+        per_taken: int = 1,
         max_wait_s: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._calls = calls
         self._capacity = capacity
         self._reader = reader
+        self._per_taken = per_taken
         self._max_wait_s = max_wait_s
         self._clock = clock
         self._most = 1  # rows of a full batch
@@ -88,7 +91,7 @@ class Pace:
         """
         self._look()
         finished = self._taken + max(0, passed - held - emitted)  # rows without a result have nothing to be taken
-        most = self._calls if finished < self._calls else max(self._capacity, finished)
+        most = self._calls if finished < self._calls else max(self._capacity, self._per_taken * finished)
         room = most - (begun - passed) - held - (emitted - self._taken)
         self._is_blocked = room < max(1, most // _FEWEST_PART)
         return 0 if self._is_blocked else room

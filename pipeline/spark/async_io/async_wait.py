@@ -60,6 +60,8 @@ DedupeBy: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
 _RESULTS_AT_ONCE: Final = 256
 """Results handed from the task's thread to the main thread at once; about three times as many are buffered."""
 _REPORT_EVERY_S: Final = 1.0
+_ROWS_PER_TAKEN: Final = 4
+"""Rows that an ordered wait takes in, while its oldest call is slow, for each that the reader has taken."""
 
 
 class DataFrameOptions(WaitOptions, total=False):
@@ -211,9 +213,11 @@ def _result_schema(df: DataFrame, function: AnyFunction[Any, Any], schema: Resul
 
 def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Pace:
     calls = options.first_records(host.is_batch)
-    # What is taken in may grow in an ordered wait, where finished rows wait for slow ones.
-    capacity = calls * PER_CALL if options.may_grow else calls
-    return Pace(min(calls, options.records_for_calls(host.is_batch)), capacity, output)
+    at_a_time = min(calls, options.records_for_calls(host.is_batch))
+    if not options.may_grow:
+        return Pace(at_a_time, calls, output)
+    # Finished rows of an ordered wait lie behind slow ones, and more of them the longer its queue grows.
+    return Pace(at_a_time, calls * PER_CALL, output, per_taken=_ROWS_PER_TAKEN)
 
 
 def _check(df: DataFrame, task: AsyncWaitTask) -> None:

@@ -54,6 +54,18 @@ def test_at_first_there_is_room_for_the_capacity() -> None:
     assert pace.room(begun=60, passed=20, held=20, emitted=0) == 40
 
 
+@pytest.mark.parametrize(("per_taken", "room"), [(1, 1000), (4, 1200)])
+def test_room_grows_with_what_the_reader_has_taken(per_taken: int, room: int) -> None:
+    """Of 400 results that were sent in two batches, the reader has taken the first: 300."""
+    pace = Pace(100, 1000, Reader(), per_taken=per_taken, clock=Clock())
+    send(pace, 300)
+    pace.rows_due(0, 0.0, MOST)
+    send(pace, 100)
+    pace.rows_due(0, 0.0, MOST)
+
+    assert pace.room(begun=400, passed=400, held=0, emitted=400) == room - 100
+
+
 def test_results_that_were_not_taken_leave_no_room() -> None:
     pace, _, _ = pace_of(100)
 
