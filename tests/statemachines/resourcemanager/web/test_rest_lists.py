@@ -125,6 +125,16 @@ def test_a_limit_ends_the_search(served: Served) -> None:
     assert "content-length" in answer.headers
 
 
+def test_a_search_by_state_does_not_walk_all_applications(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request walked all of them: with 10,000, in several pieces, each of which waits for the handlers."""
+    monkeypatch.setattr(lists, "PIECE_NS", 0)
+
+    answer = served.ask("/apps?states=RUNNING&limit=100")
+
+    assert answer.json() == {"apps": {"app": []}}
+    assert "content-length" in answer.headers
+
+
 def test_an_application_is_made_into_text_once_per_report(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.ask("/apps")
     made: list[str] = []
