@@ -20,7 +20,7 @@ from statemachines.resourcemanager.web.rest.reading import ZIP_LEVEL, wants_zip
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-PIECE_NS: Final = 2_000_000
+PIECE_NS: Final = 3_000_000
 """How long one piece may take to make."""
 PIECE_BYTES: Final = 1 << 19
 """Beside a busy handler, each piece costs several waits of 5 ms for the interpreter, so there should be few."""
