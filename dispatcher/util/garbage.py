@@ -67,7 +67,7 @@ class Freezer:
         self._blocks = blocks
         # The thread that collects: there is one collection at a time. When all objects were looked at last:
         self._blocks_then = max(LEAST, blocks())
-        self._covers_all = False  # the thread that collects; the next collection of the oldest generation covers all
+        self._covers_all = False  # the thread that collects, any reads it; the next one of the oldest generation does
         self._count = 0  # freezes; the thread that collects, any thread reads it
         self._thread: threading.Thread | None = None  # the thread of the main program
 
@@ -102,4 +102,4 @@ class Freezer:
             if self not in gc.callbacks:
                 return
             if self._count == before and gc.isenabled():
-                gc.collect(1)
+                gc.collect(2 if self._covers_all else 1)

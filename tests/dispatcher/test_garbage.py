@@ -124,10 +124,16 @@ class Pauses:
 
 
 @pytest.fixture
-def freezer() -> Iterator[tuple[Freezer, Pauses]]:
+def blocks() -> list[int]:
+    """The memory blocks in use: one number."""
+    return [LEAST]
+
+
+@pytest.fixture
+def freezer(blocks: list[int]) -> Iterator[tuple[Freezer, Pauses]]:
     """With a thread that collects, which waits; nothing else collects."""
     gc.set_threshold(10**9)
-    freezer = Freezer()
+    freezer = Freezer(lambda: blocks[0])
     gc.callbacks.append(freezer)
     pauses = Pauses(freezer)
     yield freezer, pauses
@@ -173,6 +179,25 @@ def test_a_regular_collection_frees_new_cycles_and_freezes_the_rest(freezer: tup
 
     assert watched() is None
     assert gc.get_freeze_count() >= before + len(kept)
+
+
+def test_once_the_process_has_grown_a_regular_collection_covers_all(
+    freezer: tuple[Freezer, Pauses], blocks: list[int]
+) -> None:
+    _, pauses = freezer
+    dropped = cycle()
+    watched = weakref.ref(dropped)
+    pauses.end()  # it is frozen
+    del dropped
+    pauses.end()
+    assert watched() is not None
+
+    blocks[0] = GROWTH * LEAST + 1
+    pauses.end()
+    pauses.end()
+
+    assert watched() is None
+    assert gc.get_freeze_count() > 0
 
 
 def test_after_another_collection_no_regular_one_follows(freezer: tuple[Freezer, Pauses]) -> None:
