@@ -64,7 +64,7 @@ def run(
         write_run_config(folder, settings, f"A run in real time, with the configuration file {config}.")
     manager = ResourceManager(settings, node_managers=SimulatedCluster, journal=journal)
     manager.bring(workload)
-    tune_garbage_collection()
+    tune_garbage_collection(regularly=True)
     with StopSignals(ends_process=True) as signals, Supervision(manager) as supervision:
         dispatchers = [part for part in parts_of(manager) if isinstance(part, AsyncDispatcher)]
         for each in dispatchers:

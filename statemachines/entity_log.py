@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
@@ -152,8 +153,10 @@ os.register_at_fork(after_in_child=_after_fork)
 def _columns(rows: list[Row]) -> TransitionColumns | None:
     if not rows:
         return None
-    entities, machines, from_states, event_types, to_states, at = zip(*rows, strict=True)
-    return TransitionColumns(entities, machines, from_states, event_types, to_states, array("q", at))
+    # Each by itself: `zip(*rows)` makes an iterator for each row, and so starts the collector among them all.
+    entities, machines, from_states, event_types, to_states, at = (map(itemgetter(n), rows) for n in range(6))
+    texts = tuple(entities), tuple(machines), tuple(from_states), tuple(event_types), tuple(to_states)
+    return TransitionColumns(*texts, array("q", at))
 
 
 class _Changes:

@@ -61,6 +61,7 @@ class SimulatedCluster(NodeManagers):
         )
         self._phases = REGULAR_PHASES if self.is_regular else PHASES
         self.agenda = Agenda(context.now_ms)
+        self._due = self._report  # one bound method for all nodes: each heartbeat would make its own
         self.specs: dict[str, ApplicationSpec] = {}  # by id of the live application
         self.start_ms = 0  # when the workload's time began
         self._nodes: dict[str, SimulatedNode] = {}
@@ -146,8 +147,9 @@ class SimulatedCluster(NodeManagers):
             if node.report_ms <= time_ms:
                 return
             node.report.stopped = True
-        node.report, node.report_ms = ScheduledCall(node), time_ms
-        self.agenda.at(time_ms, self._report, node.report)
+        node.report, node.report_ms = node.spare or ScheduledCall(node), time_ms
+        node.spare = None
+        self.agenda.at(time_ms, self._due, node.report)
 
     def next_heartbeat_ms(self, phase: int) -> int:
         """When a daemon with this phase can next report."""
@@ -165,7 +167,7 @@ class SimulatedCluster(NodeManagers):
 
     def _report(self, call: ScheduledCall) -> None:
         node: SimulatedNode = call.about
-        node.report = None
+        node.report, node.spare = None, call
         now_ms = self._context.now_ms()
         while (ended := node.ends.pop_due(now_ms)) is not None:
             self._end(ended[2], EXIT_SUCCESS)
@@ -183,6 +185,7 @@ class SimulatedCluster(NodeManagers):
         """Follow the orders of a response, and schedule the next heartbeat."""
         if answer.action is NodeAction.SHUTDOWN:
             del self._nodes[node.id]
+            node.spare = None  # which refers to the node
             for task in list(node.running.values()):
                 self._end(task, EXIT_KILLED_BY_RESOURCEMANAGER)
             return

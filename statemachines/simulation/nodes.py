@@ -32,7 +32,7 @@ class SimulatedNode:
     It ends due tasks only when it reports: before that, the difference cannot be observed.
     """
 
-    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spec")
+    __slots__ = ("ends", "finished", "id", "launched", "phase", "report", "report_ms", "running", "spare", "spec")
 
     def __init__(self, node_id: str, spec: NodeSpec, interval_ms: int, phases: int) -> None:
         self.id = node_id
@@ -43,5 +43,6 @@ class SimulatedNode:
         self.finished: list[ContainerStatus] = []
         self.report: ScheduledCall | None = None  # the next heartbeat in the agenda
         self.report_ms = 0  # when that is
+        self.spare: ScheduledCall | None = None  # the last heartbeat, which the next one may use again
         # A few phases: not all nodes report at once, and the reports of one phase are handled in one batch.
         self.phase = zlib.crc32(node_id.encode()) % phases * interval_ms // phases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from collections.abc import Iterator
@@ -254,6 +255,26 @@ def test_without_a_reader_only_the_living_are_kept() -> None:
 
     assert list(log._changes["Thing"].last) == ["alive"]
     assert log._changes["Thing"].made == {"alive"}
+
+
+def test_rows_are_moved_without_an_object_for_each() -> None:
+    """Each row had an iterator of its own for a moment: so many objects started collections, of all rows as well."""
+    log, collections = EntityLog({}, TransitionRing(200_000)), 0
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        nonlocal collections
+        collections += phase == "stop"
+
+    for number in range(10_000):
+        log.rows.append(moved(f"thing_{number:05d}", number))
+    gc.collect()
+    gc.callbacks.append(count)
+    try:
+        log.publish()
+    finally:
+        gc.callbacks.remove(count)
+
+    assert collections <= 1
 
 
 def test_no_row_is_lost_between_the_handler_thread_and_readers() -> None:

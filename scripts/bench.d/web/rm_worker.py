@@ -109,7 +109,7 @@ class Daemon:
         self._release = threading.Event()  # ends what blocks the handler
         self._probing: _Probe | None = None
         self._pauses = _Pauses()
-        tune_garbage_collection()
+        tune_garbage_collection(regularly=True)
         self._daemon.init()
         self._daemon.start()
         wait_until(lambda: self._ended() >= known and self._active() >= nodes, 600)

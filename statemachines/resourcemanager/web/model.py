@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -50,6 +50,8 @@ LONGEST_PAUSE_S: Final = 5.0
 SPARE_SHARE: Final = 0.5
 """Of the time that all handler threads together leave idle, for publications."""
 _RETRY_S: Final = 1.0
+CHOICES_KEPT: Final = 8
+"""Sets of states whose applications are remembered for one publication, so that no client makes them many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class ReadModel:
         self.number = 0
         """Of the last publication with news; 0: there was none yet, and the model is empty."""
         self._counted: tuple[dict[str, ApplicationReport], Counter[str]] = {}, Counter()  # the last ones counted
+        # By states, of the applications in front of it, which are those of the last publication that was asked for some
+        self._chosen: tuple[dict[str, ApplicationReport], dict[frozenset[str], Collection[ApplicationReport]]] = {}, {}
         self._manager = manager
         self._publisher = ModelPublisher(manager)
         self._refresh_s = refresh_ms / 1000
@@ -138,6 +142,22 @@ class ReadModel:
         if self._counted[0] is not self.apps:
             self._counted = self.apps, Counter(app.state for app in self.apps.values())
         return self._counted[1]
+
+    def apps_in(self, states: frozenset[str] | None) -> Collection[ApplicationReport]:
+        """The applications in any of these states, in the order of `apps`; None: all of them. It is never changed.
+
+        They are looked for once for each publication, however many requests ask for them.
+        """
+        apps = self.apps
+        if states is None:
+            return apps.values()
+        if self._chosen[0] is not apps or len(self._chosen[1]) >= CHOICES_KEPT:
+            self._chosen = apps, {}
+        chosen = self._chosen[1]
+        found = chosen.get(states)
+        if found is None:
+            found = chosen[states] = [report for report in apps.values() if report.state in states]
+        return found
 
     @property
     def maximum_allocation(self) -> MaximumAllocation:

@@ -6,10 +6,15 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from dispatcher.mailbox import ManualClock
 from statemachines.resourcemanager import Resource, ResourceManager
 from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.events.services import RMAppManagerEventType
+from statemachines.simulation import cluster
+from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import NodeSpec, Workload
 
@@ -95,6 +100,32 @@ def test_a_workload_without_repetition_runs_once() -> None:
         assert not ends.reached.wait(1.5), "the look for ended applications comes each second"
 
     assert len(ends.apps) == 1
+
+
+def test_the_heartbeats_of_a_node_use_one_entry_of_the_agenda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each made one of its own: beside 10,000 nodes, collections of garbage looked at them above all."""
+    manager, workload = manager_with([])
+    made: list[ScheduledCall] = []
+    heard, reached = 0, threading.Event()
+
+    def make(about: Any) -> ScheduledCall:
+        made.append(ScheduledCall(about))
+        return made[-1]
+
+    def hear(event: Any) -> None:
+        nonlocal heard
+        heard += event.type is RMNodeEventType.STATUS_UPDATE
+        if heard == 10:
+            reached.set()
+
+    monkeypatch.setattr(cluster, "ScheduledCall", make)
+    manager.dispatcher.register(RMNodeEventType, hear)
+    manager.bring(workload)
+
+    with manager:
+        assert reached.wait(TIMEOUT_S)
+
+    assert len(made) == 1
 
 
 def test_virtual_time_knows_neither_speed_nor_repetition() -> None:

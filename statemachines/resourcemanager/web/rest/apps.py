@@ -118,15 +118,15 @@ def _found(
     wanted: filters.ApplicationFilter,
     may_view: Callable[[ApplicationReport], bool],
 ) -> Iterator[bytes | None]:
-    """The text of each application that passes, None for each that does not; all of one publication."""
+    """The text of each application that passes, None for others in the wanted states; all of one publication."""
     model, view = rm.model, _view(rm, request)
     attempts, timestamp = model.attempts, model.cluster_timestamp
     left = wanted.limit
-    for id, report in model.apps.items():
+    for report in model.apps_in(wanted.states):
         if not wanted.passes(report):
             yield None
             continue
-        yield texts.text(report, attempts.get(id, ()), timestamp, view, may_view(report))
+        yield texts.text(report, attempts.get(report.application_id, ()), timestamp, view, may_view(report))
         left -= 1
         if left == 0:
             return

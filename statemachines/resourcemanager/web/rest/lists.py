@@ -20,10 +20,13 @@ from statemachines.resourcemanager.web.rest.reading import ZIP_LEVEL, wants_zip
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-PIECE_NS: Final = 2_000_000
+PIECE_NS: Final = 3_000_000
 """How long one piece may take to make."""
 PIECE_BYTES: Final = 1 << 19
 """Beside a busy handler, each piece costs several waits of 5 ms for the interpreter, so there should be few."""
+FIRST: Final = 2
+"""The first piece may take this many times as long: a hundred applications that have all changed are one answer then,
+and a stream costs more of the interpreter than a millisecond or two."""
 _LOOK_EVERY: Final = 16
 """Items between two looks at the clock."""
 _REST: Final = 3
@@ -56,7 +59,7 @@ def _pieces(items: Iterable[bytes | None]) -> Iterator[bytes]:
     """The items with commas between them, in texts of at most about PIECE_BYTES; at least one text."""
     parts: list[bytes] = []
     size, is_first = 0, True
-    until_ns = time.perf_counter_ns() + PIECE_NS
+    until_ns = time.perf_counter_ns() + FIRST * PIECE_NS
     for number, item in enumerate(items, 1):
         if item is not None:
             parts.append(item)

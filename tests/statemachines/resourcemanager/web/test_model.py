@@ -21,7 +21,7 @@ from statemachines.resourcemanager import (
 from statemachines.resourcemanager.web import marks
 from statemachines.resourcemanager.web import publisher as module
 from statemachines.resourcemanager.web.hangs import longest_hang
-from statemachines.resourcemanager.web.model import LONGEST_PAUSE_S, ReadModel, SpareTime, pause_s
+from statemachines.resourcemanager.web.model import CHOICES_KEPT, LONGEST_PAUSE_S, ReadModel, SpareTime, pause_s
 from statemachines.resourcemanager.web.published import Publication
 from statemachines.resourcemanager.web.publisher import ModelPublisher
 
@@ -192,6 +192,49 @@ def test_publications_take_spare_time_and_little_of_a_busy_handler_thread() -> N
     assert pause_s(20_000_000, 1.0) == pytest.approx(0.04)
     assert pause_s(20_000_000, 0.0) == pytest.approx(0.02 / 0.03)
     assert pause_s(10**12, 0.0) == LONGEST_PAUSE_S
+
+
+# -- applications by state ---------------------------------------------------------------------------------------------
+
+
+def test_applications_in_some_states_are_those_of_the_last_publication_in_the_order_of_their_start() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as model:
+            ids = [await asyncio.to_thread(yarn.submit) for _ in range(4)]
+            await asyncio.to_thread(yarn.kill, ids[1])
+            await model.published(TIMEOUT_S)
+            waiting = model.apps_in(frozenset({"ACCEPTED"}))
+            await asyncio.to_thread(yarn.kill, ids[2])
+            await model.published(TIMEOUT_S)
+
+            found = [
+                [each.application_id for each in model.apps_in(states)]
+                for states in (frozenset({"ACCEPTED"}), frozenset({"KILLED"}), frozenset({"ACCEPTED", "KILLED"}), None)
+            ]
+
+            assert found == [[ids[0], ids[3]], [ids[1], ids[2]], ids, ids]
+            assert [each.application_id for each in waiting] == [ids[0], ids[2], ids[3]], "what was read is not changed"
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn))
+
+
+def test_applications_in_some_states_are_looked_for_once_for_each_publication() -> None:
+    async def look(yarn: Yarn) -> None:
+        async with following(yarn.manager) as model:
+            await asyncio.to_thread(yarn.submit)
+            await model.published(TIMEOUT_S)
+            running = frozenset({"RUNNING"})
+
+            first = model.apps_in(running)
+
+            assert model.apps_in(frozenset({"RUNNING"})) is first
+            for number in range(CHOICES_KEPT):
+                model.apps_in(frozenset({f"STATE{number}"}))
+            assert model.apps_in(running) is not first, "as many sets of states as clients ask for were kept"
+
+    with Yarn("node1") as yarn:
+        asyncio.run(look(yarn))
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------

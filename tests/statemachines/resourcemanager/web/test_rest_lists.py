@@ -125,6 +125,16 @@ def test_a_limit_ends_the_search(served: Served) -> None:
     assert "content-length" in answer.headers
 
 
+def test_a_search_by_state_does_not_walk_all_applications(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request walked all of them: with 10,000, in several pieces, each of which waits for the handlers."""
+    monkeypatch.setattr(lists, "PIECE_NS", 0)
+
+    answer = served.ask("/apps?states=RUNNING&limit=100")
+
+    assert answer.json() == {"apps": {"app": []}}
+    assert "content-length" in answer.headers
+
+
 def test_an_application_is_made_into_text_once_per_report(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.ask("/apps")
     made: list[str] = []
@@ -199,6 +209,29 @@ def test_a_long_search_that_finds_nothing_is_an_empty_list(monkeypatch: pytest.M
     assert b"".join(pieces_of([None] * 1_000)) == b'{"apps":{"app":[]}}'
 
 
+def test_the_first_piece_has_more_time_than_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of a hundred applications was a stream whenever they had all changed."""
+    now_ns = 0
+
+    class Clock:
+        @staticmethod
+        def perf_counter_ns() -> int:
+            return now_ns
+
+    def items() -> Iterator[bytes]:
+        nonlocal now_ns
+        while True:
+            now_ns += lists.PIECE_NS // 64
+            yield b"1"
+
+    monkeypatch.setattr(lists, "time", Clock)
+    pieces = lists._pieces(items())
+
+    counts = [next(pieces).count(b"1") for _ in range(3)]
+
+    assert counts == [64 * lists.FIRST, 64, 64]
+
+
 def test_every_piece_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another task runs at least once for each piece after the first two."""
     monkeypatch.setattr(lists, "PIECE_BYTES", 1 << 16)
@@ -242,4 +275,4 @@ def test_no_piece_of_ten_thousand_applications_takes_long(served: Served) -> Non
 
     asyncio.run(run())
 
-    assert sorted(took)[int(0.99 * len(took))] <= 5_000_000
+    assert sorted(took)[int(0.99 * (len(took) - 1))] <= 5_000_000  # one may have a collection of garbage in it
