@@ -88,7 +88,7 @@ class ReadModel:
         self.metrics = ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NOTHING, _NOTHING, _NOTHING, _NOTHING, {})
         self.number = 0
         """Of the last publication with news; 0: there was none yet, and the model is empty."""
-        self._counted: Counter[str] | None = None  # since the last publication
+        self._counted: tuple[dict[str, ApplicationReport], Counter[str]] = {}, Counter()  # the last ones counted
         self._manager = manager
         self._publisher = ModelPublisher(manager)
         self._refresh_s = refresh_ms / 1000
@@ -135,9 +135,9 @@ class ReadModel:
 
     def app_counts(self) -> Counter[str]:
         """Applications by state; counted once for each publication."""
-        if self._counted is None:
-            self._counted = Counter(app.state for app in self.apps.values())
-        return self._counted
+        if self._counted[0] is not self.apps:
+            self._counted = self.apps, Counter(app.state for app in self.apps.values())
+        return self._counted[1]
 
     @property
     def maximum_allocation(self) -> MaximumAllocation:
@@ -285,7 +285,9 @@ class ReadModel:
         apps.update((each.application_id, each) for each in new)
         if new and last is not None and _order(new[0]) < _order(last):  # the clock was set back
             apps = {each.application_id: each for each in sorted(apps.values(), key=_order)}
-        self.apps, self._counted = apps, None
+        self.apps = apps
+        if apps is not before:
+            self._counted = {}, Counter()  # or it would hold all reports of then until it is asked for again
 
 
 class Dispatching(Protocol):
