@@ -196,6 +196,7 @@ WEB_TARGETS = (
     Target("    requests to other places", "web-page.outside", None, 0, at_most=True, unit=""),
     Target("five live tabs under load: growth of a tab", "web-live.tab", None, 20, at_most=True, unit=" MiB"),
     Target("    of the resource manager", "web-live.rm", None, 10, at_most=True, unit=" MiB"),
+    Target("    of the same without tabs", "web-live.alone", None, None, at_most=True, unit=" MiB"),
     Target("    the web thread's share of a core", "web-live.share", None, 0.15, at_most=True, unit="%"),
     Target("RSS after a day in miniature", "web-endurance.growth", None, 5, at_most=True, unit=" MiB"),
     Target("    threads left", "web-endurance.threads", None, 0, at_most=True, unit=""),

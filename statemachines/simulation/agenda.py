@@ -27,11 +27,13 @@ class Agenda(TimedHeap[Callable[[Any], None]]):
     An entry is never removed: it is skipped if its actor has been stopped.
     """
 
-    __slots__ = ("_now_ms",)
+    __slots__ = ("_now_ms", "must_wait")
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__()
         self._now_ms = now_ms
+        self.must_wait: Callable[[], bool] | None = None
+        """Asked before each call; while it says so, due calls wait. None: they never do."""
 
     at = TimedHeap.push
     """`at(time_ms, action, actor)` schedules `action(actor)`; a past time means now."""
@@ -39,9 +41,11 @@ class Agenda(TimedHeap[Callable[[Any], None]]):
     next_deadline_ms = TimedHeap.next_time
 
     def expire_due(self) -> None:
-        """Make all due calls, including those that they schedule for now."""
-        entries, now_ms = self._entries, self._now_ms()
+        """Make all due calls that need not wait, including those that they schedule for now."""
+        entries, now_ms, must_wait = self._entries, self._now_ms(), self.must_wait
         while entries and entries[0][0] <= now_ms:  # as pop_due, without a call for each
+            if must_wait is not None and must_wait():
+                return
             _, _, action, actor = heapq.heappop(entries)
             if not actor.stopped:
                 action(actor)

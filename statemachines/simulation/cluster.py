@@ -3,7 +3,9 @@
 They call the resource manager as real ones do (register, heartbeat, allocate, finish). In virtual time they send a
 heartbeat only when something has changed: one for all changes of a moment, or, with `heartbeat_interval_ms`, for all
 changes since the last one. So a replay costs nothing while nothing happens. In real time they also report regularly,
-with all running containers, as real daemons do.
+with all running containers, as real daemons do. Like these, they wait for a resource manager that is slow: while its
+queue is long, they do not call. Their calls are made in mails, which precede events, so they would queue ever more
+events and leave no time for one.
 
 Threading: handler thread only (invariant 1).
 """
@@ -42,6 +44,8 @@ from statemachines.simulation.nodes import PHASES, REGULAR_PHASES, SimulatedNode
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 
 EXIT_FAILURE = 1
+MOST_QUEUED = 2000
+"""Events that the central dispatcher has queued when the daemons begin to wait: it handles them in some 50 ms."""
 _MAY_LEAVE = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
 _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FINISHED"})
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
@@ -67,6 +71,9 @@ class SimulatedCluster(NodeManagers):
         self._nodes: dict[str, SimulatedNode] = {}
         self._running: dict[str, SimulatedTask] = {}  # by container
         self._masters: dict[str, SimulatedMaster] = {}  # by attempt
+        self._queue_size = manager.dispatcher.queue_size
+        if self.is_regular:
+            self.agenda.must_wait = self._must_wait
         # Registered after the entities: real daemons learn of these events by the response to a heartbeat.
         register = manager.dispatcher.register
         register(RMAppAttemptEventType, self.on_attempt_event)
@@ -86,6 +93,9 @@ class SimulatedCluster(NodeManagers):
     @property
     def deadlines(self) -> Agenda:
         return self.agenda
+
+    def _must_wait(self) -> bool:
+        return self._queue_size() >= MOST_QUEUED
 
     # -- node managers ----------------------------------------------------------------------------------------------
 

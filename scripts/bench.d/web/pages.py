@@ -22,6 +22,8 @@ TABS = (APPS, "/cluster", "/cluster/scheduler", "/cluster/nodes", "/cluster/disp
 LIVE_S = 600.0
 SETTLED = 0.1
 """The part of that time after which memory is measured for the first time."""
+WARM_UP_S = 150.0
+"""Before that, without tabs: within 100 s, applications that came under load have replaced all that were known."""
 MIB = 2**20
 PAINTED = "performance.getEntriesByName('first-contentful-paint').length"
 TIMES = """JSON.stringify({
@@ -83,31 +85,44 @@ def _read(url: str) -> bytes:
 
 
 def live(settings: Settings) -> Figures:
-    """Five tabs follow the pages under load L: memory on both sides, and what the web thread takes of a core."""
+    """Five tabs follow the pages under load L: memory on both sides, and what the web thread takes of a core.
+
+    Before that, the same load without tabs: what the process then grows by is not theirs.
+    """
     turn_s = seconds(settings, LIVE_S)
     with ExitStack() as stack:
-        browser = stack.enter_context(Browser(cores()[1]))
         manager = stack.enter_context(loaded(settings))
+        time.sleep(seconds(settings, WARM_UP_S))
+        states = [manager.ask("memory")]
+        time.sleep(turn_s * (1 - SETTLED))
+        states.append(manager.ask("memory"))
+        browser = stack.enter_context(Browser(cores()[1]))
         base = f"http://127.0.0.1:{manager.started['port']}"
         tabs = [browser.open(f"{base}{path}") for path in TABS]
         _follow(browser, tabs, turn_s * SETTLED)
         heaps, drawn = [browser.heap_bytes(tab) for tab in tabs], browser.renderers_bytes()
-        before = manager.ask("memory")["bytes"]
+        states.append(manager.ask("memory"))
         manager.ask("mark")
         _follow(browser, tabs, turn_s * (1 - SETTLED))
         share = manager.ask("measured")["web_share"]
-        after = manager.ask("memory")["bytes"]
+        states.append(manager.ask("memory"))
         heaps = [browser.heap_bytes(tab) - heap for tab, heap in zip(tabs, heaps, strict=True)]
         drawn = browser.renderers_bytes() - drawn
+    sizes = [each["bytes"] / MIB for each in states]
+    alone, grown = sizes[1] - sizes[0], sizes[3] - sizes[2]
+    ended = [(states[end]["ended"] - states[end - 1]["ended"]) / (turn_s * (1 - SETTLED)) for end in (1, 3)]
     print(f"\n{len(TABS)} tabs for {turn_s:,.0f} s: {', '.join(TABS)}")
     print(f"Growth of the JavaScript heaps in MiB: {', '.join(f'{heap / MIB:+.1f}' for heap in heaps)}")
+    print(f"Growth of the processes: {drawn / MIB:+.1f} MiB of the browser's, {grown:+.1f} MiB of ours")
     print(
-        f"Growth of the processes: {drawn / MIB:+.1f} MiB of the browser's, {(after - before) / MIB:+.1f} MiB of ours"
+        f"Ours without tabs, as long before: {alone:+.1f} MiB; it had {', '.join(f'{size:.1f}' for size in sizes)} MiB"
     )
+    print(f"Applications that ended: {ended[0]:.1f}/s without tabs, {ended[1]:.1f}/s with them")
     print(f"The web thread took {share:.1%} of a core.")
     return {
         "web-live.tab": max(heaps) / MIB,
-        "web-live.rm": (after - before) / MIB,
+        "web-live.rm": grown,
+        "web-live.alone": alone,
         "web-live.share": share,
     }
 

@@ -165,8 +165,10 @@ class Daemon:
         return {}
 
     def memory(self) -> Answer:
+        """Sizes, and how many applications have ended: fewer than come if it does not keep up with the load."""
         return {
             "bytes": resident_bytes(),
+            "ended": self._ended(),
             "threads": threading.active_count(),
             "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir()),
         }

@@ -306,6 +306,8 @@ class ReadModel:
         if new and last is not None and _order(new[0]) < _order(last):  # the clock was set back
             apps = {each.application_id: each for each in sorted(apps.values(), key=_order)}
         self.apps = apps
+        if apps is not before:
+            self._counted = {}, Counter()  # or it would hold all reports of then until it is asked for again
 
 
 class Dispatching(Protocol):

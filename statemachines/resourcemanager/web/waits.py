@@ -24,7 +24,9 @@ MOST: Final = 100
 
 FRESH_S: Final = 1.0
 KEPT: Final = 5000
-"""Applications whose last report is kept, for `known`."""
+"""Applications whose last report is kept, for `known`, ..."""
+KEPT_S: Final = 10.0
+"""... until the handler thread tells of others so much later: then it does not hang, and no reader has asked again."""
 
 _Asked = asyncio.Future[WaitingReport | None]
 
@@ -67,9 +69,17 @@ class Waits:
                 self.kept.pop(each, None)
                 if each in found:
                     self.kept[each] = now_s, found[each]
-            for each in list(self.kept)[: max(0, len(self.kept) - KEPT)]:
-                del self.kept[each]
+            if stale:
+                self._forget(now_s - KEPT_S)
         return {each: self.kept[each][1] for each in wanted if each in self.kept}
+
+    def _forget(self, before_s: float) -> None:
+        """Forget reports of before that time, and those that are too many."""
+        surplus = len(self.kept) - KEPT
+        for number, (app_id, (at_s, _)) in enumerate(list(self.kept.items())):
+            if number >= surplus and at_s >= before_s:
+                return
+            del self.kept[app_id]
 
     async def _work(self) -> None:
         """Ask until no reader waits for an answer."""

@@ -15,7 +15,7 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
 from statemachines.resourcemanager.web.pages import formats, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
-from statemachines.resourcemanager.web.waits import Waits
+from statemachines.resourcemanager.web.waits import KEPT_S, Waits
 
 
 def bars(svg: str) -> list[tuple[str, float, float]]:
@@ -116,3 +116,23 @@ def test_why_applications_wait_is_kept_for_a_second_and_longer_when_nothing_is_t
     assert seen == [{"a": "answer 1"}] * 3
     assert questions[0] == ("a", "gone")
     assert "a" not in questions[1]
+
+
+def test_why_applications_waited_is_forgotten_once_no_reader_has_asked_for_a_while() -> None:
+    """It was kept of the last 5,000 applications, long after these had gone."""
+
+    def ask(ids: Collection[str]) -> Future[list[WaitingReport]]:
+        answer: Future[list[WaitingReport]] = Future()
+        answer.set_result([waiting(each, "an answer") for each in ids])
+        return answer
+
+    async def course() -> set[str]:
+        waits = Waits(ask)
+        await waits.known(["old", "older"])
+        await waits.known(["new"])
+        for each in ("old", "older"):
+            waits.kept[each] = waits.kept[each][0] - KEPT_S - 1, waits.kept[each][1]
+        await waits.known(["another"])
+        return set(waits.kept)
+
+    assert asyncio.run(course()) == {"new", "another"}
