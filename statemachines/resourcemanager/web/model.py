@@ -307,7 +307,8 @@ class ReadModel:
             apps = {each.application_id: each for each in sorted(apps.values(), key=_order)}
         self.apps = apps
         if apps is not before:
-            self._counted = {}, Counter()  # or it would hold all reports of then until it is asked for again
+            # Or they would hold all reports of then until they are asked for again.
+            self._counted, self._chosen = ({}, Counter()), ({}, {})
 
 
 class Dispatching(Protocol):
