@@ -258,19 +258,11 @@ def column_table(name: str) -> str:
 # -- tables of the report ----------------------------------------------------------------------------------------------
 
 
-def report_tables() -> set[str]:
-    """The tables that the report's modules write: `report.write("name", ...)`, found without importing Spark."""
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "pipeline/spark/report").rglob("*.py"))
-    return set(re.findall(r'\breport\.write\(\s*"([a-z_]+)"', source)) | {"comparison"}
+def report_table() -> str:
+    from pipeline.report.tables.registry import COMPARISON, TABLES
 
-
-# -- what documents list -----------------------------------------------------------------------------------------------
-
-
-def first_cells(text: str, heading: str) -> list[str]:
-    """The code in the first column of the table below a heading."""
-    section = re.split(r"^#+ ", text.partition(f"# {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    return re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    rows = [(f"`{table.name}`", table.row, table.says) for table in (*TABLES, COMPARISON)]
+    return _table(("table", "one row per", "what it says"), rows)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -285,6 +277,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": command_reference,
     "events-columns": lambda: column_table("events"),
     "transitions-columns": lambda: column_table("transitions"),
+    "report-tables": report_table,
 }
 
 

@@ -87,6 +87,8 @@ LAYERS: Layers = (
         "logs of YARN": ("pipeline.yarnlog",),
         "sweeps": ("pipeline.sweep",),
     },
+    {"the report's tables and page": ("pipeline.report",)},
+    {"a sweep's page, made of the parts of the report's": ("pipeline.sweep.page",)},
     {
         "Spark's sessions, errors and metrics": tuple(
             f"pipeline.spark.{name}"
@@ -103,8 +105,7 @@ LAYERS: Layers = (
         )
     },
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},
-    {"the report": ("pipeline.spark.report",), "sweeps on Spark": ("pipeline.spark.sweep",)},
-    {"a sweep's page, made of the parts of the report's": ("pipeline.sweep.page",)},
+    {"the report on Spark": ("pipeline.spark.report",), "sweeps on Spark": ("pipeline.spark.sweep",)},
     {"Spark": ("pipeline.spark",)},
     {"the commands of the pipeline": ("pipeline.cli", "pipeline")},
 )
@@ -441,24 +442,12 @@ def test_documents_name_no_metric_that_does_not_exist() -> None:
     assert unknown == set(), f"these metrics do not exist: {sorted(unknown)}"
 
 
-def test_the_report_s_page_lists_the_tables_that_the_report_writes() -> None:
-    listed = documents.first_cells(document("report.md"), "Tables")
-
-    assert sorted(listed) == sorted(documents.report_tables()), "each table of the report has a row in docs/report.md"
-
-
 def test_the_map_of_the_rooms_has_every_folder() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     on_map = set(re.findall(r"([a-z_.]+)/", text.partition("## The rooms")[2].partition("###")[0]))
     folders = {module.name.rpartition(".")[2] for module in modules(source) if module.is_package}
 
     assert folders <= on_map, f"CONTRIBUTING.md: add these folders to the map of the rooms: {sorted(folders - on_map)}"
-
-
-def test_a_table_s_first_cells_are_read_below_its_heading() -> None:
-    text = "## A\n\n| `no` | |\n\n## B\n\n| x | |\n| --- | --- |\n| `yes` | `other` |\n\n### C\n\n| `no` | |\n"
-
-    assert documents.first_cells(text, "B") == ["yes"]
 
 
 def test_a_generated_part_that_was_changed_by_hand_is_seen() -> None:

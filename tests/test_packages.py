@@ -18,7 +18,7 @@ PACKAGES = [
     for package in TOP_PACKAGES
     for init in sorted((ROOT / package).rglob("__init__.py"))
 ]
-EXTRAS = ("pyspark", "pyarrow", "pandas", "plotly", "starlette", "uvicorn", "h11", "typer", "rich", "jinja2", "textual")
+EXTRAS = ("pyspark", "pyarrow", "pandas", "starlette", "uvicorn", "h11", "typer", "rich", "jinja2", "textual")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_python_worker_that_reads_a_journal_imports_no_reports_and_no_resource
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
-    assert not {"plotly", "jinja2", "pipeline.spark.report.report", "statemachines", "pipeline.streaming"} & set(
+    assert not {"jinja2", "pipeline.spark.report.report", "statemachines", "pipeline.streaming"} & set(
         loaded.stdout.split()
     )
 

@@ -3,10 +3,14 @@
 from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, WALL_CLOCK_COLUMNS, Column, Table
 from dispatcher.journal.reader import read_rows, tail
 from dispatcher.journal.recovery import Accepted, Recovered, recover
-from dispatcher.journal.run_config import read_run_config, write_run_config
 from dispatcher.journal.snapshot import check_journal
 from dispatcher.journal.verification import Verification, verify
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.util.lazy import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.journal.run_config import read_run_config, write_run_config
 
 __all__ = [
     "EVENTS",
@@ -27,3 +31,8 @@ __all__ = [
     "verify",
     "write_run_config",
 ]
+
+# Imported when they are used: the configuration's models take longer to import than all the rest.
+__getattr__ = lazy_names(
+    __name__, dict.fromkeys(("read_run_config", "write_run_config"), "dispatcher.journal.run_config")
+)

@@ -15,6 +15,7 @@ from dispatcher.journal import check_journal, read_run_config
 from dispatcher.journal.format.segments import segments
 from dispatcher.signals import StopSignals
 from pipeline.cli.masters import check_master
+from pipeline.cli.report_progress import shown_progress
 from pipeline.cli.sessions import open_spark
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ Master = Annotated[
 
 LONG_RUN_BYTES = 128 << 20
 """Journal size beyond which a report takes minutes."""
-FOLLOW_INTERVAL_S = 10.0
+FOLLOW_INTERVAL_S = 2.0
 """How often a followed journal is checked for new segments."""
 
 _DAMAGE_PRINTED = 10
@@ -53,26 +54,35 @@ def report(
         check_journal(path)  # before the seconds that starting Spark takes
     if follow and compare is not None:
         raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
-    from pipeline.spark import prepare_executors, write_report
-
     console, folder = standard_output(), output or journal.absolute().parent / "report"
     long_run = follow or sum(path.stat().st_size for path in segments(journal)) > LONG_RUN_BYTES
     exit_code = 0
-    with open_spark(master, long_run=long_run) as spark:
-        prepare_executors(spark, reads=filter(None, (journal, compare)), writes=folder, reads_journal=True)
-        if follow:
-            written, exit_code = _follow(spark, journal, folder, console)
-        else:
-            written = write_report(spark, journal, folder, compare=compare)
+    with shown_progress(console) as progress:
+        progress.step("Starting Spark")
+        with open_spark(master, long_run=long_run, meanwhile=_import) as spark, progress.watching(spark):
+            from pipeline.spark import prepare_executors, write_report
+
+            prepare_executors(spark, reads=filter(None, (journal, compare)), writes=folder, reads_journal=True)
+            if follow:
+                progress.step("Following the journal")
+                written, exit_code = _follow(spark, journal, folder, console)
+            else:
+                written = write_report(spark, journal, folder, compare=compare, on_step=progress.step)
     print_report(written, console)
     if exit_code:
         raise typer.Exit(exit_code)
 
 
+def _import() -> None:
+    """Import what a report needs, which takes a second."""
+    import duckdb  # noqa: F401
+
+    from pipeline.spark import prepare_executors, write_report  # noqa: F401
+
+
 def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> tuple[Report, int]:
     """Rewrite the report as the journal grows; returns the last one after a stop signal, and the exit code."""
-    from pipeline.spark.report.follow.follow import FollowProgress, follow_journal
-    from pipeline.spark.report.report import write_page
+    from pipeline.spark.report.follow import FollowProgress, follow_journal
     from pipeline.spark.source.journal import journal_damage
 
     shown: FollowProgress | None = None
@@ -85,9 +95,8 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
             progress = follower.progress()
             if progress == shown and written is not None:
                 continue
-            follower.write_tables()
             damage, run_config = journal_damage(journal), read_run_config(journal)
-            written, shown = write_page(folder.absolute(), str(journal), damage=damage, config=run_config), progress
+            written, shown = follower.write(str(journal), damage=damage, config=run_config), progress
             missing = f", {progress.missing:,} events missing" if progress.missing else ""
             say(console, f"{progress.events:,} events{missing}, {progress.transitions:,} transitions: report written")
     assert written is not None, "the loop writes a report before it ends"
@@ -104,7 +113,7 @@ def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
 
 
 def print_report(report: Report, console: Console) -> None:
-    from pipeline.spark.report.page.formats import duration
+    from pipeline.report.page.formats import duration
 
     summary = summary_table()
     summary.add_row("Applications", f"{report.applications:,}")
@@ -124,5 +133,5 @@ def print_report(report: Report, console: Console) -> None:
     print_refusals(report.refusals, console)
     for line in report.damage[:_DAMAGE_PRINTED]:
         say(console, f"  {line}", style="red")
-    say(console, f"Page: {report.page}")
     say(console, f"Tables: {report.tables}")
+    say(console, f"Page: {report.page}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Thread
@@ -18,8 +18,12 @@ _STDERR = 2
 
 
 @contextmanager
-def open_spark(master: str, *, long_run: bool = False) -> Iterator[SparkSession]:
+def open_spark(
+    master: str, *, long_run: bool = False, meanwhile: Callable[[], object] = lambda: None
+) -> Iterator[SparkSession]:
     """Start Spark, and stop it at the end. Blocks for the seconds that both take. Main thread.
+
+    `meanwhile`: runs on this thread while Spark starts, as imports can.
 
     Raises:
         SparkUnavailableError: as `spark_session`.
@@ -39,6 +43,7 @@ def open_spark(master: str, *, long_run: bool = False) -> Iterator[SparkSession]
     with _passed_on_errors():
         thread.start()
         try:
+            meanwhile()
             session = started.result()
         finally:
             thread.join(_ENDING_S)  # interrupted: it removes its temporary files once its JVM has ended

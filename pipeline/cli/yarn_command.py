@@ -121,8 +121,8 @@ def _report(files: list[Path], time_zone: str, release: str, output: Path, maste
         tables = read_yarn_log(spark, files, time_zone=time_zone).stored(spark, place / "log")
         declared = declared_for(spark, tables.transitions, release)
         written = write_report(spark, named, folder, declared=declared, tables=tables.journal)
-    print_report(written, console)
     say(console, f"Log as tables: {folder / 'log'}")
+    print_report(written, console)
 
 
 def _plural(word: str, count: int) -> str:

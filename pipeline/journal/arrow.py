@@ -1,6 +1,7 @@
 """The event journal as Arrow batches, decoded column by column: for Spark, pandas, DuckDB and other users of Arrow.
 
-Text columns are plain strings, because Spark does not accept dictionaries; times are Unix ns as int64.
+Text columns are plain strings, because Spark does not accept dictionaries, unless a schema asks for codes. Times are
+Unix ns as int64.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ class DamagedFrameError(ValueError):
     """A frame passed its checksum but contradicts itself: this package's writer did not make it."""
 
 
-def arrow_schema(table: Table, columns: Sequence[str] | None = None) -> pa.Schema:
+def arrow_schema(table: Table, columns: Sequence[str] | None = None, *, coded: bool = False) -> pa.Schema:
     """A table's columns, by default all, in Arrow's types.
+
+    `coded`: the `kind` columns as dictionaries, as which frames hold them. In a batch, all of them then share one array
+    of indices, and a dictionary may repeat a value.
 
     Raises:
         UnknownColumnError: the table has no such column.
@@ -43,8 +47,13 @@ def arrow_schema(table: Table, columns: Sequence[str] | None = None) -> pa.Schem
             raise UnknownColumnError(
                 f"the journal's table {table.name} has no column {name}; it has {', '.join(known)}"
             )
-    wanted = known if columns is None else columns
-    return pa.schema([pa.field(name, _TYPES[known[name].type], known[name].nullable) for name in wanted])
+
+    def type_of(column: Column) -> pa.DataType:
+        of_values = _TYPES[column.type]
+        return pa.dictionary(pa.int32(), of_values) if coded and column.encoding == "kind" else of_values
+
+    wanted = [known[name] for name in (known if columns is None else columns)]
+    return pa.schema([pa.field(column.name, type_of(column), column.nullable) for column in wanted])
 
 
 class OpenedFrame(NamedTuple):
@@ -80,7 +89,7 @@ def decode_frames(frames: Sequence[OpenedFrame], table: Table, schema: pa.Schema
     rows = _Rows(frames, table)
     columns = {column.name: column for column in table.columns}
     try:
-        arrays = [rows.column(columns[name]) for name in schema.names]
+        arrays = [rows.column(columns[field.name], field.type) for field in schema]
     except (pa.ArrowInvalid, IndexError, ValueError) as error:
         raise DamagedFrameError(f"cannot be read: {error}") from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -97,11 +106,11 @@ class _Rows:
         self.starts = np.cumsum(self.rows) - self.rows
         self._kinds: tuple[list[Any], Any] | None = None
 
-    def column(self, column: Column) -> pa.Array:
+    def column(self, column: Column, of_type: pa.DataType) -> pa.Array:
         name = self.table.stored_name(column)
         match column.encoding:
             case "kind":
-                return self._of_kind(column)
+                return self._of_kind(column, of_type)
             case "text":
                 return self.texts(name)
             case "sparse":
@@ -124,10 +133,12 @@ class _Rows:
             case "number" | "duration":
                 return pa.array(self.numbers(name))
 
-    def _of_kind(self, column: Column) -> pa.Array:
+    def _of_kind(self, column: Column, of_type: pa.DataType) -> pa.Array:
         kinds, indices = self._merged_kinds()
         place = self.table.kind_columns.index(column.name)
         values = [kind[place] for kind in kinds]
+        if pa.types.is_dictionary(of_type):
+            return pa.DictionaryArray.from_arrays(indices, pa.array(values, of_type.value_type))
         if not self.total or len(set(values)) > 1:
             return pa.array(values, _TYPES[column.type]).take(indices)
         return pa.repeat(values[0], self.total)
@@ -235,40 +246,40 @@ def _strings(lengths: Numbers, text: bytes, valid: npt.NDArray[np.bool_] | None)
 
 def join_frames(
     frames: Iterable[OpenedFrame],
-    table: Table,
-    schema: pa.Schema,
+    wanted: Sequence[tuple[Table, pa.Schema]],
     on_damage: Callable[[str], None],
     *,
     rows: int = 1 << 16,
     payload_bytes: int = 1 << 25,
-) -> Iterator[pa.RecordBatch]:
-    """Batches of about `rows` rows, fewer if rows are large. Holds the frames of one batch at a time.
+) -> Iterator[tuple[pa.RecordBatch, ...]]:
+    """For some frames after the others, a batch of each wanted table: about `rows` rows, fewer if rows are large.
 
-    `on_damage` gets a line for each frame that is skipped because it cannot be decoded.
+    Holds the frames of one step at a time. `on_damage` gets a line for each frame that is skipped because it cannot be
+    decoded.
     """
     waiting: list[OpenedFrame] = []
     waiting_rows = waiting_bytes = 0
     for frame in frames:
-        more = table.rows_in(frame.header)
+        more = max(table.rows_in(frame.header) for table, _ in wanted)
         if waiting and (waiting_rows + more > rows or waiting_bytes + frame.header.length > payload_bytes):
-            yield from _decoded(waiting, table, schema, on_damage)
+            yield from _decoded(waiting, wanted, on_damage)
             waiting, waiting_rows, waiting_bytes = [], 0, 0
         waiting.append(frame)
         waiting_rows += more
         waiting_bytes += frame.header.length
-    yield from _decoded(waiting, table, schema, on_damage)
+    yield from _decoded(waiting, wanted, on_damage)
 
 
 def _decoded(
-    frames: list[OpenedFrame], table: Table, schema: pa.Schema, on_damage: Callable[[str], None]
-) -> Iterator[pa.RecordBatch]:
+    frames: list[OpenedFrame], wanted: Sequence[tuple[Table, pa.Schema]], on_damage: Callable[[str], None]
+) -> Iterator[tuple[pa.RecordBatch, ...]]:
     if not frames:
         return
     try:
-        yield decode_frames(frames, table, schema)
+        yield tuple(decode_frames(frames, table, schema) for table, schema in wanted)
     except DamagedFrameError as error:
         if len(frames) == 1:
             on_damage(f"{frames[0].where}: {error}")
             return
         for frame in frames:
-            yield from _decoded([frame], table, schema, on_damage)
+            yield from _decoded([frame], wanted, on_damage)

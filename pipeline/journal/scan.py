@@ -87,6 +87,24 @@ def plan(
     return tasks
 
 
+def divide(closed: Sequence[ClosedSegment], tasks: int) -> list[list[Part]]:
+    """The parts that each of at most `tasks` tasks reads: consecutive, about as many bytes each, all segments once."""
+    total = sum(segment.size for segment in closed)
+    limits = [total * number // tasks for number in range(tasks + 1)]
+    found: list[list[Part]] = [[] for _ in range(tasks)]
+    begins = 0
+    for segment, size, _, _ in closed:
+        ends = begins + size
+        for parts, least, limit in zip(found, limits, limits[1:], strict=False):
+            start, end = max(0, least - begins), limit - begins
+            if start < size and end > 0:
+                parts.append(Part(str(segment), start, end if limit < ends else 1 << 62))
+        if not size:  # it is gone: a reader reports it
+            found[-1].append(Part(str(segment)))
+        begins = ends
+    return [parts for parts in found if parts]
+
+
 def scan(
     parts: Sequence[Part],
     table: Table,
@@ -103,9 +121,26 @@ def scan(
     Raises:
         JournalError: a file cannot be read.
     """
-    wanted = _Wanted(table, conditions, report, report_gone or report)
+    wanted = _Wanted((table,), conditions, report, report_gone or report)
     frames = (frame for part in parts for frame in wanted.frames(part))
-    yield from join_frames(frames, table, schema, report)
+    for (batch,) in join_frames(frames, [(table, schema)], report):
+        yield batch
+
+
+def scan_together(
+    parts: Sequence[Part],
+    wanted: Sequence[tuple[Table, pa.Schema]],
+    report: Callable[[str], None],
+    *,
+    rows: int = 1 << 16,
+) -> Iterator[tuple[pa.RecordBatch, ...]]:
+    """As `scan`, for several tables at once: batches of the same frames, one for each table, of about `rows` rows.
+
+    Each frame is read and checked once.
+    """
+    of_both = _Wanted([table for table, _ in wanted], Conditions(), report, report)
+    frames = (frame for part in parts for frame in of_both.frames(part))
+    yield from join_frames(frames, wanted, report, rows=rows)
 
 
 def why_gone(segment: Path) -> str:
@@ -132,9 +167,9 @@ def _range(journal: Path, first: int, last: int) -> str:
 
 
 class _Wanted(NamedTuple):
-    """Finds the frames that can hold matching rows of a table, without decoding them."""
+    """Finds the frames that can hold matching rows of any of the tables, without decoding them."""
 
-    table: Table
+    tables: Sequence[Table]
     conditions: Conditions
     report: Callable[[str], None]
     report_gone: Callable[[str], None]
@@ -153,7 +188,8 @@ class _Wanted(NamedTuple):
         position, has_end = 0, False
 
         def is_wanted(header: Header) -> bool:
-            return position >= part.start and header.kind == ROWS and self.conditions.can_hold(self.table, header)
+            is_read = position >= part.start and header.kind == ROWS
+            return is_read and any(self.conditions.can_hold(table, header) for table in self.tables)
 
         # Only walking the headers from the segment's start on shows where frames begin.
         for found in reader.frames(is_wanted):
@@ -176,5 +212,5 @@ class _Wanted(NamedTuple):
         except DamagedFrameError as error:
             self.report(f"{where}: {error}")
             return
-        if self.conditions.can_hold_kinds(self.table, opened.payload):
+        if any(self.conditions.can_hold_kinds(table, opened.payload) for table in self.tables):
             yield opened

@@ -31,12 +31,34 @@ _JAVA_ADVICE = f"Install Java {MINIMUM_JAVA} or newer, or point JAVA_HOME at one
 
 
 def require_java() -> int:
-    """The major version of Spark's Java: in JAVA_HOME if that is set, else on the PATH. Blocks on `java -version`.
+    """The major version of Spark's Java: in JAVA_HOME if that is set, else on the PATH.
+
+    Blocks on `java -version`, unless the file `release` of a JDK says it: a JVM more would delay each command.
 
     Raises:
         SparkUnavailableError: Java is missing, does not run, or is older than Spark 4 needs.
     """
     java = _find_java()
+    version = _released(Path(java)) or _reported(java)
+    if version < MINIMUM_JAVA:
+        raise SparkUnavailableError(
+            f"Spark cannot run: {java} is Java {version}, Spark 4 needs {MINIMUM_JAVA}. {_JAVA_ADVICE}"
+        )
+    return version
+
+
+def _released(java: Path) -> int | None:
+    """The major version of the JDK or JRE that `java` is in; None: it does not say."""
+    try:
+        text = java.resolve().parent.parent.joinpath("release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return None if found is None else int(found[1])
+
+
+def _reported(java: str) -> int:
+    """The major version that `java -version` prints."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -45,12 +67,7 @@ def require_java() -> int:
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if found is None:
         raise SparkUnavailableError(f"Spark cannot run: {java} -version printed no version. {_JAVA_ADVICE}")
-    version = int(found[1])
-    if version < MINIMUM_JAVA:
-        raise SparkUnavailableError(
-            f"Spark cannot run: {java} is Java {version}, Spark 4 needs {MINIMUM_JAVA}. {_JAVA_ADVICE}"
-        )
-    return version
+    return int(found[1])
 
 
 def _find_java() -> str:

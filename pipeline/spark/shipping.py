@@ -35,7 +35,7 @@ _LEFT_OUT: Final = ("__pycache__", "examples")
 _ENTRY_DATE: Final = (1980, 1, 1, 0, 0, 0)
 """Of every entry: the same files make the same zip, which Spark does not copy again."""
 
-EXECUTOR_PACKAGES: Final = ("pyarrow", "pandas", "numpy", "pydantic", "yaml", "prometheus_client")
+EXECUTOR_PACKAGES: Final = ("pyarrow", "pandas", "numpy", "duckdb", "pydantic", "yaml", "prometheus_client")
 """What the shipped packages import, and has compiled code, which does not run from a zip."""
 
 _OTHER_PACKAGE_ADVICE: Final = "Install it there, or send it with spark.addArtifacts(PATH, pyfile=True)."

@@ -5,15 +5,18 @@ The page has headline figures, three plots and the table, in one self-contained 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import plotly.graph_objects as go
-
-from pipeline.spark.report.page.formats import NOTHING, count, duration
-from pipeline.spark.report.page.page_views import Figure, Section, TableColumn, TableView, cells, plot, render
-from pipeline.spark.report.plots.plot_style import AMBER, BLUE, GREEN, PALE, RED, label, name_rows, style
+from pipeline.report.page.columns import TableColumn, table_body
+from pipeline.report.page.formats import NOTHING, count, duration
+from pipeline.report.page.page_views import Figure, Section, TableView, plot
+from pipeline.report.page.rendering import render
+from pipeline.report.plots.plot_style import unit_of
+from pipeline.report.plots.plots import spread_plot
+from pipeline.report.plots.row_chart import Bar, Face, RowChart
+from pipeline.report.plots.scales import linear
+from pipeline.report.plots.svg import Key
 
 DRAWN: Final = 60
 """Most combinations in a plot; the table has all."""
@@ -22,9 +25,10 @@ Row = Mapping[str, Any]
 """A row of `pipeline.sweep.run_row`."""
 
 _FLOOR_S = 0.1
-_TICKS_S = (_FLOOR_S, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 10 * 86400.0, 100 * 86400.0)
-_WAITS = (("wait_p50_s", "median", BLUE), ("wait_p95_s", "95 %", AMBER), ("wait_max_s", "longest", RED))
-_SHARES = (("memory_used", "memory", BLUE), ("vcores_used", "cores", AMBER), ("gpus_used", "GPUs", GREEN))
+_WAITS = (("wait_p50_s", "median", "blue"), ("wait_p95_s", "95 %", "amber"), ("wait_max_s", "longest", "red"))
+_SHARES = (("memory_used", "memory", "blue"), ("vcores_used", "cores", "amber"), ("gpus_used", "GPUs", "green"))
+_ROOM = 1.2  # for a text behind the longest bar
+_ANCHOR = "combinations"
 _ABOUT_ALL = (
     "Click a heading to sort. The best value of a column is green. An application waits from its submission to its "
     "first container; applications that were never placed have no wait, and are counted. Utilisation is the mean over "
@@ -119,18 +123,20 @@ def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
     ]
     failed = len(rows) - len(ran)
     if failed:
-        figures.append(Figure("Failed combinations", count(failed), f"of {count(len(rows))}", "bad"))
+        figures.append(
+            Figure("Failed combinations", count(failed), f"of {count(len(rows))} combinations.", "bad", _ANCHOR)
+        )
     return figures
 
 
 def _best(name: str, rows: Sequence[Row], key: str, sign: int, show: Any) -> Figure:
     values = [row[key] for row in rows if row[key] is not None]
     if not values:
-        return Figure(name, NOTHING, "no combination has one")
+        return Figure(name, NOTHING, "No combination has one.", link=_ANCHOR)
     best = max(values, key=lambda value: sign * value)
     first, *others = [row for row in rows if row[key] == best]
     more = f", and {count(len(others))} more" if others else ""
-    return Figure(name, show(best), settings_text(first) + more)
+    return Figure(name, show(best), f"with {settings_text(first)}{more}.", link=_ANCHOR)
 
 
 def _table(rows: Sequence[Row], ran: Sequence[Row]) -> TableView:
@@ -146,7 +152,7 @@ def _table(rows: Sequence[Row], ran: Sequence[Row]) -> TableView:
             )
         )
     note = "With more columns: sweep.parquet and sweep.csv."
-    return TableView("combinations", "All combinations", _ABOUT_ALL, columns, cells(columns, rows), note)
+    return TableView(_ANCHOR, "All combinations", _ABOUT_ALL, columns, table_body(columns, rows), note)
 
 
 def _setting(key: str) -> TableColumn:
@@ -163,93 +169,39 @@ def _figure(column: ComparedColumn, best: frozenset[int]) -> TableColumn:
     )
 
 
-def _waiting(rows: Sequence[Row]) -> go.Figure | None:
+def _waiting(rows: Sequence[Row]) -> RowChart | None:
     placed = [row for row in rows if row["wait_max_s"] is not None]
-    if not placed:
-        return None
-    names = _names(placed)
-    figure = go.Figure()
-    for name, row in zip(names, placed, strict=True):
-        ends = [_on_scale(row["wait_p50_s"]), _on_scale(row["wait_max_s"])]
-        line = {"color": PALE, "width": 3}
-        figure.add_scatter(x=ends, y=[name, name], mode="lines", line=line, hoverinfo="skip", showlegend=False)
-    for key, title, colour in _WAITS:
-        figure.add_scatter(
-            name=title,
-            x=[_on_scale(row[key]) for row in placed],
-            y=names,
-            mode="markers",
-            marker={"color": colour, "size": 10},
-            customdata=[duration(row[key]) for row in placed],
-            hovertemplate="%{y}: " + title + " %{customdata}<extra></extra>",
-        )
-    longest_s = max(_on_scale(row["wait_max_s"]) for row in placed)
-    figure.update_xaxes(
-        type="log",
-        range=[math.log10(_FLOOR_S) - 0.1, math.log10(max(longest_s, 10.0)) + 0.2],
-        tickvals=_TICKS_S,
-        ticktext=[f"≤ {duration(_FLOOR_S)}", *map(duration, _TICKS_S[1:])],
-        minor_showgrid=False,
-    )
-    return _styled(figure, placed, legend=True)
+    longest_s = max((row["wait_max_s"] for row in placed), default=0.0)
+    return spread_plot([settings_text(row) for row in placed], placed, _WAITS, longest_s, _FLOOR_S)
 
 
-def _makespan(rows: Sequence[Row]) -> go.Figure | None:
+def _makespan(rows: Sequence[Row]) -> RowChart | None:
     ended = [row for row in rows if row["makespan_s"] is not None]
     if not ended:
         return None
-    names = _names(ended)
     longest_s = max(row["makespan_s"] for row in ended)
-    unit_s, unit = next(
-        pair for pair in ((86400.0, "days"), (3600.0, "h"), (1.0, "s")) if longest_s >= 2 * pair[0] or pair[0] == 1
-    )
-    texts = [duration(row["makespan_s"]) for row in ended]
-    figure = go.Figure(
-        go.Bar(
-            x=[row["makespan_s"] / unit_s for row in ended],
-            y=names,
-            orientation="h",
-            marker_color=BLUE,
-            text=texts,
-            textposition="outside",
-            cliponaxis=False,
-            hovertemplate="%{y}: %{text}<extra></extra>",
-        )
-    )
-    figure.update_xaxes(title_text=unit, rangemode="tozero")
-    return _styled(figure, ended)
+    unit_s, unit = unit_of(longest_s)
+    names = [settings_text(row) for row in ended]
+    bars = [
+        Bar(position, 0, row["makespan_s"] / unit_s, "blue", f"{name}: {text}", text)
+        for position, (name, row) in enumerate(zip(names, ended, strict=True))
+        for text in [duration(row["makespan_s"])]
+    ]
+    return RowChart(names, [Face(linear(0, _ROOM * longest_s / unit_s, f"makespan ({unit})", to_ticks=False), bars)])
 
 
-def _utilisation(rows: Sequence[Row]) -> go.Figure | None:
+def _utilisation(rows: Sequence[Row]) -> RowChart | None:
     kinds = [kind for kind in _SHARES if any(row[kind[0]] is not None for row in rows)]
     if not kinds:
         return None
-    names = _names(rows)
-    figure = go.Figure()
-    for key, title, colour in reversed(kinds):  # Plotly draws the last bar of a group at the top
-        figure.add_bar(
-            name=title,
-            x=[None if row[key] is None else 100 * row[key] for row in rows],
-            y=names,
-            orientation="h",
-            marker_color=colour,
-            customdata=["" if row[key] is None else percent(row[key]) for row in rows],
-            hovertemplate="%{y}: " + title + " %{customdata}<extra></extra>",
-        )
-    figure.update_layout(barmode="group", legend_traceorder="reversed")
-    figure.update_xaxes(title_text="% of the cluster", rangemode="tozero")
-    return _styled(figure, rows, legend=True, row_px=18 + 12 * len(kinds))
-
-
-def _names(rows: Sequence[Row]) -> list[str]:
-    return [label(settings_text(row)) for row in rows]
-
-
-def _on_scale(seconds: float) -> float:
-    return max(seconds, _FLOOR_S)  # a logarithmic scale cannot show 0
-
-
-def _styled(figure: go.Figure, rows: Sequence[Row], *, legend: bool = False, row_px: int = 30) -> go.Figure:
-    styled = style(figure, len(rows), legend, row_px)
-    name_rows(styled, [settings_text(row) for row in rows])
-    return styled
+    names = [settings_text(row) for row in rows]
+    bars = [
+        Bar(position, 0, 100 * row[key], colour, f"{name}: {title} {percent(row[key])}", lane=lane)
+        for position, (name, row) in enumerate(zip(names, rows, strict=True))
+        for lane, (key, title, colour) in enumerate(kinds)
+        if row[key] is not None
+    ]
+    most = max((bar.high for bar in bars), default=0.0)
+    keys = [Key(title, colour) for _, title, colour in kinds]
+    scale = linear(0, most, "of the cluster", unit=" %")
+    return RowChart(names, [Face(scale, bars)], keys, 18 + 12 * len(kinds), len(kinds))

@@ -134,14 +134,23 @@ JOURNAL_TARGETS = (
     Target("    longest piece between two waits", "history.piece", None, 5, at_most=True, unit=" ms"),
     Target("    indexes : the journal's bytes", "history.share", None, 0.15, at_most=True, unit="%"),
     Target("journaled events: with indexes : without", "history.indexed", "history.not-indexed", 0.95),
-    Target("report, 1 million events, two cores", "report.1", None, 500_000, unit="/s"),
-    Target("report, 10 million events", "report.10", None, 500_000, unit="/s"),
-    Target("report, 50 million events", "report.50", None, 500_000, unit="/s"),
-    Target("time for 10 million : 1 million", "report.growth-10", None, 11, at_most=True),
-    Target("time for 50 million : 10 million", "report.growth-50", None, 5.5, at_most=True),
-    Target("driver's memory, 50 million : 1 million: process", "report.rss-growth", None, 0.1, at_most=True, unit="%"),
-    Target("    the same: heap of its JVM", "report.heap-growth", None, 0.1, at_most=True, unit="%"),
-    Target("events by type : DuckDB", "report.by-type-spark", "report.by-type-duckdb", None),
+    Target("report of some dozens of events, warm", "report.few-s", None, 1.5, at_most=True, unit=" s"),
+    Target("    of the sample, 205,000 events", "report.sample-s", None, 3, at_most=True, unit=" s"),
+    Target("    of 2 million events", "report.2-s", None, 5, at_most=True, unit=" s"),
+    Target("    of 10 million events", "report.10-s", None, 14, at_most=True, unit=" s"),
+    Target("    of 50 million events", "report.50-s", None, 60, at_most=True, unit=" s"),
+    *(
+        target
+        for key, size in (("sample", "the sample"), ("2", "2 million"), ("10", "10 million"), ("50", "50 million"))
+        for target in (
+            Target(f"report of {size} : DuckDB, ten tables", f"report.{key}-s", f"report.{key}-duckdb-s", None),
+            Target("    : decoding alone", f"report.{key}-s", f"report.{key}-decoding-s", None),
+        )
+    ),
+    Target("cold report of the sample : empty job", "report.cold", "report.cold-empty", 1.6, at_most=True),
+    Target("driver's memory, 50 million : 1 million: process", "report.rss-growth", None, 1.1, at_most=True),
+    Target("    the same: heap of its JVM", "report.heap-growth", None, 1.1, at_most=True),
+    Target("standalone, 10 million: two workers : one", "report.cluster-2", "report.cluster-1", 1.6),
     Target("sweep of 8, two cores : one after the other", "sweep.speedup", None, 1.7),
 )
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from statemachines.drawing.graph_layout import LONGEST_LABEL, Layout, Point, lay_out
 
@@ -108,10 +108,9 @@ def _draw(layout: Layout, edges: Mapping[tuple[str, str], _Edge], present: str |
         if state in declared or not as_declared
     ]
     width, height = layout.width + 2 * _MARGIN + 2 * _LOOP, layout.height + 2 * _MARGIN + _NODE_HEIGHT
-    head = Markup('<svg class="graph" viewBox="{} {} {:.0f} {:.0f}" width="{:.0f}" role="img">').format(
-        -_MARGIN, -_MARGIN - _NODE_HEIGHT / 2, width, height, width
-    )
-    return head + Markup("").join([*lines, *nodes, *texts]) + Markup("</svg>")
+    box = f"{-_MARGIN} {-_MARGIN - _NODE_HEIGHT / 2} {width:.0f} {height:.0f}"
+    drawn = "".join([*lines, *nodes, *texts])
+    return Markup(f'<svg class="graph" viewBox="{box}" width="{width:.0f}" role="img">{drawn}</svg>')
 
 
 def _style(edge: _Edge, as_declared: bool) -> str:
@@ -130,38 +129,31 @@ def _node_style(state: str, visited: set[str], declared: set[str], as_declared: 
     return "state taken" if state in declared else "state wrong"
 
 
-def _node(layout: Layout, state: str, style: str) -> Markup:
+def _node(layout: Layout, state: str, style: str) -> str:
     node = layout.nodes[state]
-    return Markup(
-        '<g class="{}"><rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{}" rx="6"></rect>'
-        '<text x="{:.1f}" y="{:.1f}">{}</text><title>{}</title></g>'
-    ).format(
-        style,
-        node.x - node.width / 2,
-        node.y - _NODE_HEIGHT / 2,
-        node.width,
-        _NODE_HEIGHT,
-        node.x,
-        node.y + 4,
-        _short(state),
-        state,
+    x, y = node.x - node.width / 2, node.y - _NODE_HEIGHT / 2
+    return (
+        f'<g class="{style}"><rect x="{x:.1f}" y="{y:.1f}" width="{node.width:.1f}" height="{_NODE_HEIGHT}" rx="6">'
+        f'</rect><text x="{node.x:.1f}" y="{node.y + 4:.1f}">{escape(_short(state))}</text>'
+        f"<title>{escape(state)}</title></g>"
     )
 
 
 def _line(
     layout: Layout, pair: tuple[str, str], points: Sequence[Point], edge: _Edge, style: str, as_declared: bool
-) -> Markup:
+) -> str:
     source, target = pair
     listed = list(edge.events.items())[:_EVENTS_LISTED]
     names = ", ".join(name if as_declared or not number else f"{name} {number:,}" for name, number in listed)
     more = f" and {len(edge.events) - len(listed)} more" if len(edge.events) > len(listed) else ""
-    title = Markup("<title>{} \N{RIGHTWARDS ARROW} {}: {}{}</title>").format(source, target, names, more)
+    title = escape(f"{source} \N{RIGHTWARDS ARROW} {target}: {names}{more}")
     # The width grows with each power of ten.
     width = 1.2 if as_declared or not edge.taken else 1.2 + 0.55 * math.log10(edge.taken)
     path, head = _loop(layout, source) if source == target else _curve(points)
-    return Markup(
-        '<g class="{}"><path d="{}" stroke-width="{:.1f}"></path><path class="head" d="{}"></path>{}</g>'
-    ).format(style, path, width, head, title)
+    return (
+        f'<g class="{style}"><path d="{path}" stroke-width="{width:.1f}"></path><path class="head" d="{head}"></path>'
+        f"<title>{title}</title></g>"
+    )
 
 
 def _curve(points: Sequence[Point]) -> tuple[str, str]:
@@ -197,7 +189,7 @@ _Box = tuple[float, float, float, float]
 
 def _edge_label(
     layout: Layout, pair: tuple[str, str], points: Sequence[Point], edge: _Edge, style: str, occupied: list[_Box]
-) -> Markup:
+) -> str:
     """The count, on its line where there is room. Adds its box to `occupied`."""
     text = f"{edge.taken:,}"
     if pair[0] == pair[1]:
@@ -209,9 +201,7 @@ def _edge_label(
     free = (place for place, box in boxes.items() if not any(_overlap(box, other) for other in occupied))
     place = next(free, places[0])
     occupied.append(boxes[place])
-    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
-        style.replace("edge", "number"), place.x, place.y + 4, text
-    )
+    return f'<text class="{style.replace("edge", "number")}" x="{place.x:.1f}" y="{place.y + 4:.1f}">{text}</text>'
 
 
 def _on_line(points: Sequence[Point], share: float) -> Point:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,23 +13,23 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import read_run_config
-from dispatcher.journal.snapshot import look_at
+from dispatcher.journal.snapshot import JournalSnapshot, look_at
 from dispatcher.util.files import replace_file
 from dispatcher.util.folders import drafts
 from pipeline.journal.damage import quick_check
-from pipeline.spark.report.digests.journal_digests import JournalDigests, journal_digests
-from pipeline.spark.report.page.formats import count, duration
-from pipeline.spark.report.page.page_sections import PageData, render_page
-from pipeline.spark.report.page.page_views import Figure
-from pipeline.spark.report.plots.plot_style import Rows
-from pipeline.spark.report.tables.comparison import comparison
-from pipeline.spark.report.tables.report_rows import row_count, rows_of_page, total
-from pipeline.spark.report.tables.report_tables import write_tables
+from pipeline.report.digests.transition_digest import Ends
+from pipeline.report.page.page_data import PageData
+from pipeline.report.page.page_sections import render_page
+from pipeline.report.plots.plot_style import Rows
+from pipeline.report.report_tables import Finish
+from pipeline.report.tables.shown import row_count, rows_of_page, total
+from pipeline.spark.report.digesting import digest_segments, digest_tables, finish
 from pipeline.spark.shipping import is_remote, ship_packages
 from pipeline.spark.source.journal import JournalTables, load_tables
 from pipeline.spark.source.journal_source import local_path
 
-_PAGE: Final = "report.html"
+PAGE: Final = "report.html"
+_DIGESTS: Final = "digests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class Report:
         """Length of the run in its own clock."""
         return 0.0 if self.first_at is None or self.last_at is None else (self.last_at - self.first_at) / 1e9
 
+    def at(self, folder: Path) -> Report:
+        """The same report, moved to this folder."""
+        return replace(self, page=folder / PAGE, tables=folder / "tables")
+
 
 def write_report(
     spark: SparkSession,
@@ -69,6 +74,7 @@ def write_report(
     declared: DataFrame | None = None,
     compare: str | Path | None = None,
     tables: JournalTables | None = None,
+    on_step: Callable[[str], None] = lambda what: None,
 ) -> Report:
     """Report on the journal at `journal_path`: Parquet below `output`/tables, and `output`/report.html.
 
@@ -79,6 +85,7 @@ def write_report(
     `declared`: the transitions that the machines declare, as for `transition_counts`; default: the resource manager's.
     `compare`: the journal of an earlier run; its tables go to `output`/before, and the page shows what has changed.
     `tables`: data to report on instead of the journal; `journal_path` is then only a name shown on the page.
+    `on_step` is told what is done next, in words for a user, on this thread.
 
     Raises:
         JournalError: `journal_path` or `compare` is not a journal.
@@ -87,32 +94,63 @@ def write_report(
     ship_packages(spark)
     folder = Path(output).absolute()
     damage: Sequence[str] = ()
-    config = digests = None
+    config = snapshot = None
     if tables is None:
         # One snapshot, so that the whole report sees the same state of a journal that is being written.
-        journal = look_at(local_path(str(journal_path)).absolute())
-        damage = [problem.problem for problem in quick_check(journal)]
-        config = read_run_config(journal.path)
-        tables, digests = load_tables(spark, journal.path), None if is_remote(spark) else journal_digests(journal)
-    before = None if compare is None else _before(spark, compare)
-    if declared is None:
-        declared = declared_by_resource_manager(spark)
-    with drafts(folder, "tables", "before", _PAGE, what="report") as place:
-        written = write_tables(spark, tables, place / "tables", declared, digests=digests)
+        snapshot = look_at(local_path(str(journal_path)).absolute())
+        damage = [problem.problem for problem in quick_check(snapshot)]
+        config = read_run_config(snapshot.path)
+    before = None if compare is None else look_at(local_path(str(compare)).absolute())
+    rows = declared_by_resource_manager() if declared is None else [tuple(row) for row in declared.collect()]
+    with drafts(folder, "tables", "before", PAGE, what="report") as place, _removed(place / _DIGESTS) as digests:
         if before is not None:
-            tables, digests = before
-            compared = write_tables(spark, tables, place / "before", declared, digests=digests)
-            changes = comparison(compared["key_figures"], written["key_figures"])
-            changes.write.mode("overwrite").parquet(str(place / "tables" / "comparison"))
+            on_step(f"Reading the earlier journal: {_rows_in(before)}")
+            _digest(spark, before, None, digests / "before", rows)
+            finish(spark, Finish([digests / "before"], place / "before", rows))
+        on_step("Reading the tables" if snapshot is None else f"Reading the journal: {_rows_in(snapshot)}")
+        _digest(spark, snapshot, tables, digests / "run", rows)
+        on_step("Making the tables")
+        earlier = None if before is None else place / "before"
+        finish(spark, Finish([digests / "run"], place / "tables", rows, earlier))
+        on_step("Drawing the page")
         before_name = None if compare is None else str(compare)
         report = write_page(place, str(journal_path), damage=damage, compared_with=before_name, config=config)
-    return replace(report, page=folder / _PAGE, tables=folder / "tables")
+    return report.at(folder)
 
 
-def _before(spark: SparkSession, journal: str | Path) -> tuple[JournalTables, JournalDigests | None]:
-    """An earlier journal's tables, and its digests unless only a remote Spark can read the journal."""
-    folder = local_path(str(journal)).absolute()
-    return load_tables(spark, folder), None if is_remote(spark) else journal_digests(look_at(folder))
+def _digest(
+    spark: SparkSession,
+    snapshot: JournalSnapshot | None,
+    tables: JournalTables | None,
+    folder: Path,
+    declared: Sequence[tuple[str, ...]],
+) -> None:
+    """Write the digest of the tables, or of the journal in the snapshot."""
+    folder.mkdir(parents=True)
+    ends = Ends.of(declared)
+    if tables is None:
+        assert snapshot is not None, "a journal or its tables"
+        if not is_remote(spark):
+            digest_segments(spark, snapshot.path, snapshot.summarized, folder, ends)
+            return
+        tables = load_tables(spark, snapshot.path)
+    digest_tables(tables, folder, ends)
+
+
+def _rows_in(journal: JournalSnapshot) -> str:
+    """For the user, from the segments' summaries."""
+    known = [segment.summary for segment in journal.summarized if segment.summary is not None]
+    events, transitions = sum(one.events for one in known), sum(one.transitions for one in known)
+    return f"{events:,} events, {transitions:,} transitions"
+
+
+@contextmanager
+def _removed(folder: Path) -> Iterator[Path]:
+    """A temporary folder."""
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_page(
@@ -122,11 +160,12 @@ def write_page(
     damage: Sequence[str] = (),
     compared_with: str | None = None,
     config: str | None = None,
+    is_live: bool = False,
 ) -> Report:
     """Write `folder`/report.html from the tables in `folder`/tables; absent tables appear empty.
 
-    `journal` and `compared_with` are names to show, `config` is the text of the run's configuration. Uses bounded
-    memory and no Spark.
+    `journal` and `compared_with` are names to show, `config` is the text of the run's configuration. `is_live`:
+    the page reloads itself. Uses bounded memory and no Spark.
 
     Raises:
         DispatcherError: the page cannot be written.
@@ -135,10 +174,11 @@ def write_page(
     if compared_with is None:
         rows.pop("comparison", None)
     report = _summary(folder, rows, damage)
-    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with, config)
+    totals = {name: getattr(report, name) for name in _PAGE_TOTALS}
+    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with, config, is_live, totals)
     with _writing_to(report.page):
-        text = render_page(data, _headlines(report, rows))
-        replace_file(report.page, text.encode("utf-8"), draft=folder / f".{_PAGE}.new", sync=False)
+        text = render_page(data)
+        replace_file(report.page, text.encode("utf-8"), draft=folder / f".{PAGE}.new", sync=False)
     return report
 
 
@@ -147,7 +187,7 @@ def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> R
     states = {row["final_state"]: row["applications"] for row in rows["applications_by_final_state"]}
     [totals] = rows["run_totals"] or [dict.fromkeys(_TOTALS, 0) | {"first_at": None, "last_at": None}]
     return Report(
-        page=folder / _PAGE,
+        page=folder / PAGE,
         tables=tables,
         applications=sum(states.values()),
         applications_by_final_state=states,
@@ -162,58 +202,15 @@ def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> R
 
 
 _TOTALS = ("events", "failed_events", "transitions", "first_at", "last_at")
+_PAGE_TOTALS = ("containers", "nodes", "oversubscribed_nodes", "unknown_transitions")
 
 
-def _headlines(report: Report, rows: Mapping[str, Rows]) -> list[Figure]:
-    states = [f"{count(number)} {state}" for state, number in report.applications_by_final_state.items()]
-    problems = {
-        "Failed events": (report.failed_events, f"of {count(report.events)} events"),
-        "Unknown transitions": (report.unknown_transitions, f"of {count(report.transitions)} transitions"),
-        "Oversubscribed nodes": (report.oversubscribed_nodes, f"of {count(report.nodes)} nodes"),
-    }
-    return [
-        Figure("Span of the run", duration(report.span_s), "in the clock of the run"),
-        Figure("Applications", count(report.applications), ", ".join(states)),
-        Figure("Containers", count(report.containers), f"on {count(report.nodes)} nodes"),
-        *_longest_wait(rows["waiting_by_queue"]),
-        *_never_placed(rows["waiting_by_queue"]),
-        *_begun_earlier(rows["waiting_by_queue"]),
-        *(
-            Figure(name, count(number), whole, "bad" if number else "good")
-            for name, (number, whole) in problems.items()
-        ),
-    ]
-
-
-def _longest_wait(queues: Rows) -> list[Figure]:
-    placed = [row for row in queues if row["p95_s"] is not None]
-    if not placed:
-        return []
-    slowest = max(placed, key=lambda row: row["p95_s"])
-    queue = "applications of unknown queue" if slowest["queue"] is None else f"queue {slowest['queue']}"
-    detail = f"95 % of {queue}, the slowest, waited less for a container"
-    return [Figure("Longest waits", duration(slowest["p95_s"]), detail)]
-
-
-def _never_placed(queues: Rows) -> list[Figure]:
-    waiting = sum(row["never_placed"] for row in queues)
-    figure = Figure("Never placed", count(waiting), "applications without a container", "bad" if waiting else "good")
-    return [figure] if queues else []
-
-
-def _begun_earlier(queues: Rows) -> list[Figure]:
-    """Says that the journal or log is an excerpt."""
-    earlier = sum(row["begun_earlier"] for row in queues)
-    detail = "applications of an excerpt: their submission is not in it, so that their waits are unknown"
-    return [Figure("Begun earlier", count(earlier), detail)] if earlier else []
-
-
-def declared_by_resource_manager(spark: SparkSession) -> DataFrame:
+def declared_by_resource_manager() -> list[tuple[str, ...]]:
     """The transitions that the resource manager's machines declare: machine, from_state, event_type, to_state."""
-    from pipeline.spark.source.yarn_log import DECLARED, transitions_of
+    from pipeline.spark.source.yarn_log import transitions_of
     from statemachines.resourcemanager import FACTORIES
 
-    return spark.createDataFrame(transitions_of(FACTORIES), DECLARED)
+    return [tuple(row) for row in transitions_of(FACTORIES)]
 
 
 @contextmanager

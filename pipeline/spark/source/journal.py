@@ -18,17 +18,15 @@ from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.damage import quick_check
 from pipeline.spark.failures import causes
 from pipeline.spark.shipping import is_remote
-from pipeline.spark.source.journal_source import DAMAGE, FORMAT, local_path, register_journal, table_schema
+from pipeline.spark.source.journal_source import DAMAGE, FORMAT, SEGMENTS, local_path, register_journal, table_schema
 
 __all__ = [
-    "OWNER_AUDIT",
-    "OWNER_OPERATIONS",
-    "PAYLOADS",
     "JournalTables",
     "journal_damage",
     "journal_failure",
     "read_journal",
     "stream_journal",
+    "stream_segments",
     "table_schema",
 ]
 
@@ -37,36 +35,6 @@ _FAILURE: Final = re.compile(
     rf"(?:{re.escape(JournalError.__module__)}\.{JournalError.__qualname__}"
     rf"|{re.escape(UnknownColumnError.__module__)}\.{UnknownColumnError.__qualname__}): (.+)"
 )
-
-OWNER_AUDIT = "RMAuditLogger"
-OWNER_OPERATIONS = (
-    "Submit Application Request",
-    "Register App Master",
-    "AM Allocated Container",
-    "AM Released Container",
-    "Application Finished - Succeeded",
-    "Application Finished - Failed",
-    "Application Finished - Killed",
-)
-"""The operations in audit lines of Hadoop's resource manager whose user is the application's owner."""
-
-DIAGNOSTICS: Final = "diagnostics string"
-PAYLOADS = {
-    **{(OWNER_AUDIT, operation): "APPID string, USER string, QUEUENAME string" for operation in OWNER_OPERATIONS},
-    ("RMAppEventType", "START"): "name string, user string, queue string",
-    ("RMAppEventType", "APP_REJECTED"): DIAGNOSTICS,
-    ("RMAppEventType", "APP_SAVE_FAILED"): DIAGNOSTICS,
-    ("RMAppEventType", "ATTEMPT_FAILED"): DIAGNOSTICS,
-    ("RMAppEventType", "KILL"): DIAGNOSTICS,
-    ("RMContainerEventType", "START"): (
-        "application string, attempt string, node string, kind string, memory_mb long, vcores_milli long, "
-        "gpus long, gpu_milli long, gpu_devices array<int>"
-    ),
-    ("RMNodeEventType", "STARTED"): (
-        "host string, rack string, gpu_model string, memory_mb long, vcores_milli long, gpus long"
-    ),
-}
-"""The fields of the payloads that the jobs read, in DDL, by event class and type; a payload may lack any of them."""
 
 
 class JournalTables(NamedTuple):
@@ -145,6 +113,14 @@ def stream_journal(
     return JournalTables(
         *(_load(spark, spark.readStream, folder, table, named.get(table.name), options) for table in TABLES)
     )
+
+
+def stream_segments(spark: SparkSession, path: str | Path, *, max_segments_per_trigger: int | None = None) -> DataFrame:
+    """The numbers of a journal's segments as a stream, each once it is closed: segment long. Options as above."""
+    register_journal(spark)
+    options = {} if max_segments_per_trigger is None else {"maxSegmentsPerTrigger": str(max_segments_per_trigger)}
+    folder = local_path(str(path)).absolute()
+    return spark.readStream.format(FORMAT).option("table", SEGMENTS).options(**options).load(str(folder))
 
 
 def _load(

@@ -8,7 +8,8 @@ Options:
 
     table     events or transitions (dispatcher.journal), or damage, which reads all bytes and has a row for each
               damaged stretch and each missing segment: segment string, offset and length long (bytes;
-              null for a whole file), problem string (one line of text)
+              null for a whole file), problem string (one line of text);
+              or segments, for streams: the number of each closed segment, segment long
     columns   comma-separated names of the columns to decode, by default all; a schema given to the reader does the same
     mode      PERMISSIVE, the default: the rows of intact frames; the worker logs damage. FAILFAST: damage fails
               the task.
@@ -49,10 +50,11 @@ from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.conditions import Conditions
 from pipeline.spark.shipping import ship_packages
 from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, Reading
-from pipeline.spark.source.journal_source_stream import JournalStreamReader
+from pipeline.spark.source.journal_source_stream import JournalStreamReader, SegmentStreamReader
 
 FORMAT: Final = "dispatcher_journal"
 DAMAGE: Final = "damage"
+SEGMENTS: Final = "segments"
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _MODES: Final = ("PERMISSIVE", "FAILFAST")
 _TYPES: Final[dict[ColumnType, DataType]] = {"long": LongType(), "string": StringType(), "boolean": BooleanType()}
@@ -64,6 +66,7 @@ _ARROW_TYPES: Final[dict[DataType, pa.DataType]] = {
 _COLUMNS: Final[dict[str, dict[str, ColumnType]]] = {
     **{table.name: {column.name: column.type for column in table.columns} for table in TABLES},
     DAMAGE: {"segment": "string", "offset": "long", "length": "long", "problem": "string"},
+    SEGMENTS: {"segment": "long"},
 }
 
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -112,6 +115,8 @@ class JournalSource(DataSource):
         table, arrow = self._table(), _asked(schema, self._table())
         if table == DAMAGE:
             return DamageReader(path, arrow)
+        if table == SEGMENTS:
+            raise JournalError(f"{FORMAT}: the table {SEGMENTS} is for streams; list the folder instead")
         takes_filters = not self._choice("pushFilters", ("false", "true"))
         reader = FilteringReader if takes_filters else JournalReader
         return reader(Reading(path, table, arrow, self._fails_fast()), self._span(table))
@@ -122,7 +127,8 @@ class JournalSource(DataSource):
             raise JournalError(f"{FORMAT}: the table {DAMAGE} cannot be streamed; read it as a batch")
         reading = Reading(self._path(), table, _asked(schema, table), self._fails_fast())
         most = self._number("maxSegmentsPerTrigger", r"0*[1-9]\d{0,8}", "a number from 1 on")
-        return JournalStreamReader(reading, most, self._choice("failOnDataLoss", ("true", "false")))
+        reader = SegmentStreamReader if table == SEGMENTS else JournalStreamReader
+        return reader(reading, most, self._choice("failOnDataLoss", ("true", "false")))
 
     def _table(self) -> str:
         table = self.options.get("table", "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -74,13 +75,16 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"segment": self._last()}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return self._reading.plan(summarize(self._between(start, end)), Conditions())
+
+    def _between(self, start: Offset, end: Offset) -> list[Path]:
         path, first, last = self._reading.path, start["segment"] + 1, end["segment"]
         there = [segment for segment in segments(path) if first <= segment_number(segment) <= last]
         # Only what the folder has is listed: a manifest may name two billion segments.
         for gap in gaps(map(segment_number, there), first, last):
             for line in why_each_gone(path, *gap):
                 self._report_gone(line)
-        return self._reading.plan(summarize(there), Conditions())
+        return there
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition, Conditions(), self._report_gone)
@@ -111,3 +115,15 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _numbers(self) -> Iterator[int]:
         return map(segment_number, segments(self._reading.path))
+
+
+class SegmentStreamReader(JournalStreamReader):
+    """The numbers of the closed segments instead of their rows."""
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        numbers = [segment_number(segment) for segment in self._between(start, end)]
+        return [InputPartition(numbers)] if numbers else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        numbers = pa.array(partition.value or [], pa.int64())  # for a plan without partitions, Spark makes an empty one
+        yield pa.RecordBatch.from_arrays([numbers], ["segment"])

@@ -22,6 +22,10 @@ ROOT = Path(__file__).resolve().parents[3]
 SEGMENT_BYTES = 64 * 1024 * 1024
 FRAME_ROWS = 4096
 OF_THE_CLUSTER = "_0_"  # in the ids of applications, attempts and containers: when the cluster started
+JOBS = """
+{"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
+  [{"container.host": "/r/node1", "container.start.ms": 0, "container.end.ms": 20}]}
+"""
 LIFE_NS = 3 * 3600 * 1_000_000_000  # from one copy's beginning to the next one's; the sample lasts less
 
 
@@ -53,6 +57,15 @@ def replay_sample(folder: Path) -> Path:
     workload = read_workload(ROOT / "config" / "workloads" / "sample")
     config = ResourceManagerConfig.model_validate({"metrics": {"enabled": False}})
     Replay(workload, config, journal_path=folder).run()
+    return folder
+
+
+def replay_jobs(folder: Path) -> Path:
+    """The journal of a replay of two small jobs, of some dozens of events."""
+    jobs = folder.with_name("jobs.json")
+    jobs.write_text(JOBS)
+    config = ResourceManagerConfig.model_validate({"metrics": {"enabled": False}})
+    Replay(read_workload(jobs), config, journal_path=folder).run()
     return folder
 
 

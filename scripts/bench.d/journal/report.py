@@ -1,7 +1,8 @@
-"""The report over journals of 1, 10 and 50 million events on two cores, and one of its aggregations by DuckDB.
+"""The report over journals of 59 to 50 million events on two cores, beside DuckDB, decoding alone, and an empty job.
 
-A report over the smallest journal warms the JVM up. The time covers all tables and the page, but not Spark's start.
-The memory is the driver's, which also runs the local tasks: this process, and its JVM's heap after a collection.
+A report over the sample warms the JVM up. The time covers all tables and the page, but not Spark's start, except in the
+cold runs. The memory is the driver's: this process, whose peak grows with what it alone has had to do, and its JVM's
+heap after a collection.
 """
 
 from __future__ import annotations
@@ -11,101 +12,140 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import pyarrow as pa
-from journal.big_journals import replay_sample, write_big_journal
-from measure import Figures, Settings
+from journal.big_journals import replay_jobs, replay_sample, write_big_journal
+from journal.report_clusters import speed_up
+from journal.report_cold import cold
+from journal.report_peers import count_rows, duckdb_tables, to_parquet
+from measure import Figures, Settings, Spread, print_table
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from dispatcher.journal import EVENTS
-from pipeline.journal.scan import read_batches
-from pipeline.spark import read_journal, spark_session, write_report
+from dispatcher.journal.snapshot import look_at
+from pipeline.journal.scan import divide
+from pipeline.spark import spark_session, write_report
 
 MILLION = 1_000_000
-SIZES = (1, 10, 50)
 CORES = 2
-COLUMNS = ("event_class", "event_type", "outcome", "queue_ns", "handling_ns")
-BY_TYPE = """
-    SELECT event_class, event_type, count(*) AS count, count(*) FILTER (WHERE outcome = 'failed') AS failed,
-           avg(queue_ns) AS queue_mean, max(queue_ns) AS queue_max,
-           avg(handling_ns) AS handling_mean, max(handling_ns) AS handling_max
-    FROM events GROUP BY ALL
-"""
+MOST_REPEATS = 3
+
+
+class _Size(NamedTuple):
+    key: str
+    events: int
+    """About how many; 0: as many as the replayed workload has."""
+    has_peers: bool = True
+
+
+SIZES = (
+    _Size("few", 0, has_peers=False),
+    _Size("sample", 0),
+    _Size("1", 1 * MILLION, has_peers=False),
+    _Size("2", 2 * MILLION),
+    _Size("10", 10 * MILLION),
+    _Size("50", 50 * MILLION),
+)
 
 
 def report(settings: Settings) -> Figures:
     figures: Figures = {}
-    # What makes the journals, and DuckDB, are in a process of their own: this one's memory is the driver's.
+    repeats = max(1, min(MOST_REPEATS, settings.repeats))
+    # What makes the journals, and the peers, are in processes of their own: this one's memory is the driver's.
     with (
         tempfile.TemporaryDirectory() as name,
-        ProcessPoolExecutor(1, get_context("spawn")) as others,
-        spark_session(f"local[{CORES}]", "bench", long_run=True) as spark,
+        ProcessPoolExecutor(CORES, get_context("spawn")) as others,
     ):
         folder = Path(name)
         sample = others.submit(replay_sample, folder / "sample").result()
-        print(f"\nReport on {CORES} cores, warm{'':20} {'events':>12} {'seconds':>10} {'events/s':>12} {'heap MiB':>9}")
-        for place, millions in enumerate(SIZES):
-            journal = folder / "journal"
-            events = others.submit(write_big_journal, sample, journal, settings.count(millions * MILLION)).result()
-            if place == 0:
-                write_report(spark, journal, folder / "warm-up")
-            repeats = settings.repeats if millions == 1 else 1
-            took_s = statistics.median(
-                _seconds(write_report, spark, journal, folder / "report") for _ in range(repeats)
-            )
-            heap = _heap_mib(spark)
-            print(f"{'  the whole report':46} {events:12,} {took_s:10.1f} {events / took_s:12,.0f} {heap:9,.0f}")
-            figures |= {f"report.{millions}": events / took_s, f"report.{millions}-s": took_s / events * millions}
-            figures |= {f"report.{millions}-heap": heap, f"report.{millions}-rss": _resident_mib()}
-            if millions == 10:
-                figures |= _beside_duckdb(spark, others, journal, events)
-            shutil.rmtree(journal)
-            shutil.rmtree(folder / "report", ignore_errors=True)
-    for large, small in ((10, 1), (50, 10)):
-        figures[f"report.growth-{large}"] = figures[f"report.{large}-s"] / figures[f"report.{small}-s"]
-    figures["report.rss-growth"] = figures["report.50-rss"] / figures["report.1-rss"] - 1
-    figures["report.heap-growth"] = figures["report.50-heap"] / figures["report.1-heap"] - 1
+        figures |= cold(sample, folder / "cold", repeats, CORES)
+        with spark_session(f"local[{CORES}]", "bench", long_run=True) as spark:
+            for _ in range(2):
+                write_report(spark, sample, folder / "warm-up")
+            for size in SIZES:
+                with _journal(size, sample, folder, settings, others) as (journal, events):
+                    figures |= _measured(spark, size, journal, events, folder, repeats, others)
+        with _journal(SIZES[4], sample, folder, settings, others) as (journal, events):
+            figures |= speed_up(journal, events, folder)
+    figures["report.rss-growth"] = figures["report.50-rss"] / figures["report.1-rss"]
+    figures["report.heap-growth"] = figures["report.50-heap"] / figures["report.1-heap"]
     print(
-        f"Driver: this process {figures['report.1-rss']:,.0f} MiB after {SIZES[0]} million events, "
-        f"{figures['report.50-rss']:,.0f} MiB after {SIZES[-1]}"
+        f"Driver: this process {figures['report.1-rss']:,.0f} MiB after 1 million events, "
+        f"{figures['report.50-rss']:,.0f} MiB after 50; heap {figures['report.1-heap']:,.0f} MiB, "
+        f"{figures['report.50-heap']:,.0f} MiB"
     )
     return figures
 
 
-def _beside_duckdb(spark: SparkSession, others: ProcessPoolExecutor, journal: Path, events: int) -> Figures:
-    """Events by type with counts, means and maxima, of the same segments, in the same columns."""
-    figures = {}
-    for key, name, took_s in (
-        ("spark", "events by type: Spark", _seconds(_by_spark, spark, journal)),
-        ("duckdb", "the same: DuckDB", others.submit(_seconds, _by_duckdb, journal).result()),
-    ):
-        figures[f"report.by-type-{key}"] = events / took_s
-        print(f"{'  ' + name:46} {events:12,} {took_s:10.1f} {events / took_s:12,.0f}")
+@contextmanager
+def _journal(
+    size: _Size, sample: Path, folder: Path, settings: Settings, others: ProcessPoolExecutor
+) -> Iterator[tuple[Path, int]]:
+    """The journal of a size and its number of events; removed at the end, except the sample."""
+    path = sample if size.key == "sample" else folder / f"journal-{size.key}"
+    if size.key == "few":
+        others.submit(replay_jobs, path).result()
+    elif size.events:
+        others.submit(write_big_journal, sample, path, settings.count(size.events)).result()
+    summaries = (segment.summary for segment in look_at(path).summarized)
+    yield path, sum(summary.events for summary in summaries if summary is not None)
+    if path != sample:
+        shutil.rmtree(path)
+
+
+def _measured(
+    spark: SparkSession,
+    size: _Size,
+    journal: Path,
+    events: int,
+    folder: Path,
+    repeats: int,
+    others: ProcessPoolExecutor,
+) -> Figures:
+    """The report, round by round with its peers."""
+    rows: dict[str, Callable[[], float]] = {
+        "report": lambda: _seconds(write_report, spark, journal, folder / "report"),
+    }
+    parquet = folder / "parquet"
+    if size.has_peers:
+        others.submit(to_parquet, journal, parquet).result()
+        rows["DuckDB, ten bounded tables of the same rows as Parquet"] = lambda: others.submit(
+            _seconds, duckdb_tables, parquet, CORES
+        ).result()
+        rows["decoding alone, no tables"] = lambda: _decoding_s(journal, others)
+    took_s: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(repeats):
+        for name, run in rows.items():
+            took_s[name].append(run())
+    print_table(
+        f"{events:,} events on {CORES} cores, warm: seconds",
+        {name: Spread.of(values) for name, values in took_s.items()},
+        digits=2,
+    )
+    shutil.rmtree(parquet, ignore_errors=True)
+    shutil.rmtree(folder / "report")
+    medians = [statistics.median(values) for values in took_s.values()]
+    figures = {
+        f"report.{size.key}-s": medians[0],
+        f"report.{size.key}": events / medians[0],
+        f"report.{size.key}-heap": _heap_mib(spark),
+        f"report.{size.key}-rss": _resident_mib(),
+    }
+    if size.has_peers:
+        figures |= {f"report.{size.key}-duckdb-s": medians[1], f"report.{size.key}-decoding-s": medians[2]}
     return figures
 
 
-def _by_spark(spark: SparkSession, journal: Path) -> None:
-    events = read_journal(spark, journal, columns={"events": COLUMNS}).events
-    figures = [function(name) for name in ("queue_ns", "handling_ns") for function in (F.mean, F.max)]
-    failed = F.count_if(F.col("outcome") == "failed")
-    assert events.groupBy("event_class", "event_type").agg(F.count("*"), failed, *figures).collect()
-
-
-def _by_duckdb(journal: Path) -> None:
-    import duckdb  # here, because merely importing it makes the process print leak reports at its end
-
-    batches = read_batches(journal, EVENTS, COLUMNS)
-    first = next(batches)
-    rest = (batch for some in ([first], batches) for batch in some)
-    with duckdb.connect(config={"threads": CORES}) as connection:
-        connection.register("events", pa.RecordBatchReader.from_batches(first.schema, rest))
-        assert connection.execute(BY_TYPE).fetchall()
+def _decoding_s(journal: Path, others: ProcessPoolExecutor) -> float:
+    """Seconds to decode what the report reads, half by each of two processes."""
+    halves = divide(look_at(journal).summarized, CORES)
+    started = time.perf_counter()
+    assert sum(others.map(count_rows, [journal] * len(halves), halves))
+    return time.perf_counter() - started
 
 
 def _seconds(run: Callable[..., Any], *arguments: Any) -> float:

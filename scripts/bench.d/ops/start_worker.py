@@ -9,7 +9,7 @@ import json
 import sys
 import time
 
-EXTRAS = ("aiohttp", "anyio", "click", "h11", "httptools", "jinja2", "pandas", "plotly", "psycopg", "pyarrow")
+EXTRAS = ("aiohttp", "anyio", "click", "h11", "httptools", "jinja2", "pandas", "psycopg", "pyarrow")
 EXTRAS += ("pyspark", "rich", "starlette", "textual", "typer", "uvicorn", "zstandard")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from dispatcher.web.tokens import add_line, new_token
 
-from ...pipeline.spark.report.page.browser import Browser
+from ...pipeline.report.page.browser import Browser
 from ..waiting import until
 from .conftest import MakeHost
 

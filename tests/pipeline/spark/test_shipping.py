@@ -55,7 +55,7 @@ def test_what_tasks_need_is_imported_from_the_zip_as_bytecode(packed: Path) -> N
         "pipeline.spark.async_io.async_wait",
         "pipeline.spark.async_io.lookup_join",
         "pipeline.spark.source.journal_source",
-        "pipeline.spark.report.digests.journal_digests",
+        "pipeline.spark.report.digesting",
         "pipeline.sweep.outcome",
         "pipeline.yarnlog.rows",
     )

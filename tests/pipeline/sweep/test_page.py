@@ -5,8 +5,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from plotly.offline import get_plotlyjs
 
+from pipeline.report.page.page_data import PageData
+from pipeline.report.page.page_sections import render_page
 from pipeline.sweep.page import DRAWN, render_sweep_page
 
 FIGURES = {
@@ -41,10 +42,6 @@ def failed_row(number: int) -> dict[str, Any]:
     return {**row(number, "capacity"), **dict.fromkeys(set(FIGURES) - {"nodes"}), "error": "ValueError: no <room>"}
 
 
-def without_plotly(page: str) -> str:
-    return page.replace(get_plotlyjs(), "")
-
-
 class _Table(HTMLParser):
     """The cells of the page's table, with their classes."""
 
@@ -70,7 +67,7 @@ class _Table(HTMLParser):
 
 def table_of(page: str) -> list[list[tuple[str, str]]]:
     parser = _Table()
-    parser.feed(without_plotly(page))
+    parser.feed(page)
     return parser.cells
 
 
@@ -102,24 +99,23 @@ def test_problems_get_columns_only_where_there_are_any() -> None:
 
 
 def test_headline_figures_name_the_best_combination_and_count_the_failed() -> None:
-    page = without_plotly(render_sweep_page("w", [row(1, "fifo"), row(2, "capacity", wait_mean_s=1.5), failed_row(3)]))
+    page = render_sweep_page("w", [row(1, "fifo"), row(2, "capacity", wait_mean_s=1.5), failed_row(3)])
 
-    figures = re.findall(
-        r'class="name">(.*?)</div>\s*<div class="value">(.*?)</div>\s*<div class="detail">(.*?)</', page
-    )
+    figures = re.findall(r'<li class="(.*?)"><a href="#(.*?)">(.*?)</a><p><strong>(.*?)</strong> (.*?)</p>', page)
 
     assert figures == [
-        ("Shortest mean wait", "1.5 s", "scheduler=capacity"),
-        ("Shortest makespan", "2 h", "scheduler=fifo, and 1 more"),
-        ("Highest use of memory", "75.0 %", "scheduler=fifo, and 1 more"),
-        ("Failed combinations", "1", "of 3"),
+        ("", "combinations", "Shortest mean wait", "1.5 s", "with scheduler=capacity."),
+        ("", "combinations", "Shortest makespan", "2 h", "with scheduler=fifo, and 1 more."),
+        ("", "combinations", "Highest use of memory", "75.0 %", "with scheduler=fifo, and 1 more."),
+        ("bad", "combinations", "Failed combinations", "1", "of 3 combinations."),
     ]
+    assert '<table id="combinations">' in page
 
 
 def test_the_page_needs_no_other_file_and_no_network() -> None:
-    page = without_plotly(render_sweep_page("w", [row(1, "fifo")]))
+    page = render_sweep_page("w", [row(1, "fifo")])
 
-    assert re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)[^"'\s>]*""", page) == []
+    assert re.findall(r"""(?:src|href)\s*=\s*["'](?!#)[^"'\s>]*""", page) == []
     assert re.findall(r"https?://|url\(|@import", page) == []
     assert "default-src 'none'" in page
 
@@ -127,8 +123,8 @@ def test_the_page_needs_no_other_file_and_no_network() -> None:
 def test_names_from_the_workload_and_the_settings_are_no_markup() -> None:
     page = render_sweep_page("<script>x</script>", [row(1, "<b>bold</b>")])
 
-    assert "<script>x" not in without_plotly(page)
-    assert "<b>bold" not in without_plotly(page)
+    assert "<script>x" not in page
+    assert "<b>bold" not in page
 
 
 def test_the_same_sweep_makes_the_same_page() -> None:
@@ -137,12 +133,37 @@ def test_the_same_sweep_makes_the_same_page() -> None:
 
 @pytest.mark.parametrize("count", [DRAWN, DRAWN + 1])
 def test_plots_of_many_combinations_say_where_they_stop(count: int) -> None:
-    page = without_plotly(render_sweep_page("w", [row(number, f"s{number}") for number in range(1, count + 1)]))
+    page = render_sweep_page("w", [row(number, f"s{number}") for number in range(1, count + 1)])
 
     assert (f"The first {DRAWN} combinations." in page) == (count > DRAWN)
 
 
 def test_a_sweep_of_failures_has_a_page_too() -> None:
-    page = without_plotly(render_sweep_page("w", [failed_row(1)]))
+    page = render_sweep_page("w", [failed_row(1)])
 
-    assert page.count("Nothing to show.") == 3
+    assert re.findall(r'<span id="(plot-.*?)">', page) == ["plot-waiting-time", "plot-makespan", "plot-utilisation"]
+    assert 'class="chart"' not in page
+
+
+def test_the_plots_have_a_row_for_each_combination_that_has_the_figure() -> None:
+    rows = [row(1, "fifo"), row(2, "capacity", wait_max_s=None), row(3, "fair", gpus_used=0.25)]
+
+    page = render_sweep_page("w", rows)
+
+    waiting, makespan, utilisation = re.findall(r'<section class="panel wide" id="plot-.*?</section>', page, re.DOTALL)
+    assert re.findall(r'<span title="(.*?)"', waiting) == ["scheduler=fifo", "scheduler=fair"]
+    assert "<title>scheduler=fifo: 95 % 1 min 5 s</title>" in waiting
+    assert makespan.count("<rect") == 3
+    assert re.findall(r'class="\w+" x="0%"[^>]*><title>(.*?)</title>', utilisation)[-1] == "scheduler=fair: GPUs 25.0 %"
+
+
+def test_report_and_sweep_have_the_same_policy_style_and_script() -> None:
+    report = render_page(PageData("/some/journal", None, None, {}))
+    sweep = render_sweep_page("w", [row(1, "fifo")])
+
+    for part in (
+        r'http-equiv="Content-Security-Policy" content="(.*?)"',
+        "<style>(.*?)</style>",
+        "<script>(.*?)</script>",
+    ):
+        assert re.findall(part, report, re.DOTALL) == re.findall(part, sweep, re.DOTALL)

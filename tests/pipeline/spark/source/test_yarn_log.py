@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from pipeline.cli import yarn_log
+from pipeline.journal.arrow import arrow_schema
 from pipeline.spark.report.report import write_report
-from pipeline.spark.report.tables.jobs import applications, transition_counts, waiting
-from pipeline.spark.report.tables.usage import container_intervals
+from pipeline.spark.source.journal import JournalTables
 from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
 from pipeline.yarnlog import YarnLogError
 from statemachines.conformance import UnknownReleaseError
+
+from ...report.tables.at_hand import Tables, of_parts
 
 AssertTable = Callable[[DataFrame, str, list[tuple[Any, ...]]], None]
 
@@ -229,12 +230,12 @@ def test_a_transition_is_held_against_any_release_or_the_one_asked_for(
     transitions = read_yarn_log(spark, log).transitions.persist()
 
     checked = conformance(transitions, release).orderBy("seq").collect()
-    counts = transition_counts(each_once(transitions), declared_for(spark, transitions, release)).collect()
+    counts = counts_of(transitions, declared_for(spark, transitions, release))
 
     assert [row.releases for row in checked] == [["2.4", "2.7"], ["3"], []]
     assert [row.line for row in checked if row.violation is not None] == wrong
     assert [row.line for row in not_in_table(transitions, release).collect()] == wrong
-    undeclared = {row.to_state for row in counts if row["count"] and not row.declared}
+    undeclared = {row["to_state"] for row in counts if not row["declared"]}
     assert undeclared == {{1: "LOCALIZED", 2: "RUNNING"}[line] for line in wrong}
     transitions.unpersist()
 
@@ -244,17 +245,26 @@ def test_a_release_without_tables_is_refused_at_once(spark: SparkSession, tables
         conformance(tables.transitions, "4")
 
 
-def each_once(transitions: DataFrame) -> DataFrame:
-    return transitions.withColumn("count", F.lit(1))
+def tables_of(journal: JournalTables, declared: DataFrame | None = None) -> Tables:
+    """The report's tables of a log."""
+    kinds = [] if declared is None else [tuple(row) for row in declared.collect()]
+    return of_parts([(journal.events.toArrow(), journal.transitions.toArrow())], kinds)
+
+
+def counts_of(transitions: DataFrame, declared: DataFrame) -> list[dict[str, Any]]:
+    """The rows of transition_counts."""
+    no_events = arrow_schema(EVENTS).empty_table()
+    kinds = [tuple(row) for row in declared.collect()]
+    return of_parts([(no_events, transitions.select(*TRANSITIONS.names).toArrow())], kinds).dicts("transition_counts")
 
 
 def test_the_jobs_of_the_report_run_on_a_log(spark: SparkSession, tables: YarnLogTables) -> None:
-    [container] = container_intervals(*tables.journal).collect()
-    counts = transition_counts(each_once(tables.journal.transitions), declared_for(spark, tables.transitions)).collect()
+    found = tables_of(tables.journal, declared_for(spark, tables.transitions))
+    [container] = found.dicts("containers")
 
-    assert (container.container, container.application) == (CONTAINER, "application_1637633166384_0001")
-    assert (container.started_seq, container.end_state) == (4, "KILLED")
-    assert {(row.machine, row.to_state): row.declared for row in counts} == {
+    assert (container["container"], container["application"]) == (CONTAINER, "application_1637633166384_0001")
+    assert (container["started_seq"], container["end_state"]) == (4, "KILLED")
+    assert {(row["machine"], row["to_state"]): row["declared"] for row in found.dicts("transition_counts")} == {
         ("RMApp", "RUNNING"): False,
         ("RMContainer", "ALLOCATED"): True,
         ("RMContainer", "KILLED"): True,
@@ -271,9 +281,9 @@ def test_a_transition_without_an_event_is_declared_if_any_event_causes_it(spark:
     )
     transitions = read_yarn_log(spark, log, time_zone="Europe/Berlin").transitions.persist()
 
-    counts = transition_counts(each_once(transitions), declared_for(spark, transitions)).collect()
+    counts = counts_of(transitions, declared_for(spark, transitions))
 
-    assert {(row.from_state, row.event_type): row.declared for row in counts} == {
+    assert {(row["from_state"], row["event_type"]): row["declared"] for row in counts} == {
         ("SUBMITTED", ""): True,
         ("FINISHED", ""): False,
     }
@@ -323,10 +333,9 @@ def test_applications_have_the_users_and_queues_of_the_audit_lines(spark: SparkS
     log.write_text(EXCERPT)
     journal = read_yarn_log(spark, log).journal
 
-    applied = applications(*journal, container_intervals(*journal))
-    waits = waiting(applied, "queue", "user").orderBy("queue").collect()
+    waits = tables_of(journal).dicts("waiting_by_user")
 
-    assert [(row.user, row.queue, row.never_placed, row.begun_earlier) for row in waits] == [
+    assert sorted((row["user"], row["queue"], row["never_placed"], row["begun_earlier"]) for row in waits) == [
         ("ann", "root.a", 0, 1),
         ("bob", "root.b", 1, 0),
     ]
@@ -376,7 +385,8 @@ def test_the_command_reports_on_the_tables(
     yarn_log([folder], output=tmp_path)
 
     assert reported == [(folder, tmp_path, ["machine", "from_state", "event_type", "to_state"], 10, 5)]
-    assert "The report\nLog as tables: " in capsys.readouterr().out
+    log, report = capsys.readouterr().out.splitlines()[-2:]
+    assert (log.partition(":")[0], report) == ("Log as tables", "The report")
 
 
 def test_a_log_is_read_over_connect(connect_mode: Any, folder: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 
-from .....pipeline.spark.report.page.browser import Browser
+from .....pipeline.report.page.browser import Browser
 from ....simulation.replays import TIMEOUT_S
 from ..front import NODE, NODE_ID, Front, front, until
 from .test_page_contents import MARKUP, MOST_BYTES, submit

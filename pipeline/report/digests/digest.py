@@ -1,0 +1,283 @@
+"""A digest: all that the report needs of the rows of one part of a journal, or of several.
+
+A digest is a folder with a Parquet file for each kind of row, or several; `KINDS` has their columns. Digests of parts
+that follow each other in seq are merged into that of the whole, in any grouping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.report.digests import event_digest, transition_digest
+from pipeline.report.digests.buckets import PER_OCTAVE, TimeBuckets
+from pipeline.report.digests.event_digest import SLOWEST, EventDigest, Row
+from pipeline.report.digests.run import Run
+from pipeline.report.digests.statements import Statement, run_statements
+from pipeline.report.digests.transition_digest import LONGEST, Ends, TransitionDigest
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+KINDS: Final[Mapping[str, pa.Schema]] = {**event_digest.KINDS, **transition_digest.KINDS}
+_MEMORY_LIMIT: Final = "1GB"
+_DISTINCT: Final = ("entity", "payload", "error")
+
+
+class PartWriter:
+    """Writes the digest of one part into a folder, a file for each kind; a repeated one writes the same files.
+
+    As a context manager: the files appear at its end, unless it failed.
+    """
+
+    def __init__(self, folder: Path, part: int) -> None:
+        self._folder = folder
+        self._part = part
+        self._stack = ExitStack()
+        self._files: dict[str, tuple[Path, pq.ParquetWriter]] = {}
+
+    def write(self, rows: Iterable[Row]) -> None:
+        for kind, batch in rows:
+            if not batch.num_rows:
+                continue
+            if kind not in self._files:
+                folder = self._folder / kind
+                folder.mkdir(parents=True, exist_ok=True)
+                draft = folder / f".{self._part}-{uuid4().hex}"
+                # Ids hardly repeat: looking for it takes half of the time of writing.
+                repeat = [one.name for one in batch.schema if one.type == pa.string() and one.name not in _DISTINCT]
+                writer = pq.ParquetWriter(draft, batch.schema, use_dictionary=repeat, write_statistics=False)
+                self._files[kind] = draft, self._stack.enter_context(writer)
+            self._files[kind][1].write_batch(batch)
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._stack.close()
+        for draft, _writer in self._files.values():
+            if error is None:
+                draft.replace(draft.with_name(f"part-{self._part:05d}.parquet"))
+            else:
+                draft.unlink(missing_ok=True)
+
+
+def digest_of(
+    events: Iterable[pa.RecordBatch], transitions: Iterable[pa.RecordBatch], ends: Ends
+) -> dict[str, pa.Table]:
+    """The digest of rows with the columns that `EventDigest` and `TransitionDigest` read, in memory: rows by kind."""
+    found: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in KINDS}
+    for kind, batch in (*EventDigest().rows(events), *TransitionDigest(ends).rows(transitions)):
+        found[kind].append(batch)
+    return {kind: pa.Table.from_batches(batches, KINDS[kind]) for kind, batches in found.items()}
+
+
+def digest_together(
+    batches: Iterable[Sequence[pa.RecordBatch]], ends: Ends, span: tuple[int, int] | None
+) -> Iterator[Row]:
+    """The digest of pairs of batches, of events and of transitions; `span` as of `EventDigest`."""
+    of_events, of_transitions = EventDigest(span), TransitionDigest(ends)
+    for events, transitions in batches:
+        yield from of_events.add(events)
+        yield from of_transitions.add(transitions)
+    yield from of_events.rest()
+    yield from of_transitions.rest()
+
+
+@contextmanager
+def engine(scratch: Path | None = None, threads: int | None = None) -> Iterator[DuckDBPyConnection]:
+    """DuckDB in memory, which puts what has no room there into the folder `scratch`."""
+    import duckdb
+
+    settings: dict[str, Any] = {"autoinstall_known_extensions": False, "preserve_insertion_order": False}
+    if scratch is not None:
+        settings |= {"temp_directory": str(scratch), "memory_limit": _MEMORY_LIMIT}
+    if threads is not None:
+        settings["threads"] = threads
+    with duckdb.connect(":memory:", config=settings) as database:
+        yield database
+
+
+def add_parts(database: DuckDBPyConnection, folders: Sequence[Path]) -> None:
+    """Make the rows of the digests in these folders the parts that `merge` merges."""
+    for kind, schema in KINDS.items():
+        files = [str(file) for folder in folders for file in sorted((folder / kind).glob("*.parquet"))]
+        if files:
+            database.from_parquet(files).create_view(f"part_{kind}")
+        else:
+            database.from_arrow(schema.empty_table()).create(f"part_{kind}")
+
+
+def add_tables(database: DuckDBPyConnection, digest: Mapping[str, pa.Table]) -> None:
+    """As `add_parts`, for a digest in memory."""
+    for kind in KINDS:
+        database.from_arrow(digest[kind]).create(f"part_{kind}")
+
+
+def add_ends(database: DuckDBPyConnection, ends: Ends) -> None:
+    """Make the tables first_state and final_state: the machines' states in which lives begin and end."""
+    for name, states in (("first_state", ends.first), ("final_state", ends.final)):
+        machines, of = zip(*sorted(states), strict=True) if states else ((), ())
+        columns = {"machine": pa.array(machines, pa.string()), "state": pa.array(of, pa.string())}
+        database.from_arrow(pa.table(columns)).create(name)
+
+
+def merge(database: DuckDBPyConnection) -> Run:
+    """Merge the parts: makes a table or a view with each of the `KINDS`. Returns their span.
+
+    In:  part_KIND for each of the `KINDS`, and first_state and final_state.
+    Out: as described at `KINDS`, with keys that are unique now. stay_group and long_stay include the stays that began
+         in one part and ended in another. A stretch is a whole life as far as it is known; lives that began and
+         ended are left out.
+    """
+    run = Run.of(database)
+    run_statements(database, merging(run))
+    return run
+
+
+def merging(run: Run) -> list[Statement]:
+    """The statements of `merge`."""
+    return [Statement.create(make(run)) for make in _MERGED]
+
+
+_ADDED_UP = """
+    sum("count")::BIGINT AS "count", sum(total)::BIGINT AS total, min(least) AS least, max(greatest) AS greatest
+"""
+
+
+def log_bucket(value: str) -> str:
+    """SQL: as `buckets.log_buckets`, for one value."""
+    exponent = f"(length(bin({value})) - 1)"
+    # Exact: dividing a double by a power of two changes only its exponent.
+    position = f"floor({value}::DOUBLE / pow(2::DOUBLE, {exponent}) * {PER_OCTAVE})"
+    return f"CASE WHEN {value} > 0 THEN ({exponent} * {PER_OCTAVE} + {position} - {PER_OCTAVE})::INTEGER ELSE -1 END"
+
+
+def _of(times: TimeBuckets) -> str:
+    """SQL: bucket and width_ns of the interval of `times` that contains a part's interval."""
+    # Both widths are powers of two, and this one is at least as large.
+    bucket = f"bucket // ({times.width_ns} // width_ns)"
+    last = times.first + times.number - 1
+    return f"greatest({times.first}, least({last}, {bucket})) AS bucket, {times.width_ns}::BIGINT AS width_ns"
+
+
+def _longest(stays: str) -> str:
+    return f"""
+        SELECT machine, entity, state, seq, from_at, stay_ns FROM ({stays}) WHERE stay_ns > 0
+        QUALIFY row_number() OVER (PARTITION BY machine, state ORDER BY stay_ns DESC, seq, entity) <= {LONGEST}
+    """
+
+
+# A table for each kind, in an order in which each can be made.
+_MERGED: Final[Sequence[Callable[[Run], str]]] = (
+    lambda _: (
+        """
+        TABLE event_totals AS
+        SELECT coalesce(sum("count"), 0)::BIGINT AS "count", coalesce(sum(failed), 0)::BIGINT AS failed,
+            min(first_seq) AS first_seq, max(last_seq) AS last_seq, min(first_at) AS first_at, max(last_at) AS last_at
+        FROM part_event_totals
+    """
+    ),
+    lambda _: (
+        """
+        TABLE transition_totals AS
+        SELECT coalesce(sum("count"), 0)::BIGINT AS "count", min(first_at) AS first_at, max(last_at) AS last_at
+        FROM part_transition_totals
+    """
+    ),
+    lambda run: (
+        f"""
+        TABLE event_group AS
+        SELECT event_class, event_type, outcome, measure, {_of(run.times)}, log_bucket, {_ADDED_UP}
+        FROM part_event_group GROUP BY ALL
+    """
+    ),
+    lambda run: (
+        f"""
+        TABLE depth AS
+        SELECT {_of(run.fine_depths)}, sum(arrivals)::BIGINT AS arrivals, sum(starts)::BIGINT AS starts
+        FROM part_depth GROUP BY ALL
+    """
+    ),
+    lambda _: "VIEW kept_event AS FROM part_kept_event",
+    lambda _: (
+        f"""
+        TABLE slow_event AS FROM part_slow_event ORDER BY handling_ns DESC, seq LIMIT {SLOWEST}
+    """
+    ),
+    lambda _: (
+        """
+        TABLE transition_count AS
+        SELECT machine, from_state, event_type, to_state, valid, sum("count")::BIGINT AS "count"
+        FROM part_transition_count GROUP BY ALL
+    """
+    ),
+    # A host that registers again is a new machine with the old id: no transition led to its first state.
+    lambda _: (
+        """
+        TABLE crossing_stay AS
+        SELECT machine, entity, state, seq, from_at, greatest(0, "at" - from_at) AS stay_ns
+        FROM (
+            SELECT machine, entity, from_state AS state, "at",
+                lag(to_state) OVER life AS entered, lag(last_seq) OVER life AS seq, lag(last_at) OVER life AS from_at
+            FROM part_stretch WINDOW life AS (PARTITION BY machine, entity ORDER BY seq)
+        )
+        WHERE entered = state AND (machine, state) NOT IN (SELECT (machine, state) FROM final_state)
+    """
+    ),
+    lambda _: (
+        f"""
+        TABLE stay_group AS
+        SELECT machine, state, log_bucket, {_ADDED_UP}
+        FROM (
+            FROM part_stay_group UNION ALL BY NAME
+            SELECT machine, state, {log_bucket("stay_ns")} AS log_bucket, 1 AS "count", stay_ns AS total,
+                stay_ns AS least, stay_ns AS greatest
+            FROM crossing_stay
+        )
+        GROUP BY ALL
+    """
+    ),
+    lambda _: (
+        f"""
+        TABLE long_stay AS {_longest("FROM part_long_stay UNION ALL BY NAME FROM crossing_stay")}
+    """
+    ),
+    lambda _: (
+        """
+        TABLE stretch AS
+        SELECT machine, entity, arg_min(from_state, seq) AS from_state, min(seq) AS seq, arg_min("at", seq) AS "at",
+            arg_max(to_state, last_seq) AS to_state, max(last_seq) AS last_seq, arg_max(last_at, last_seq) AS last_at
+        FROM part_stretch GROUP BY machine, entity
+        HAVING (machine, arg_min(from_state, seq)) NOT IN (SELECT (machine, state) FROM first_state)
+            OR (machine, arg_max(to_state, last_seq)) NOT IN (SELECT (machine, state) FROM final_state)
+    """
+    ),
+    lambda _: (
+        """
+        VIEW move AS
+        SELECT * FROM part_move WHERE from_state <> to_state
+        UNION ALL
+        SELECT unnest(arg_max(part_move, seq)) FROM part_move WHERE from_state = to_state GROUP BY machine, entity
+    """
+    ),
+)
+
+
+def write_merged(parts: Sequence[Path], folder: Path, ends: Ends) -> None:
+    """Merge the digests in `parts`, in order of seq, into one in the new folder `folder`."""
+    with engine() as database:
+        add_parts(database, parts)
+        add_ends(database, ends)
+        merge(database)
+        for kind, schema in KINDS.items():
+            (folder / kind).mkdir(parents=True)
+            columns = ", ".join(f'"{name}"' for name in schema.names)
+            target = str(folder / kind / "part-00000.parquet").replace("'", "''")
+            database.execute(f"COPY (SELECT {columns} FROM {kind}) TO '{target}' (FORMAT parquet)")

@@ -1,0 +1,1 @@
+"""The report's plots: rows in, charts out, drawn as SVG."""

@@ -1,0 +1,90 @@
+"""Makes the report's tables and writes them as Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pipeline.report.digests.digest import merging
+from pipeline.report.digests.run import Run
+from pipeline.report.digests.statements import AT_ONCE, Statement, needed, run_statements
+from pipeline.report.tables.containers import node_capacity
+from pipeline.report.tables.registry import COMPARISON, SQL_TYPES, TABLES, ReportTable
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+HELPERS: Final = {"node_capacity": node_capacity}
+"""What several tables are made of, without being in the report."""
+
+
+_TABLE: Final = {table.name: table for table in TABLES}
+OF_NODES: Final = (
+    "containers",
+    "containers_over_time",
+    "node_usage",
+    "gpu_device_peaks",
+    "node_peaks",
+    "node_utilisation",
+)
+"""About half of the work, which another task can do than the rest."""
+SUMMARIES: Final = ("key_figures", "comparison")
+"""Tables made of those of both halves."""
+
+
+def write_tables(
+    database: DuckDBPyConnection,
+    run: Run,
+    folder: Path,
+    names: Collection[str],
+    *,
+    given: Collection[str] = (),
+    before: Path | None = None,
+    at_once: int = AT_ONCE,
+) -> None:
+    """Write the tables named to `folder`/NAME as Parquet, from the parts of digests and `declared`.
+
+    What they are made of is made for them alone, except the tables `given`, which are in `folder` already. `before`:
+    the folder with the tables of an earlier run, to be compared with.
+    """
+    tables = [*TABLES]
+    if before is not None:
+        add_view(database, _TABLE["key_figures"], before, "before_key_figures")
+        tables.append(COMPARISON)
+    for name in given:
+        add_view(database, _TABLE[name], folder)
+    statements = [
+        *merging(run),
+        *(Statement.create(f"TABLE {name} AS {make(run)}") for name, make in HELPERS.items()),
+        *(
+            _writing(table, run, folder)
+            if table.name in names
+            else Statement.create(f"TABLE {table.name} AS {table.select(run)}")
+            for table in tables
+            if table.name not in given
+        ),
+    ]
+    run_statements(database, needed(statements, names), at_once)
+
+
+def _writing(table: ReportTable, run: Run, folder: Path) -> Statement:
+    """Each table is computed once, when it is written; later ones read it back."""
+    sql = table.select(run)
+
+    def write(database: DuckDBPyConnection) -> None:
+        (folder / table.name).mkdir(parents=True)
+        file = str(folder / table.name / "part-00000.parquet").replace("'", "''")
+        database.execute(f"COPY ({sql}) TO '{file}' (FORMAT parquet)")
+        add_view(database, table, folder)
+
+    return Statement(table.name, sql, write)
+
+
+def add_view(database: DuckDBPyConnection, table: ReportTable, folder: Path, name: str | None = None) -> None:
+    """Make a view of a table in `folder`, by default with the table's name; an absent one is empty."""
+    if files := [str(file) for file in sorted((folder / table.name).glob("*.parquet"))]:
+        database.from_parquet(files).create_view(name or table.name)
+        return
+    columns = ", ".join(f'NULL::{SQL_TYPES[column.type]} AS "{column.name}"' for column in table.columns)
+    database.execute(f"CREATE VIEW {name or table.name} AS SELECT {columns} WHERE false")

@@ -1,1 +1,0 @@
-"""The report's plots: rows in, Plotly figures out."""

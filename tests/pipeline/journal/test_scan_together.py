@@ -1,0 +1,102 @@
+"""Both tables of a journal, read in one pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+
+from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
+from dispatcher.journal.format.columns import encode_rows
+from dispatcher.journal.format.schema import EventRow, TransitionRow
+from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary, segment_path
+from dispatcher.journal.snapshot import look_at, summarize
+from pipeline.journal.arrow import arrow_schema
+from pipeline.journal.scan import Part, divide, scan_together
+
+KINDS = [("rm", "AType", "A", "handled"), ("nm", "AType", "A", "failed"), ("rm", "BType", "B", "handled")]
+MOVES = [("RMApp", "NEW", "START", "RUNNING", True), ("RMApp", "NEW", "KILL", "NEW", False)]
+WANTED = [(table, arrow_schema(table)) for table in TABLES]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Three segments of nine frames of seven events, some of which make a transition."""
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    summary = Summary(1)
+    for number in (1, 2, 3):
+        segment = SegmentFile(folder, number, summary)
+        for frame in range(9):
+            first = segment.summary.next_seq
+            events = [EventRow(kind=(frame + n) % 3, entity=f"e{n}", started_at=first + n) for n in range(7)]
+            moves = [TransitionRow(kind=n % 2, seq=first + n, entity=f"e{n}", at=first + n) for n in range(frame % 3)]
+            segment.append_rows(encode_rows(events, moves, first, KINDS, MOVES, virtual=True))
+        segment.close(sync=False, recover_from=number + 1)
+        summary = segment.summary
+    Manifest(1, 3, closed=True).write(folder, sync=False)
+    return folder
+
+
+def rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
+    return [
+        {name: value for name, value in row.items() if value is not None}
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 20, 1000])
+def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int) -> None:
+    parts = [Part(str(segment)) for segment in look_at(journal).closed]
+
+    pairs = list(scan_together(parts, WANTED, pytest.fail, rows=rows_at_once))
+
+    for place, table in enumerate(TABLES):
+        assert rows([pair[place] for pair in pairs]) == list(read_rows(journal, table))
+
+
+def test_coded_kinds_share_their_indices_and_have_the_same_values(journal: Path) -> None:
+    """The report's digests number the kinds of rows by one array of indices instead of five columns of text."""
+    coded = [(table, arrow_schema(table, coded=True)) for table in TABLES]
+    parts = [Part(str(segment)) for segment in look_at(journal).closed]
+
+    pairs = list(scan_together(parts, coded, pytest.fail))
+
+    for place, table in enumerate((EVENTS, TRANSITIONS)):
+        assert rows([pair[place] for pair in pairs]) == list(read_rows(journal, table))
+        for pair in pairs:
+            kinds = [pair[place].column(name) for name in table.kind_columns]
+            assert len({kind.indices.buffers()[1].address for kind in kinds}) == 1
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 5, 8, 100])
+def test_each_row_is_in_one_of_the_parts_in_order(journal: Path, tasks: int) -> None:
+    segment = segment_path(journal, 2)
+    data = bytearray(segment.read_bytes())
+    data[1500] ^= 1  # the search for the next frame goes across borders of parts
+    segment.write_bytes(data)
+    lines: list[str] = []
+
+    divided = divide(summarize(look_at(journal).closed), tasks)
+    found = [pair[0] for parts in divided for pair in scan_together(parts, WANTED, lines.append)]
+
+    assert len(divided) <= tasks
+    assert rows(found) == list(read_rows(journal, EVENTS, on_damage=lambda _: None))
+    assert len(lines) == 1
+
+
+def test_a_segment_that_is_gone_is_in_a_part_too(journal: Path) -> None:
+    """So that its reader reports it."""
+    listed = look_at(journal).closed
+    segment_path(journal, 3).unlink()
+    lines: list[str] = []
+
+    for parts in divide(summarize(listed), 2):
+        list(scan_together(parts, WANTED, lines.append))
+
+    assert [line.partition(":")[0] for line in lines] == [segment_path(journal, 3).name]

@@ -1,0 +1,55 @@
+"""How the report writes numbers, times and quantities."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.report.page import formats
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),  # noqa: RUF001 (the dash is what is shown)
+        (0, "0 s"),
+        (5e-7, "500 ns"),
+        (0.0123, "12.3 ms"),
+        (0.9999, "1 s"),
+        (12.345, "12.3 s"),
+        (59.96, "1 min"),
+        (61, "1 min 1 s"),
+        (3599.6, "1 h"),
+        (7_199, "1 h 59 min"),
+        (86_400, "1 d"),
+        (12_902_960.5, "149 d 8 h"),
+    ],
+)
+def test_a_duration_is_written_in_its_largest_units(seconds: float | None, text: str) -> None:
+    assert formats.duration(seconds) == text
+
+
+def test_quantities_are_written_without_useless_digits() -> None:
+    assert formats.memory(262_144) == "256 GiB"
+    assert formats.memory(1_500) == "1.46 GiB"
+    assert formats.thousandths(460) == "0.46"
+    assert formats.thousandths(0) == "0"
+    assert formats.count(1_234_567) == "1,234,567"
+    assert formats.decimal(1234.56) == "1,234.6"
+
+
+def test_small_shares_have_a_decimal() -> None:
+    assert [formats.percent(share) for share in (0, 0.004, 0.0996, 0.1, 0.756, 1, 12.5, -0.05, None)] == [
+        "0 %",
+        "0.4 %",
+        "10.0 %",
+        "10 %",
+        "76 %",
+        "100 %",
+        "1,250 %",
+        "-5.0 %",
+        formats.NOTHING,
+    ]
+
+
+def test_a_moment_is_written_in_utc() -> None:
+    assert formats.moment(1_700_000_000_999_999_999) == "2023-11-14 22:13:20 UTC"

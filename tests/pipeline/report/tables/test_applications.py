@@ -1,0 +1,209 @@
+"""Tables of applications: each against literal rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ...journal_builder import SECOND, JournalBuilder
+from .at_hand import in_order, of_journal, of_relations
+
+APP_1, APP_2 = "application_0_0001", "application_0_0002"
+
+
+def applications(journal: JournalBuilder) -> list[dict[str, Any]]:
+    return of_journal(journal).dicts("applications")
+
+
+def test_a_finished_application_has_its_times(journal: JournalBuilder) -> None:
+    journal.submit(1, APP_1, 10, name="sort", queue="prod")
+    journal.allocate(2, "container_0_0001_01_000002", "h1:1", 15)
+    journal.allocate(3, "container_0_0001_01_000001", "h1:1", 13)
+    journal.move(4, "RMApp", APP_1, "RUNNING ATTEMPT_FINISHED FINISHED", at=20)
+    journal.move(5, "RMApp", APP_1, "FINISHED KILL FINISHED", at=30)
+
+    row = (APP_1, "sort", "ann", "prod", "FINISHED", True, 10 * SECOND, 13 * SECOND, 20 * SECOND, 3.0)
+    assert of_journal(journal)["applications"] == [row]
+
+
+def test_an_application_never_placed_and_not_ended_has_nulls(journal: JournalBuilder) -> None:
+    journal.submit(1, APP_1, 10)
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", at=10)
+
+    row = (APP_1, "job", "ann", "default", "SUBMITTED", False, 10 * SECOND, None, None, None)
+    assert of_journal(journal)["applications"] == [row]
+
+
+def test_the_last_state_goes_by_seq_where_times_are_equal(journal: JournalBuilder) -> None:
+    journal.submit(1, APP_1)
+    journal.move(3, "RMApp", APP_1, "SUBMITTED APP_ACCEPTED ACCEPTED")
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED")
+
+    assert applications(journal)[0]["final_state"] == "ACCEPTED"
+
+
+def test_a_refused_transition_does_not_change_the_final_state(journal: JournalBuilder) -> None:
+    journal.submit(1, APP_1)
+    journal.move(2, "RMApp", APP_1, "NEW_SAVING APP_UPDATE_SAVED NEW_SAVING", valid=False)
+    journal.move(3, "RMApp", APP_1, "FINISHED START FINISHED", valid=False)
+
+    assert applications(journal)[0]["final_state"] == "NEW_SAVING"
+
+
+def test_an_application_without_its_start_keeps_its_row(journal: JournalBuilder) -> None:
+    journal.move(2, "RMApp", APP_1, "RUNNING KILL KILLING", at=5)
+    journal.move(3, "RMApp", APP_1, "KILLING ATTEMPT_FINISHED FINISHED", at=6)
+
+    row = (APP_1, None, None, None, "FINISHED", True, None, None, 6 * SECOND, None)
+    assert of_journal(journal)["applications"] == [row]
+
+
+def test_an_application_whose_start_failed_is_still_new(journal: JournalBuilder) -> None:
+    journal.event(1, "RMAppEventType", "START", APP_1, outcome="failed", payload={"name": "sort"})
+
+    assert applications(journal)[0]["final_state"] == "NEW"
+
+
+def test_a_second_start_adds_no_row(journal: JournalBuilder) -> None:
+    journal.submit(1, APP_1, name="first")
+    journal.event(2, "RMAppEventType", "START", APP_1, payload={"name": "second"})
+
+    assert [row["name"] for row in applications(journal)] == ["first"]
+
+
+def test_applications_are_counted_by_final_state(journal: JournalBuilder) -> None:
+    journal.submit(1, APP_1)
+    journal.submit(2, APP_2)
+    journal.submit(3, "application_0_0003")
+    journal.move(4, "RMApp", APP_2, "NEW_SAVING APP_SAVE_FAILED FAILED")
+
+    assert of_journal(journal)["applications_by_final_state"] == [("FAILED", True, 1), ("NEW_SAVING", False, 2)]
+
+
+def test_waiting_is_summed_up_per_queue(journal: JournalBuilder) -> None:
+    for number, (queue, wait_s) in enumerate([("a", 1), ("a", 3), ("a", None), ("b", None)], start=1):
+        application = f"application_0_000{number}"
+        journal.submit(2 * number, application, 100, queue=queue)
+        if wait_s is not None:
+            container = f"container_0_000{number}_01_000001"
+            journal.allocate(2 * number + 1, container, "h1:1", 100 + wait_s, application=application)
+
+    assert of_journal(journal)["waiting_by_queue"] == [
+        ("a", 3, 2.0, pytest.approx(2.9), 3.0, 1, 0),
+        ("b", 1, None, None, None, 1, 0),
+    ]
+
+
+def test_waiting_is_summed_up_per_user_of_a_queue() -> None:
+    rows = [
+        ("a", "ann", 0, 1, 1.0),
+        ("a", "bob", 0, 5, 5.0),
+        ("b", "ann", 0, None, None),
+        ("b", "ann", None, 7, None),
+        (None, None, None, None, None),
+    ]
+    names = ("queue", "user", "submitted_at", "first_container_at", "wait_s")
+
+    found = of_relations(applications=[dict(zip(names, row, strict=True)) for row in rows])["waiting_by_user"]
+
+    assert found == in_order(
+        [
+            ("a", "ann", 1, 1.0, 1.0, 1.0, 0, 0),
+            ("a", "bob", 1, 5.0, 5.0, 5.0, 0, 0),
+            ("b", "ann", 2, None, None, None, 1, 1),
+            (None, None, 1, None, None, None, 0, 1),
+        ]
+    )
+
+
+def test_the_first_of_two_starts_counts_if_one_was_redelivered(journal: JournalBuilder) -> None:
+    journal.event(2, "RMAppEventType", "START", APP_1, 20, payload={"name": "first"})
+    journal.event(3, "AType", "START", APP_1, 30)
+    journal.event(5, "RMAppEventType", "START", APP_1, 50, payload={"name": "again"})
+
+    [row] = applications(journal)
+
+    assert (row["id"], row["submitted_at"], row["name"]) == (APP_1, 20 * SECOND, "first")
+
+
+def test_a_payload_of_no_use_leaves_nulls(journal: JournalBuilder) -> None:
+    journal.event(1, "RMAppEventType", "START", APP_1, payload=["no", "object"])
+    journal.event(2, "RMAppEventType", "START", APP_2, payload={"name": {"not": "a text"}, "queue": "a"})
+
+    names = {row["id"]: (row["user"], row["queue"]) for row in applications(journal)}
+
+    assert names == {APP_1: (None, None), APP_2: (None, "a")}
+
+
+def move(seq: int, entity: str, what: str, at: int, machine: str) -> dict[str, Any]:
+    from_state, event_type, to_state = what.split()
+    named = {"machine": machine, "from_state": from_state, "event_type": event_type, "to_state": to_state}
+    return named | {"seq": seq, "entity": entity, "at": at * SECOND, "valid": True}
+
+
+def app(seq: int, entity: str, what: str, at: int) -> dict[str, Any]:
+    return move(seq, entity, what, at, "RMApp")
+
+
+ATTEMPT = "appattempt_0_0001_000001"
+LIFE = [
+    app(1, APP_1, "NEW START NEW_SAVING", 11),
+    app(2, APP_1, "NEW_SAVING APP_NEW_SAVED SUBMITTED", 13),
+    app(3, APP_1, "SUBMITTED APP_ACCEPTED ACCEPTED", 16),
+    move(4, ATTEMPT, "NEW START SUBMITTED", 16, "RMAppAttempt"),
+    move(5, ATTEMPT, "SUBMITTED ATTEMPT_ADDED SCHEDULED", 17, "RMAppAttempt"),
+    move(6, ATTEMPT, "SCHEDULED CONTAINER_ALLOCATED ALLOCATED_SAVING", 26, "RMAppAttempt"),
+    app(7, APP_1, "ACCEPTED ATTEMPT_LAUNCHED ACCEPTED", 29),
+    app(8, APP_1, "ACCEPTED ATTEMPT_REGISTERED RUNNING", 31),
+    app(9, APP_1, "RUNNING ATTEMPT_UNREGISTERED FINAL_SAVING", 51),
+    app(10, APP_1, "FINAL_SAVING APP_UPDATE_SAVED FINISHING", 52),
+    app(11, APP_1, "FINISHING ATTEMPT_FINISHED FINISHED", 53),
+]
+
+
+def applied(*rows: tuple[Any, ...]) -> list[dict[str, Any]]:
+    names = ("id", "final_state", "is_final", "submitted_at", "ended_at")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def test_the_timeline_has_each_state_but_the_final_one() -> None:
+    second = [app(20, APP_2, "NEW START NEW_SAVING", 60), app(21, APP_2, "NEW_SAVING START NEW_SAVING", 61)]
+
+    found = of_relations(move=[*LIFE, *second])["application_timeline"]
+
+    rows = [
+        (APP_1, 1, "NEW_SAVING", 11, 13),
+        (APP_1, 2, "SUBMITTED", 13, 16),
+        (APP_1, 3, "ACCEPTED", 16, 31),
+        (APP_1, 8, "RUNNING", 31, 51),
+        (APP_1, 9, "FINAL_SAVING", 51, 52),
+        (APP_1, 10, "FINISHING", 52, 53),
+        (APP_2, 20, "NEW_SAVING", 60, None),
+    ]
+    assert found == in_order((*row[:3], row[3] * SECOND, None if row[4] is None else row[4] * SECOND) for row in rows)
+
+
+def test_every_second_from_submission_to_end_is_in_one_phase() -> None:
+    applications = applied((APP_1, "FINISHED", True, 10 * SECOND, 53 * SECOND))
+
+    found = of_relations(move=LIFE, applications=applications, end_at=100 * SECOND)["critical_paths"]
+
+    row = (APP_1, "FINISHED", True, 10 * SECOND, 53 * SECOND, 43.0, 3.0, 3.0, 10.0, 5.0, 20.0, 2.0, "running")
+    assert found == [row]
+
+
+def test_the_path_of_an_open_application_goes_to_the_journals_end() -> None:
+    applications = applied(
+        (APP_1, "ACCEPTED", False, 10 * SECOND, None),
+        (APP_2, "NEW", False, 100 * SECOND, None),
+        ("application_0_0003", "RUNNING", False, None, None),
+    )
+
+    found = of_relations(move=LIFE[:5], applications=applications, end_at=100 * SECOND)["critical_paths"]
+
+    rows = [
+        (APP_1, "ACCEPTED", False, 10 * SECOND, None, 90.0, 3.0, 3.0, 84.0, 0.0, 0.0, 0.0, "scheduling"),
+        (APP_2, "NEW", False, 100 * SECOND, None, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, None),
+    ]
+    assert found == in_order(rows)

@@ -1,0 +1,141 @@
+"""Tables of what events cost and how many wait: each against literal rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dispatcher.journal import EVENTS, TRANSITIONS
+from pipeline.journal.arrow import arrow_schema
+from pipeline.report.digests.buckets import TimeBuckets
+
+from ...journal_builder import SECOND, JournalBuilder
+from .at_hand import Tables, in_order, of_journal, of_parts, of_relations
+
+US, MS = 1_000, 1_000_000
+Event = dict[str, Any]
+
+
+def event(seq: int, kind: str = "AType.A", *, came: int = 0, begun: int = 0, **columns: Any) -> Event:
+    event_class, event_type = kind.split(".")
+    times = {"enqueued_at": came, "started_at": begun, "finished_at": begun}
+    measured = {"queue_ns": 0, "handling_ns": 0, "outcome": "handled"} | columns
+    return {"seq": seq, "event_class": event_class, "event_type": event_type} | times | measured
+
+
+def tables_of(*parts: list[Event]) -> Tables:
+    """Of events, each part digested apart."""
+    none = arrow_schema(TRANSITIONS).empty_table()
+    return of_parts([(pa.Table.from_pylist(rows, arrow_schema(EVENTS)), none) for rows in parts])
+
+
+def test_events_are_summed_up_by_type() -> None:
+    found = tables_of(
+        [
+            event(1, queue_ns=1 * US, handling_ns=2 * MS),
+            event(2, queue_ns=3 * US, handling_ns=4 * MS, outcome="failed", error="ValueError: x", begun=50),
+            event(3, "BType.B", outcome="unregistered"),
+        ]
+    )
+
+    assert found["events_by_type"] == [
+        ("AType", "A", 2, 1, 0, 2.0, 3.0, 3000.0, 4000.0, 6.0),
+        ("BType", "B", 1, 0, 1, 0.0, 0.0, 0.0, 0.0, 0.0),
+    ]
+
+
+FOUR = [
+    event(1, came=1024, begun=1030, queue_ns=2 * US, handling_ns=1 * US),
+    event(2, came=1024, begun=1024, queue_ns=4 * US, handling_ns=3 * US),
+    event(3, came=1024, begun=1032, queue_ns=6 * US, handling_ns=5 * US),
+    event(4, came=1024, begun=1024 + 399, queue_ns=8 * US, handling_ns=7 * US),
+]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3])
+def test_events_are_summed_up_by_type_and_time_however_they_are_cut(cut: int) -> None:
+    """50 intervals at most for 400 ns: 8 ns each. A part that saw less time has narrower ones."""
+    found = tables_of(FOUR[:cut], FOUR[cut:])["event_times"]
+
+    assert found == in_order(
+        [
+            (0, 1024, "AType", "A", 2, 3.0, 2.0, 4.0, 4.0, 2.0, 1.0, 3.0, 3.0),
+            (1, 1032, "AType", "A", 1, 6.0, 6.0, 6.0, 6.0, 5.0, 5.0, 5.0, 5.0),
+            (49, 1024 + 392, "AType", "A", 1, 8.0, 8.0, 8.0, 8.0, 7.0, 7.0, 7.0, 7.0),
+        ]
+    )
+
+
+def test_without_events_there_are_no_figures() -> None:
+    found = tables_of([])
+
+    assert (found["events_by_type"], found["event_times"], found["queue_depth"]) == ([], [], [])
+
+
+def test_the_slowest_events_are_found_and_the_lowest_seq_wins_a_tie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.report.digests.event_digest.SLOWEST", 3)
+
+    found = tables_of(
+        [
+            event(1, handling_ns=5 * MS, begun=10),
+            event(4, "BType.B", handling_ns=9 * MS, begun=40, entity="b"),
+            event(3, handling_ns=5 * MS, begun=30),
+            event(2, handling_ns=5 * MS, begun=20, entity="a"),
+        ]
+    )
+
+    assert found["slowest_handlers"] == [
+        (1, "AType", "A", None, 5.0, 10),
+        (2, "AType", "A", "a", 5.0, 20),
+        (4, "BType", "B", "b", 9.0, 40),
+    ]
+
+
+def depth_of(width_ns: int, parts: int, *changes: tuple[int, int, int]) -> list[tuple[Any, ...]]:
+    """Of parts' numbers, arrivals and starts, in 4 intervals."""
+    times = TimeBuckets(0, width_ns, 4)
+    rows = [
+        {"bucket": bucket, "width_ns": width_ns // parts, "arrivals": arrivals, "starts": starts}
+        for bucket, arrivals, starts in changes
+    ]
+    return of_relations(times=times, fine_times=times.divided(parts), depth=rows)["queue_depth"]
+
+
+def test_the_queue_holds_the_events_that_arrived_and_were_not_started() -> None:
+    found = depth_of(16, 1, (0, 3, 1), (1, 1, 1), (2, 0, 2))
+
+    assert found == [(0, 0, 3, 1, 2, 2), (1, 16, 1, 1, 2, 2), (2, 32, 0, 2, 0, 2), (3, 48, 0, 0, 0, 0)]
+
+
+def test_finer_parts_show_a_queue_that_fills_and_empties_within_a_bucket() -> None:
+    found = depth_of(16, 2, (0, 2, 0), (1, 0, 2))
+
+    assert found[:2] == [(0, 0, 2, 2, 0, 2), (1, 16, 0, 0, 0, 0)]
+
+
+def test_in_virtual_time_the_queue_appears_empty() -> None:
+    found = tables_of([event(seq, came=seq, begun=seq, queue_ns=7 * MS) for seq in range(1, 9)])
+
+    assert {(row["depth"], row["greatest_depth"]) for row in found.dicts("queue_depth")} == {(0, 0)}
+
+
+def test_totals_cover_the_run_from_first_arrival_to_last_end(journal: JournalBuilder) -> None:
+    journal.event(1, "AType", "A", at=5, enqueued_at=4 * SECOND)
+    journal.event(2, "AType", "A", at=6, finished_at=9 * SECOND, outcome="failed")
+    journal.move(1, "RMApp", "application_0_0001", "NEW START NEW_SAVING", at=5)
+
+    assert of_journal(journal)["run_totals"] == [(2, 1, 1, 4 * SECOND, 9 * SECOND)]
+
+
+def test_totals_hold_transitions_beyond_the_last_closed_segment_of_events(journal: JournalBuilder) -> None:
+    journal.event(1, "AType", "A", at=5)
+    journal.move(1, "RMApp", "application_0_0001", "NEW START NEW_SAVING", at=5)
+    journal.move(2, "RMApp", "application_0_0001", "NEW_SAVING KILL FINAL_SAVING", at=7)
+
+    assert of_journal(journal)["run_totals"] == [(1, 0, 2, 5 * SECOND, 7 * SECOND)]
+
+
+def test_totals_of_an_empty_journal_have_no_times(journal: JournalBuilder) -> None:
+    assert of_journal(journal)["run_totals"] == [(0, 0, 0, None, None)]

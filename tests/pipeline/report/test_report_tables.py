@@ -1,0 +1,172 @@
+"""All tables of the report from one journal, written to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dispatcher.journal import EVENTS, TRANSITIONS
+from pipeline.report.digests.digest import PartWriter, write_merged
+from pipeline.report.digests.event_digest import EventDigest
+from pipeline.report.digests.transition_digest import Ends, TransitionDigest
+from pipeline.report.report_tables import Finish, rows_of_entities
+from pipeline.report.tables.registry import TABLES
+
+from ..journal_builder import JournalBuilder
+from .tables.at_hand import in_order, of_journal
+
+APP_1, APP_2 = "application_0_0001", "application_0_0002"
+C1, C2 = "container_0_0001_01_000001", "container_0_0001_01_000002"
+DECLARED = [
+    tuple(kind.split())
+    for kind in (
+        "RMApp NEW START NEW_SAVING",
+        "RMApp NEW_SAVING APP_SAVE_FAILED FAILED",
+        "RMApp NEW_SAVING KILL FAILED",
+        "RMContainer NEW START ALLOCATED",
+        "RMContainer RUNNING FINISHED COMPLETED",
+        "RMContainer ALLOCATED LAUNCHED RUNNING",
+        "RMNode NEW STARTED RUNNING",
+        "RMNode RUNNING EXPIRE LOST",
+    )
+]
+ENDS = Ends.of(DECLARED)
+Tables = Mapping[str, list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> JournalBuilder:
+    """Two applications, a node that comes back, a container that runs on, and one of each that went wrong."""
+    journal = JournalBuilder(tmp_path / "journal")
+    journal.node(1, "h1:1", memory_mb=2048, gpus=2)
+    journal.submit(2, APP_1, 1)
+    journal.submit(3, APP_2, 2, queue="other")
+    journal.allocate(4, C1, "h1:1", 4, gpus=1, gpu_milli=500, gpu_devices=[1])
+    journal.allocate(5, C2, "h1:1", 6)
+    journal.move(6, "RMContainer", C1, "ALLOCATED LAUNCHED RUNNING", at=7)
+    journal.complete(7, C1, 8)
+    journal.event(8, "RMAppEventType", "APP_SAVE_FAILED", APP_1, 9, outcome="failed", error="ValueError: x")
+    journal.move(8, "RMApp", APP_1, "NEW_SAVING APP_SAVE_FAILED FAILED", at=9)
+    journal.move(9, "RMNode", "h1:1", "RUNNING EXPIRE LOST", at=10)
+    journal.move(10, "RMNode", "h1:1", "NEW STARTED RUNNING", at=12)
+    journal.move(11, "RMApp", APP_1, "FAILED START FAILED", at=13, valid=False)
+    journal.event(12, "XType", "X", None, 20, outcome="unregistered")
+    return journal
+
+
+def write_parts(journal: JournalBuilder, folder: Path, *, at_once: int) -> list[Path]:
+    """The digests of a journal's parts, of so many seqs each."""
+    events, transitions = journal.rows(EVENTS).to_pylist(), journal.rows(TRANSITIONS).to_pylist()
+    parts = []
+    for number, first in enumerate(range(1, 13, at_once)):
+        parts.append(folder / f"part{number}")
+        with PartWriter(parts[-1], number) as writer:
+            for digest, table, rows in (
+                (EventDigest(), journal.rows(EVENTS), events),
+                (TransitionDigest(ENDS), journal.rows(TRANSITIONS), transitions),
+            ):
+                wanted = [at for at, row in enumerate(rows) if first <= row["seq"] < first + at_once]
+                writer.write(digest.rows(table.take(pa.array(wanted, pa.int64())).to_batches()))
+    return parts
+
+
+def written(parts: list[Path], folder: Path) -> Tables:
+    folder.mkdir()
+    Finish(parts, folder, DECLARED).run()
+    return {table.name: rounded(row.values() for row in pq.read_table(table).to_pylist()) for table in folder.iterdir()}
+
+
+def rounded(rows: Iterable[Iterable[Any]]) -> list[tuple[Any, ...]]:
+    """Sums of doubles differ in their last digits with the order of the rows."""
+    return in_order(tuple(round(value, 9) if isinstance(value, float) else value for value in row) for row in rows)
+
+
+def test_each_table_has_a_folder_and_rows_and_nothing_else_is_left(journal: JournalBuilder, tmp_path: Path) -> None:
+    tables = written(write_parts(journal, tmp_path, at_once=12), tmp_path / "tables")
+
+    assert tables.keys() == {table.name for table in TABLES}
+    assert {name for name, rows in tables.items() if not rows} == set()
+    expected = of_journal(journal, DECLARED)
+    assert {name: rows for name, rows in tables.items() if rows != rounded(expected[name])} == {}
+
+
+def test_columns_that_are_declared_without_nulls_have_none(journal: JournalBuilder, tmp_path: Path) -> None:
+    written(write_parts(journal, tmp_path, at_once=12), tmp_path / "tables")
+
+    for table in TABLES:
+        found = pq.read_table(tmp_path / "tables" / table.name)
+        assert found.column_names == [column.name for column in table.columns]
+        nulls = {column.name for column in table.columns if found.column(column.name).null_count}
+        assert nulls <= {column.name for column in table.columns if column.nullable}, table.name
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_a_journal_in_parts_has_the_same_tables_merged_or_not(
+    journal: JournalBuilder, tmp_path: Path, at_once: int
+) -> None:
+    parts = write_parts(journal, tmp_path, at_once=at_once)
+    whole = written(write_parts(journal, tmp_path / "whole", at_once=12), tmp_path / "expected")
+
+    first, second = tmp_path / "first", tmp_path / "second"
+    write_merged(parts[:2], first, ENDS)
+    write_merged([first, *parts[2:]], second, ENDS)
+
+    assert written(parts, tmp_path / "of parts") == whole
+    assert written([first, *parts[2:]], tmp_path / "of some") == whole
+    assert written([second], tmp_path / "of one") == whole
+
+
+def test_a_merged_digest_forgets_the_lives_that_have_ended(journal: JournalBuilder, tmp_path: Path) -> None:
+    parts = write_parts(journal, tmp_path, at_once=1)
+
+    write_merged(parts, tmp_path / "merged", ENDS)
+
+    stretches = pq.read_table(tmp_path / "merged" / "stretch").to_pylist()
+    assert sorted((row["entity"], row["to_state"]) for row in stretches) == [
+        (APP_2, "NEW_SAVING"),
+        (C2, "ALLOCATED"),
+        ("h1:1", "RUNNING"),
+    ]
+    assert rows_of_entities([tmp_path / "merged"]) < rows_of_entities(parts)
+
+
+def test_key_figures_are_those_of_the_tables(journal: JournalBuilder, tmp_path: Path) -> None:
+    tables = written(write_parts(journal, tmp_path, at_once=12), tmp_path / "tables")
+    figures = {(subject, metric): value for subject, metric, _, value in tables["key_figures"]}
+
+    expected = {
+        ("run", "events"): 8.0,
+        ("run", "span"): 20.0,
+        ("run", "applications"): 2.0,
+        ("run", "failed"): 1.0,
+        ("run", "wait_max"): 3.0,
+        ("queue other", "never_placed"): 1.0,
+        ("events XType.X", "count"): 1.0,
+        ("stay RMNode.RUNNING", "max"): 10.0,
+    }
+    assert {key: figures[key] for key in expected} == expected
+
+
+def test_a_journal_without_a_row_has_all_tables(tmp_path: Path) -> None:
+    tables = written([], tmp_path / "tables")
+
+    assert {name for name, rows in tables.items() if rows} == {"run_totals", "key_figures"}
+
+
+def test_a_part_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="foreign"), PartWriter(tmp_path, 1) as writer:
+        writer.write(_failing())
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def _failing() -> Any:
+    rows = JournalBuilder(Path("unused"))
+    rows.event(1, "AType", "A")
+    yield from EventDigest().rows(rows.rows(EVENTS).to_batches())
+    raise ValueError("foreign")

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.journal.format.segments import Manifest, segment_path
+from pipeline.report.tables.registry import TABLES
+from pipeline.spark.report.follow import FollowError, FollowProgress, JournalFollower, _claim
+from pipeline.spark.report.report import Report, write_report
+
+from ...journal_builder import JournalBuilder
+from . import followed_journal
+
+TIMEOUT_S = 240.0
+HOUR = 3600
+SEGMENTS = 4
+EVENTS, TRANSITIONS = 22, 14
+FIRST_SEQ, LAST_SEQ = 11, 32
+
+APP, ATTEMPT = "application_1_0001", "appattempt_1_0001_000001"
+
+
+def build_segments(folder: Path) -> None:
+    """A journal whose clock jumps forth by hours and back, cut in the middle of lives."""
+    for number, build in enumerate((first_part, second_part, third_part, last_part), start=1):
+        build_segment(folder, number, build)
+
+
+def build_segment(folder: Path, number: int, build: Callable[[JournalBuilder], None]) -> None:
+    builder = JournalBuilder(folder / f"part{number}")
+    for seq in range(1, number):
+        builder.event(2 * seq, "Any", "EVENT")  # with a gap behind it, so a segment of its own
+    build(builder)
+    shutil.copy(segment_path(builder.path, number), folder)
+
+
+def first_part(journal: JournalBuilder) -> None:
+    journal.node(11, "n1:1")
+    journal.node(12, "n2:1")
+    journal.submit(13, APP, 10, queue="a")
+
+
+def second_part(journal: JournalBuilder) -> None:
+    journal.event(14, "RMAppEventType", "APP_NEW_SAVED", APP, 11)
+    journal.move(14, "RMApp", APP, "NEW_SAVING APP_NEW_SAVED SUBMITTED", 11)
+    journal.move(14, "RMAppAttempt", ATTEMPT, "NEW START SUBMITTED", 11)
+    journal.allocate(15, "container_1", "n1:1", 12, application=APP)
+    journal.allocate(16, "container_2", "n2:1", 12, application=APP)
+    journal.event(17, "RMAppEventType", "APP_ACCEPTED", APP, 10 * HOUR, queue_ns=70_000, handling_ns=9_000)
+    journal.move(17, "RMApp", APP, "SUBMITTED APP_ACCEPTED ACCEPTED", 10 * HOUR)
+    journal.event(18, "RMNodeEventType", "STATUS_UPDATE", "n1:1", 10 * HOUR + 1, handling_ns=250_000)
+    journal.move(18, "RMNode", "n1:1", "RUNNING STATUS_UPDATE RUNNING", 10 * HOUR + 1)
+
+
+def third_part(journal: JournalBuilder) -> None:
+    journal.event(19, "RMContainerEventType", "LAUNCHED", "container_1", 9 * HOUR)
+    journal.move(19, "RMContainer", "container_1", "ALLOCATED LAUNCHED RUNNING", 9 * HOUR)
+    journal.complete(20, "container_1", 9 * HOUR + 5)
+    journal.event(21, "RMAppEventType", "KILL", "nobody", 9 * HOUR + 6, outcome="failed", error="KeyError: 'x'")
+    journal.move(21, "RMApp", APP, "ACCEPTED APP_NEW_SAVED ACCEPTED", 9 * HOUR + 6, valid=False)
+    journal.submit(22, "application_1_0002", 9 * HOUR + 7, name="second", queue="b")
+
+
+def last_part(journal: JournalBuilder) -> None:
+    journal.event(23, "RMAppEventType", "ATTEMPT_REGISTERED", APP, 11 * HOUR)
+    journal.move(23, "RMApp", APP, "ACCEPTED ATTEMPT_REGISTERED RUNNING", 11 * HOUR)
+    for seq in range(24, LAST_SEQ + 1):
+        journal.event(seq, "RMNodeEventType", "STATUS_UPDATE", "n2:1", 11 * HOUR + seq, handling_ns=seq * 1000)
+
+
+class Growing:
+    """A journal that gets the segments of another one by one."""
+
+    def __init__(self, source: Path, path: Path) -> None:
+        self._source = source
+        self.path = path
+        self._number = 0
+        path.mkdir()
+
+    def grow(self, segments: int = 1) -> None:
+        for _ in range(segments):
+            self._number += 1
+            self._put(segment_path(self._source, self._number), self._number)
+
+    def _put(self, segment: Path, number: int) -> None:
+        draft = self.path / f".draft-{number}"
+        shutil.copy(segment, draft)
+        Manifest(1, number).write(self.path, sync=False)
+        draft.replace(segment_path(self.path, number))
+
+
+class Victim:
+    """A follower in a process of its own, with its JVM in its group."""
+
+    def __init__(self, journal: Path, output: Path) -> None:
+        self._log = output.with_suffix(".log")
+        with self._log.open("ab") as log:
+            command = [sys.executable, followed_journal.__file__, str(journal), str(output)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def kill_when(self, is_so: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        try:
+            while not is_so():
+                assert self._process.poll() is None, f"it has ended before {what}: {self._log.read_text()[-3000:]}"
+                assert time.monotonic() < deadline_s, f"not within {TIMEOUT_S} s: {what}"
+                threading.Event().wait(0.005)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal as it is in the end, each segment once."""
+    folder = tmp_path_factory.mktemp("whole")
+    build_segments(folder)
+    Manifest(1, SEGMENTS).write(folder, sync=False)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settings_for_few_rows(spark: SparkSession) -> Iterator[None]:
+    """Compiling a query takes longer than running it on a handful of rows."""
+    before = {name: spark.conf.get(name) for name in followed_journal.FOR_FEW_ROWS}
+    for name, value in followed_journal.FOR_FEW_ROWS.items():
+        spark.conf.set(name, value)
+    yield
+    for name, known in before.items():
+        spark.conf.set(name, cast(str, known))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def doomed(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Iterator[tuple[Growing, Path, Victim]]:
+    """A follower that starts, which takes seconds, while the other tests run."""
+    folder = tmp_path_factory.mktemp("doomed")
+    journal = Growing(whole, folder / "journal")
+    journal.grow(2)
+    victim = Victim(journal.path, folder / "report")
+    yield journal, folder / "report", victim
+    victim.kill()
+
+
+def follow_to_the_end(spark: SparkSession, journal: Path, output: Path) -> tuple[Report, FollowProgress]:
+    with followed_journal.follow(spark, journal, output, until_idle=True) as follower:
+        assert follower.wait(TIMEOUT_S)
+        return follower.write("journal"), follower.progress()
+
+
+def rows_of(tables: Path) -> dict[str, list[str]]:
+    """By table; sums of doubles differ in their last digits with the order of the rows."""
+    found = {table.name: pq.read_table(tables / table.name) for table in TABLES}
+    return {name: sorted(repr(_rounded(row)) for row in rows.to_pylist()) for name, rows in found.items()}
+
+
+def _rounded(row: dict[str, Any]) -> list[Any]:
+    return [round(value, 9) if isinstance(value, float) else value for value in row.values()]
+
+
+@pytest.mark.slow
+def test_tables_equal_the_batch_reports_after_each_segment(spark: SparkSession, whole: Path, tmp_path: Path) -> None:
+    """The clock of this journal jumps both ways, and lives are cut by segments."""
+    journal = Growing(whole, tmp_path / "journal")
+    for number in range(1, SEGMENTS + 1):
+        journal.grow()
+
+        followed, progress = follow_to_the_end(spark, journal.path, tmp_path / "followed")
+        batch = write_report(spark, journal.path, tmp_path / "batch")
+
+        assert rows_of(followed.tables) == rows_of(batch.tables), f"after {number} segments"
+        assert (progress.events, progress.transitions) == (batch.events, batch.transitions)
+
+
+@pytest.mark.slow
+def test_a_follower_that_is_killed_continues_where_it_stopped(
+    spark: SparkSession, doomed: tuple[Growing, Path, Victim], whole: Path, tmp_path: Path
+) -> None:
+    journal, output, victim = doomed
+    checkpoint, digests = output / "follow" / "checkpoint", output / "follow" / "digests"
+    moments = {
+        "a batch is planned": checkpoint / "offsets" / "1",
+        "a batch is being written": digests / "batch=1",
+        "a batch is written": digests / "batch=1" / "move",
+        "a batch is committed": checkpoint / "commits" / "1",
+    }
+    what, sign = random.choice(list(moments.items()))
+    victim.kill_when(sign.exists, what)
+
+    journal.grow(2)
+    followed, progress = follow_to_the_end(spark, journal.path, output)
+
+    assert progress == FollowProgress(EVENTS, TRANSITIONS, FIRST_SEQ, LAST_SEQ, 0), f"killed when {what}"
+    batch = write_report(spark, whole, tmp_path / "batch")
+    assert rows_of(followed.tables) == rows_of(batch.tables), f"killed when {what}"
+    ended = pq.read_table(followed.tables / "containers").column("end_state").to_pylist()
+    assert sorted(map(str, ended)) == ["COMPLETED", "None"]
+
+
+def test_folder_follows_one_journal_only(tmp_path: Path) -> None:
+    _claim(tmp_path / "follow", "/some/journal")
+    _claim(tmp_path / "follow", "/some/journal")
+
+    with pytest.raises(ConfigError, match="follows the journal /some/journal, not /other/journal"):
+        _claim(tmp_path / "follow", "/other/journal")
+
+
+def test_an_unwritable_folder_is_reported_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(DispatcherError, match="cannot be written or read"):
+        _claim(tmp_path / "file" / "follow", "/some/journal")
+
+
+def test_a_failing_query_is_reported_in_one_line(tmp_path: Path) -> None:
+    class Query:
+        def awaitTermination(self, timeout: float) -> bool:
+            raise StreamingQueryException("it broke\n\tat some.Class")
+
+    follower = JournalFollower(cast(SparkSession, SimpleNamespace()), tmp_path, tmp_path, [])
+    follower.query = cast(Any, Query())
+
+    with pytest.raises(FollowError, match=r"^the journal cannot be followed: it broke$"):
+        follower.wait(0.0)

@@ -1,0 +1,27 @@
+"""Following a journal over Spark Connect, served by the test run's own Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.spark.report.follow import FollowProgress, follow_journal
+
+from ...journal_builder import JournalBuilder
+from .followed_journal import FOR_FEW_ROWS
+
+TIMEOUT_S = 240.0
+
+
+@pytest.mark.slow
+def test_journal_is_followed_over_connect(connect_mode: Any, journal: JournalBuilder, tmp_path: Path) -> None:
+    for name, value in FOR_FEW_ROWS.items():
+        connect_mode.conf.set(name, value)
+    journal.submit(1, "application_1", at=5)
+    path = journal.path
+
+    with follow_journal(connect_mode, path, tmp_path / "report", until_idle=True) as follower:
+        assert follower.wait(TIMEOUT_S)
+        assert follower.progress() == FollowProgress(1, 1, 1, 1, 0)
