@@ -75,11 +75,11 @@ def start() -> Iterator[Start]:
 
 
 def wait_until(process: subprocess.Popen[str], condition: Callable[[], object]) -> None:
-    for _ in range(int(TIMEOUT_S * 4 / 0.05)):
+    for _ in range(int(TIMEOUT_S * 4 / 0.01)):
         if condition():
             return
         try:
-            process.wait(0.05)
+            process.wait(0.01)
         except subprocess.TimeoutExpired:
             continue
         raise AssertionError(f"ended too early: {process.communicate()}")
@@ -115,9 +115,8 @@ def assert_as_before(output: Path) -> None:
 
 MOMENTS: dict[str, Callable[[int, Path], object]] = {
     "the JVM starts": lambda pid, output: len(living_in_session(pid)) > 1,
-    "the first task runs": lambda pid, output: (output / ".drafts-tables" / "tables").exists(),
-    "tables are written": lambda pid, output: any(output.glob(".drafts-tables/tables/*/_SUCCESS")),
-    "the last table is written": lambda pid, output: any(output.glob(".drafts-tables/tables/key_figures")),
+    "the journal is read": lambda pid, output: (output / ".drafts-tables" / "digests" / "run").exists(),
+    "tables are written": lambda pid, output: any(output.glob(".drafts-tables/tables/*/*.parquet")),
 }
 
 
