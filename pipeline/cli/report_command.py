@@ -75,9 +75,10 @@ def report(
 
 def _import() -> None:
     """Import what a report needs, which takes a second."""
-    import duckdb  # noqa: F401
-
+    from pipeline.report.digests.digest import require_engine
     from pipeline.spark import prepare_executors, write_report  # noqa: F401
+
+    require_engine()
 
 
 def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> tuple[Report, int]:

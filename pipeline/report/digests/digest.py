@@ -15,6 +15,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dispatcher.errors import DispatcherError
 from pipeline.report.digests import event_digest, transition_digest
 from pipeline.report.digests.buckets import PER_OCTAVE, TimeBuckets
 from pipeline.report.digests.event_digest import SLOWEST, EventDigest, Row
@@ -88,6 +89,20 @@ def digest_together(
         yield from of_transitions.add(transitions)
     yield from of_events.rest()
     yield from of_transitions.rest()
+
+
+def require_engine() -> None:
+    """
+    Raises:
+        DispatcherError: DuckDB is not installed.
+    """
+    try:
+        import duckdb  # noqa: F401
+    except ModuleNotFoundError as missing:
+        raise DispatcherError(
+            f"a report needs the package {missing.name}, which is not installed. "
+            "Run: pip install 'central-dispatcher[spark]'"
+        ) from missing
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.journal.format.segments import segment_path
 from dispatcher.journal.snapshot import summarize
 from dispatcher.util.folders import drafts
-from pipeline.report.digests.digest import add_parts, engine, write_merged
+from pipeline.report.digests.digest import add_parts, engine, require_engine, write_merged
 from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.report_tables import Finish
 from pipeline.spark.report.digesting import digest_segments, finish
@@ -81,8 +81,9 @@ def follow_journal(
 
     Raises:
         ConfigError: `output` follows another journal, or was created by an incompatible version.
-        DispatcherError: `output` cannot be written.
+        DispatcherError: `output` cannot be written, or DuckDB is not installed.
     """
+    require_engine()
     folder = Path(output).absolute()
     _claim(folder / "follow", str(journal))
     rows = declared_by_resource_manager() if declared is None else [tuple(row) for row in declared.collect()]

@@ -17,6 +17,7 @@ from dispatcher.journal.snapshot import JournalSnapshot, look_at
 from dispatcher.util.files import replace_file
 from dispatcher.util.folders import drafts
 from pipeline.journal.damage import quick_check
+from pipeline.report.digests.digest import require_engine
 from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_sections import render_page
@@ -89,8 +90,9 @@ def write_report(
 
     Raises:
         JournalError: `journal_path` or `compare` is not a journal.
-        DispatcherError: `output` cannot be written.
+        DispatcherError: `output` cannot be written, or DuckDB is not installed.
     """
+    require_engine()
     ship_packages(spark)
     folder = Path(output).absolute()
     damage: Sequence[str] = ()

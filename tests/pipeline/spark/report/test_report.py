@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -186,6 +187,15 @@ def test_without_a_journal_no_folder_is_made(spark: SparkSession, tmp_path: Path
         write_report(spark, tmp_path / "nothing", tmp_path / "report")
 
     assert not (tmp_path / "report").exists()
+
+
+def test_without_duckdb_a_report_says_what_to_install(
+    spark: SparkSession, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+
+    with pytest.raises(DispatcherError, match=r"needs the package duckdb.*pip install 'central-dispatcher\[spark\]'"):
+        write_report(spark, run, tmp_path / "report")
 
 
 def test_an_output_that_is_a_file_is_refused_in_one_line(
