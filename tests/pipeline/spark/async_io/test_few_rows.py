@@ -102,20 +102,21 @@ def test_calls_of_a_cancelled_job_are_cut_off_while_none_of_them_ends(spark: Spa
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_script_cancels_its_job_and_the_calls() -> None:
+def test_ctrl_c_in_a_script_cancels_its_job_and_the_calls(tmp_path: Path) -> None:
     """PySpark's own handler sent its command over the connection that the main thread was waiting on, which failed."""
     script = Path(__file__).with_name("interrupted_script.py")
     root = Path(__file__).parents[4]
-    with CountingService(None) as service:
+    said = tmp_path / "stderr"
+    with CountingService(None) as service, said.open("wb") as errors:
         command = [sys.executable, str(script), str(service.port)]
         environment = {**os.environ, "PYTHONPATH": str(root)}
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors, env=environment) as process:
             service.wait_for_calls(CONCURRENCY)
 
             process.send_signal(signal.SIGINT)
 
             service.wait_until_quiet(within_s=3.0)
-            assert process.poll() is None  # it is the job that has ended
+            assert process.poll() is None, said.read_text()[-3000:]  # it is the job that has ended
             process.communicate(timeout=TIMEOUT_S)
         assert service.cut_off == service.calls == CONCURRENCY
 

@@ -353,7 +353,7 @@ def test_the_report_on_an_excerpt_says_so(spark: SparkSession, tmp_path: Path) -
     waits = spark.read.parquet(str(written.tables / "waiting_by_queue")).orderBy("queue").collect()
     assert [(row.queue, row.never_placed, row.begun_earlier) for row in waits] == [("root.a", 0, 1), ("root.b", 1, 0)]
     assert "Begun earlier" in written.page.read_text()
-    assert "applications of an excerpt" in written.page.read_text()
+    assert "the journal begins later" in written.page.read_text()
 
 
 def test_a_missing_log_is_reported_at_once(spark: SparkSession, tmp_path: Path, folder: Path) -> None:

@@ -251,6 +251,7 @@ def test_a_session_that_gives_up_answers_everything(make: Make) -> None:
         assert failures == [claimed.error]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_session_whose_listener_and_logging_raise_answers_everything(
     make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

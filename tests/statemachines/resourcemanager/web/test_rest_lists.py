@@ -275,4 +275,6 @@ def test_no_piece_of_ten_thousand_applications_takes_long(served: Served) -> Non
 
     asyncio.run(run())
 
-    assert sorted(took)[int(0.99 * (len(took) - 1))] <= 5_000_000  # one may have a collection of garbage in it
+    first, *others = took  # which may take twice as long
+    assert first <= 10_000_000
+    assert sorted(others)[-2] <= 5_000_000  # one may have a collection of garbage in it
