@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import types
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
+from dispatcher.metrics.transition_ring import ring
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.web import waits
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
@@ -62,12 +64,20 @@ def come_and_go(rm: Front, count: int) -> None:
 
 def held(rm: Front) -> Counter[str]:
     """What the daemon holds, with the handler thread at rest."""
-    for _ in range(KEPT):
-        come_and_go(rm, 1)  # the ring of transitions keeps whole batches: they are small now
     rm.manager.recorder.find_entity("any")  # the last transitions are then in the tables and in the ring
     return rm.manager.context.call(lambda: reachable(rm.manager, rm.door))
 
 
+@pytest.fixture
+def small_ring() -> Iterator[None]:
+    """The process's ring of transitions as at its start: a door makes it as large as it needs, never smaller."""
+    most = ring.most
+    ring.resize(0)
+    yield
+    ring.resize(most)
+
+
+@pytest.mark.usefixtures("small_ring")
 def test_not_one_object_is_left_of_each_application_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "KEPT", KEPT)  # what an application waited for is kept for seconds
     with front(*NODES, max_completed_applications=KEPT, ops={"transitions_kept": 100}) as rm:
