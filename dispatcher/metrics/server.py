@@ -39,7 +39,8 @@ class MetricsServer(Service):
 
     An answer needs neither the handler thread, nor a lock that a handler or logging may hold. Clients cannot exhaust
     the process: at most 32 connections are open, each for 10 seconds at most, and a new one replaces the oldest whose
-    client has not sent its request or does not read the answer.
+    client has not sent its request or does not read the answer. Stopping ends them all, and waits a second at most for
+    their threads.
 
     Raises (from `start`):
         ConfigError: the server cannot listen on the address.

@@ -1,8 +1,9 @@
 """A small HTTP server for a WSGI application, in which no client can hold a connection for long.
 
 Threading: `serve_forever` runs on a thread of the caller, each connection on a daemon thread of its own. All others
-only shut sockets down, which ends the thread that reads or writes them. The server logs nothing: a thread that holds
-logging's lock for ever must not keep a client from its answer.
+only shut sockets down, which ends the thread that reads or writes them, and the one that closes the server waits a
+moment for these threads. The server logs nothing: a thread that holds logging's lock for ever must not keep a client
+from its answer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ read the answer."""
 LONGEST_EXCHANGE_S: Final = 10.0
 """A connection is closed this long after it was accepted, whatever it waits for."""
 
+LONGEST_CLOSE_S: Final = 1.0
+"""Closing the server waits at most this long for the threads of its connections."""
+
 GRACE_S: Final = 0.05
 """No connection is replaced sooner: in a flood of idle ones, a client that sends its request at once is answered."""
 
@@ -44,8 +48,7 @@ class _Connection:
 class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
     """Serves `application` on (`host`, `port`), IPv4 or IPv6. It listens once it is made; port 0 takes a free one.
 
-    `serve_forever`, `shutdown` and `server_close` are used as in `socketserver`; `server_close` also ends the
-    connections. `clock_s` is monotonic, in seconds.
+    `serve_forever`, `shutdown` and `server_close` are used as in `socketserver`. `clock_s` is monotonic, in seconds.
 
     Raises:
         OSError: the address does not exist here, is in use, or is not allowed. ValueError: it is not an address.
@@ -63,18 +66,21 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
         most_connections: int = MOST_CONNECTIONS,
         longest_exchange_s: float = LONGEST_EXCHANGE_S,
         grace_s: float = GRACE_S,
+        longest_close_s: float = LONGEST_CLOSE_S,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = infos[0]
-        self._most_connections = most_connections  # read only, like the next four
+        self._most_connections = most_connections  # read only, like the next five
         self._longest_exchange_s = longest_exchange_s
         self._grace_s = grace_s
+        self._longest_close_s = longest_close_s
         self._clock_s = clock_s
         self._closing = threading.Event()
         self._lock = threading.Lock()  # leaf lock
         self._ended = threading.Condition(self._lock)  # a connection has ended
         self._connections: dict[socket.socket, _Connection] = {}  # guarded by _lock; in the order of acceptance
+        self._request_threads: list[threading.Thread] = []  # guarded by _lock; those that have ended go with the next
         super().__init__((str(address[0]), port), _Handler)
         self.set_app(application)
 
@@ -115,6 +121,16 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
         """Under _lock."""
         return next((request for request, known in self._connections.items() if known.waits), None)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer on a thread of its own. `ThreadingMixIn` forgets daemon threads, and `server_close` waits for them."""
+        thread = threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), name="http-request", daemon=True
+        )
+        thread.start()
+        with self._lock:
+            self._request_threads = [each for each in self._request_threads if each.is_alive()]
+            self._request_threads.append(thread)
+
     def service_actions(self) -> None:
         """End the connections that are too old. The loop calls this at least every half second."""
         too_old_s = self._clock_s() - self._longest_exchange_s
@@ -130,9 +146,20 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
         super().shutdown()
 
     def server_close(self) -> None:
+        """End all connections, and wait for their threads: `longest_close_s` at most.
+
+        A thread whose client hangs ends at once. One that is still making an answer after this time is left behind: it
+        is a daemon thread, and ends once the answer is made.
+        """
         self._closing.set()
         super().server_close()
         self._end(lambda _: True)
+        with self._lock:
+            threads = list(self._request_threads)
+        end_s = time.monotonic() + self._longest_close_s  # a thread can be waited for in real time only
+        for thread in threads:
+            if thread is not threading.current_thread():  # an application may close its own server
+                thread.join(max(0.0, end_s - time.monotonic()))
 
     # -- called on the connection's thread -----------------------------------------------------------------------------
 

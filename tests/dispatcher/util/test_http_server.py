@@ -156,6 +156,86 @@ def test_closing_the_server_ends_its_connections() -> None:
         assert is_ended(client)
 
 
+class RequestUnderWay:
+    """A server with a request that is being answered: `then` runs once the server has ended the connection."""
+
+    def __init__(self, then: Callable[[], object], **settings: Any) -> None:
+        self._entered = threading.Event()
+        self._then = then
+        self.threads: list[threading.Thread] = []
+        self.server = BoundedHTTPServer("127.0.0.1", 0, self._application, **settings)
+        self._loop = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.005})
+        self._loop.start()
+        self.client = connect(self.server)
+        self.client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert self._entered.wait(TIMEOUT_S)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._loop.join(TIMEOUT_S)
+
+    def _application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        self.threads.append(threading.current_thread())
+        self._entered.set()
+        with self.client:
+            assert is_ended(self.client)
+        self._then()
+        return hello(environ, start_response)
+
+
+def test_closing_the_server_waits_for_an_answer_that_is_under_way() -> None:
+    """A stopped metrics server left the thread of its last request, which was about to end."""
+    is_closed = threading.Event()
+    was_closed: list[bool] = []
+    request = RequestUnderWay(lambda: was_closed.append(is_closed.wait(0.1)), longest_close_s=TIMEOUT_S)
+
+    request.close()
+    is_closed.set()
+
+    assert was_closed == [False]
+    assert [thread.is_alive() for thread in request.threads] == [False]
+
+
+def test_closing_the_server_leaves_an_answer_behind_that_takes_too_long() -> None:
+    leave = threading.Event()
+    request = RequestUnderWay(lambda: leave.wait(TIMEOUT_S), longest_close_s=0.01)
+
+    request.close()
+
+    [thread] = request.threads
+    assert thread.is_alive()
+    leave.set()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def test_a_client_that_sends_nothing_does_not_hold_the_close() -> None:
+    threads = set(threading.enumerate())
+    with serving(BoundedHTTPServer("127.0.0.1", 0, hello, longest_close_s=TIMEOUT_S)) as server:
+        client = connect(server)
+        until(lambda: server.connections == 1)
+
+    with client:
+        # Its thread would be left after the longest time of a close, if the connection had not been ended.
+        assert set(threading.enumerate()) == threads
+
+
+def test_an_application_may_close_its_own_server() -> None:
+    outcome: list[str] = []
+
+    def closing(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        server.shutdown()
+        server.server_close()
+        outcome.append("closed")
+        return hello(environ, start_response)
+
+    with serving(BoundedHTTPServer("127.0.0.1", 0, closing)) as server, connect(server) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert is_ended(client)
+        until(lambda: outcome == ["closed"])
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 on this machine")
 def test_an_address_of_either_family_is_listened_on() -> None:
     try:
