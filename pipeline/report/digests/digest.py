@@ -69,16 +69,6 @@ class PartWriter:
                 draft.unlink(missing_ok=True)
 
 
-def digest_of(
-    events: Iterable[pa.RecordBatch], transitions: Iterable[pa.RecordBatch], ends: Ends
-) -> dict[str, pa.Table]:
-    """The digest of rows with the columns that `EventDigest` and `TransitionDigest` read, in memory: rows by kind."""
-    found: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in KINDS}
-    for kind, batch in (*EventDigest().rows(events), *TransitionDigest(ends).rows(transitions)):
-        found[kind].append(batch)
-    return {kind: pa.Table.from_batches(batches, KINDS[kind]) for kind, batches in found.items()}
-
-
 def digest_together(
     batches: Iterable[Sequence[pa.RecordBatch]], ends: Ends, span: tuple[int, int] | None
 ) -> Iterator[Row]:
@@ -127,12 +117,6 @@ def add_parts(database: DuckDBPyConnection, folders: Sequence[Path]) -> None:
             database.from_parquet(files).create_view(f"part_{kind}")
         else:
             database.from_arrow(schema.empty_table()).create(f"part_{kind}")
-
-
-def add_tables(database: DuckDBPyConnection, digest: Mapping[str, pa.Table]) -> None:
-    """As `add_parts`, for a digest in memory."""
-    for kind in KINDS:
-        database.from_arrow(digest[kind]).create(f"part_{kind}")
 
 
 def add_ends(database: DuckDBPyConnection, ends: Ends) -> None:

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.report.digests.buckets import TimeBuckets
-from pipeline.report.digests.digest import KINDS, add_ends, add_tables, digest_of, merge
+from pipeline.report.digests.digest import KINDS, add_ends, merge
+from pipeline.report.digests.event_digest import EventDigest
 from pipeline.report.digests.run import Run
-from pipeline.report.digests.transition_digest import Ends
+from pipeline.report.digests.transition_digest import Ends, TransitionDigest
 from pipeline.report.tables.registry import COMPARISON, TABLES, ReportTable
 from pipeline.report.tables.sql import add_declared
 from pipeline.report.tables.writing import HELPERS
@@ -69,12 +70,23 @@ def of_journal(journal: JournalBuilder, declared: Declared = ()) -> Tables:
 def of_parts(parts: Sequence[tuple[pa.Table, pa.Table]], declared: Declared = (), *, merged: slice = NONE) -> Tables:
     """Of the events and transitions of a journal's parts, each digested apart; `merged`: those merged before."""
     ends = Ends.of(declared)
-    digests = [digest_of(events.to_batches(), transitions.to_batches(), ends) for events, transitions in parts]
+    digests = [_digest_of(events, transitions, ends) for events, transitions in parts]
     if some := digests[merged]:
         digests[merged] = [_merged(some, ends)]
     database = _opened(digests, ends)
     add_declared(database, declared)
     return Tables(database, merge(database))
+
+
+def _digest_of(events: pa.Table, transitions: pa.Table, ends: Ends) -> Digest:
+    """The digest's rows by kind."""
+    found: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in KINDS}
+    for kind, batch in (
+        *EventDigest().rows(events.to_batches()),
+        *TransitionDigest(ends).rows(transitions.to_batches()),
+    ):
+        found[kind].append(batch)
+    return {kind: pa.Table.from_batches(batches, KINDS[kind]) for kind, batches in found.items()}
 
 
 def _merged(digests: Sequence[Digest], ends: Ends) -> Digest:
@@ -86,7 +98,8 @@ def _merged(digests: Sequence[Digest], ends: Ends) -> Digest:
 
 def _opened(digests: Sequence[Digest], ends: Ends) -> duckdb.DuckDBPyConnection:
     database = duckdb.connect(":memory:")
-    add_tables(database, {kind: pa.concat_tables([digest[kind] for digest in digests]) for kind in KINDS})
+    for kind in KINDS:
+        database.from_arrow(pa.concat_tables([digest[kind] for digest in digests])).create(f"part_{kind}")
     add_ends(database, ends)
     return database
 
