@@ -231,7 +231,8 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
 
     assert 'state="FINISHED"} 1.0' in scraped
     assert [app.state.name for app in manager.context.apps.values()] == ["FINISHED"]
-    assert set(threading.enumerate()) == threads
+    left = {thread.name for thread in set(threading.enumerate()) - threads}
+    assert left <= {"dispatcher-monitor"}  # of the process, for all its dispatchers
 
 
 def test_without_node_managers_allocated_containers_expire_unstarted() -> None:
