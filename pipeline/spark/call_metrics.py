@@ -55,7 +55,6 @@ class TaskReport:
 
     def __init__(self, metrics: CallMetrics) -> None:
         self._metrics = metrics  # never changes
-        self._is_first = True  # one thread
         self._reported: list[int] = [0] * len(_SUMS)  # one thread; totals at the last report
         self._buckets = {name: Histogram().counts for name in HISTOGRAMS}  # one thread; likewise
 
