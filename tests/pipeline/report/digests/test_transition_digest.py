@@ -12,55 +12,21 @@ from pipeline.report.digests import transition_digest
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
 
 from ...journal_builder import SECOND
+from ..lives import MACHINE, MIXED, Move, move
 
 APP_1 = "application_0_0001"
-ENDS = Ends.of(
-    [
-        ("M", "NEW", "GO", "RUNNING"),
-        ("M", "RUNNING", "WAIT", "WAITING"),
-        ("M", "WAITING", "GO", "RUNNING"),
-        ("M", "RUNNING", "END", "DONE"),
-        ("M", "DONE", "END", "DONE"),
-    ]
-)
+ENDS = Ends.of(MACHINE)
 
 
-def move(seq: int, entity: str, what: str, at: int = 0, machine: str = "M", valid: bool = True) -> dict[str, Any]:
-    from_state, event_type, to_state = what.split()
-    named = {"machine": machine, "from_state": from_state, "event_type": event_type, "to_state": to_state}
-    return named | {"seq": seq, "entity": entity, "at": at * SECOND, "valid": valid}
-
-
-def app(seq: int, entity: str, what: str, at: int) -> dict[str, Any]:
+def app(seq: int, entity: str, what: str, at: int) -> Move:
     return move(seq, entity, what, at, machine="RMApp")
 
 
-RETURNING = [
-    move(1, "h1", "NEW GO RUNNING", at=0),
-    move(2, "h1", "RUNNING END DONE", at=10),
-    move(3, "h1", "NEW GO RUNNING", at=99),
-]
-
-
-MIXED = [
-    *RETURNING,
-    move(4, "b", "NEW GO RUNNING", at=100),
-    move(5, "b", "RUNNING PING RUNNING", at=101),
-    move(6, "c", "NEW GO RUNNING", at=101),
-    move(7, "b", "RUNNING WAIT WAITING", at=104),
-    move(8, "c", "RUNNING END DONE", at=105),
-    move(9, "b", "WAITING GO RUNNING", at=114),
-    move(10, "b", "RUNNING END RUNNING", at=115, valid=False),
-    move(11, "b", "RUNNING END DONE", at=120),
-    move(12, "h1", "RUNNING WAIT WAITING", at=130),
-]
-
-
-def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def batch(rows: list[Move]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, arrow_schema(TRANSITIONS))
 
 
-def digest(*batches: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+def digest(*batches: list[Move]) -> list[tuple[str, dict[str, Any]]]:
     """Rows with their kinds."""
     found = TransitionDigest(ENDS).rows(map(batch, batches))
     return [(kind, row) for kind, rows in found for row in rows.to_pylist()]
@@ -122,10 +88,10 @@ def test_the_digest_of_a_part_keeps_the_transitions_that_other_tables_need() -> 
             app(3, APP_1, "SUBMITTED APP_ACCEPTED ACCEPTED", 16),
             app(7, APP_1, "ACCEPTED ATTEMPT_LAUNCHED ACCEPTED", 29),
             app(8, APP_1, "ACCEPTED APP_RUNNING_ON_NODE ACCEPTED", 30),
-            move(9, container, "NEW START ALLOCATED", 40, "RMContainer"),
-            move(10, container, "ALLOCATED ACQUIRED ACQUIRED", 41, "RMContainer"),
-            move(11, container, "ACQUIRED RELEASED RELEASED", 42, "RMContainer"),
-            move(12, "h1:1", "NEW STARTED RUNNING", 43, "RMNode"),
+            move(9, container, "NEW START ALLOCATED", 40, machine="RMContainer"),
+            move(10, container, "ALLOCATED ACQUIRED ACQUIRED", 41, machine="RMContainer"),
+            move(11, container, "ACQUIRED RELEASED RELEASED", 42, machine="RMContainer"),
+            move(12, "h1:1", "NEW STARTED RUNNING", 43, machine="RMNode"),
         ]
     )
 

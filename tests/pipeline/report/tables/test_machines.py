@@ -14,6 +14,7 @@ from pipeline.journal.arrow import arrow_schema
 from pipeline.report.digests.transition_digest import Ends
 
 from ...journal_builder import SECOND, JournalBuilder
+from ..lives import MACHINE, MIXED, RETURNING, Move, move
 from .at_hand import NONE, Tables, in_order, of_journal, of_parts, of_relations
 
 APP_1, APP_2 = "application_0_0001", "application_0_0002"
@@ -68,46 +69,12 @@ def test_the_mined_graph_includes_declared_transitions_that_were_never_made(jour
 
 # -- stays ------------------------------------------------------------------------------------------------------------
 
-MACHINE = [
-    ("M", "NEW", "GO", "RUNNING"),
-    ("M", "RUNNING", "WAIT", "WAITING"),
-    ("M", "WAITING", "GO", "RUNNING"),
-    ("M", "RUNNING", "END", "DONE"),
-    ("M", "DONE", "END", "DONE"),
-]
-Move = dict[str, Any]
-
-
-def move(seq: int, entity: str, what: str, at: int = 0, valid: bool = True) -> Move:
-    from_state, event_type, to_state = what.split()
-    named = {"machine": "M", "from_state": from_state, "event_type": event_type, "to_state": to_state}
-    return named | {"seq": seq, "entity": entity, "at": at * SECOND, "valid": valid}
-
 
 def tables_of(*parts: list[Move], merged: slice = NONE) -> Tables:
     """Of transitions, each part digested apart, and some of the parts merged before the others."""
     none = arrow_schema(EVENTS).empty_table()
     tables = [(none, pa.Table.from_pylist(rows, arrow_schema(TRANSITIONS))) for rows in parts]
     return of_parts(tables, MACHINE, merged=merged)
-
-
-RETURNING = [
-    move(1, "h1", "NEW GO RUNNING", at=0),
-    move(2, "h1", "RUNNING END DONE", at=10),
-    move(3, "h1", "NEW GO RUNNING", at=99),
-]
-MIXED = [
-    *RETURNING,
-    move(4, "b", "NEW GO RUNNING", at=100),
-    move(5, "b", "RUNNING PING RUNNING", at=101),
-    move(6, "c", "NEW GO RUNNING", at=101),
-    move(7, "b", "RUNNING WAIT WAITING", at=104),
-    move(8, "c", "RUNNING END DONE", at=105),
-    move(9, "b", "WAITING GO RUNNING", at=114),
-    move(10, "b", "RUNNING END RUNNING", at=115, valid=False),
-    move(11, "b", "RUNNING END DONE", at=120),
-    move(12, "h1", "RUNNING WAIT WAITING", at=130),
-]
 
 
 def test_time_in_state_counts_what_was_entered_and_left() -> None:
