@@ -89,9 +89,11 @@ class Groups:
             self._held += len(part[0])
 
     def is_full(self, most: int) -> bool:
-        """Whether there are more than `most` rows, after those of a key and bucket are merged into one if need be."""
-        if self._held > most:
-            self._merge()
+        """Whether to `take`: more than `most` rows are held, and merging those of a key and bucket leaves over half."""
+        if self._held <= most:
+            return False
+        self._merge()
+        # With over half of the room taken, the next merge would come soon and remove little.
         return self._held > most // 2
 
     def _merge(self) -> None:

@@ -55,9 +55,21 @@ def test_groups_are_full_by_their_distinct_rows() -> None:
         groups.add(np.array([1, 2]), np.array([5, 5]))
 
     assert not groups.is_full(4)
-    assert groups.is_full(3)
     assert {row[2] for row in taken(groups)} == {10}
     assert taken(groups) == set()
+
+
+def test_groups_that_are_full_are_those_that_merging_leaves_large() -> None:
+    """Rows of the same key and bucket filled half of the room, and were taken without having been merged."""
+    groups = Groups()
+    for _ in range(3):
+        groups.add(np.array([1, 2, 3]), np.array([5, 5, 5]))
+        assert not groups.is_full(10)
+
+    groups.add(np.array([4, 5, 6]), np.array([5, 5, 5]))
+
+    assert groups.is_full(10)
+    assert [row[2] for row in sorted(taken(groups))] == [3, 3, 3, 1, 1, 1]
 
 
 def test_times_outside_belong_to_the_nearest_interval() -> None:
