@@ -87,9 +87,9 @@ class Freezer:
         self._count += 1
 
     def collect_regularly(self, wait: Callable[[float], object] = time.sleep) -> None:
-        """Start a thread that collects whenever nothing else has for `EVERY_S`, until this is no callback any more.
+        """Start a thread that collects whenever nothing else has for `EVERY_S`. Without effect if it runs.
 
-        `wait` is called with seconds. Without effect if the thread runs.
+        It ends once this object is removed from `gc.callbacks`. `wait` is called with seconds.
         """
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._collect, args=(wait,), name="garbage", daemon=True)

@@ -26,7 +26,7 @@ class TLSConfig(ConfigModel):
         "refused, and the certificate's CN is the user; null: clients need no certificate",
     )
     client_role: RoleName = Field(
-        default="user", description="role of a user whose certificate names nobody in tokens_file"
+        default="user", description="role of a client whose certificate matches no user in tokens_file"
     )
 
 

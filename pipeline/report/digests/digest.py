@@ -1,7 +1,7 @@
 """A digest: all that the report needs of the rows of one part of a journal, or of several.
 
-A digest is a folder with a Parquet file for each kind of row, or several; `KINDS` has their columns. Digests of parts
-that follow each other in seq are merged into that of the whole, in any grouping.
+A digest is a folder with a Parquet file for each kind of row, or several; `KINDS` has their columns. Digests of
+consecutive parts, in order of seq, merge into one digest: the result is the same in whichever groups they are merged.
 """
 
 from __future__ import annotations

@@ -20,16 +20,15 @@ class Chart(Protocol):
 
 
 class Figure(NamedTuple):
-    """A headline figure: a sentence that begins with `value` and continues with `detail`.
-
-    `name` links to the element `link` of the page, which shows the rest. `mood`: bad, warn, good or empty.
-    """
+    """A headline figure: a sentence that begins with `value` and continues with `detail`, headed by `name`."""
 
     name: str
     value: str
     detail: str = ""
     mood: str = ""
+    """How the page colours it: bad, warn or good; empty: not at all."""
     link: str = ""
+    """The id of the element that shows the rest."""
 
 
 class TableView(NamedTuple):

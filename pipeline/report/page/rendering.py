@@ -43,8 +43,8 @@ def render(
 ) -> str:
     """Render the page as text, to be written in UTF-8.
 
-    `damage`: a line for each unreadable part of the data. `reload_s`: after so many seconds a browser loads the page
-    again.
+    `damage`: a line for each unreadable part of the data. `reload_s`: a browser loads the page again this many seconds
+    after it has loaded it; None: never.
     """
     assets = _assets()
     return assets.template.render(

@@ -10,10 +10,11 @@ KEY = "subject, metric, unit"
 
 
 def key_figures(run: Run) -> str:
-    """One row per figure of a run, about: run, queue NAME, events CLASS.TYPE, stay MACHINE.STATE.
+    """One row per key figure of a run: its subject, metric, unit and value.
 
-    From run_totals, applications, waiting_by_queue, events_by_type, time_in_state and node_utilisation. The unit is
-    empty for counts and shares, the value null if the run lacks the figure.
+    The subject is `run` for the run as a whole, `queue NAME`, `events CLASS.TYPE` or `stay MACHINE.STATE`. The unit is
+    empty for counts and shares; the value is null if the run lacks the figure. From run_totals, applications,
+    waiting_by_queue, events_by_type, time_in_state and node_utilisation.
     """
     ended = ", ".join(f"count_if(final_state = '{state}') AS {state.lower()}" for state in END_STATES)
     whole = f"""
@@ -71,7 +72,7 @@ def _figures(rows: str, subject: str, figures: _Figures) -> str:
 
 
 def comparison(run: Run) -> str:
-    """One row per figure of either run; from key_figures and before_key_figures, those of the earlier run.
+    """One row per figure of either run; from key_figures, and before_key_figures of the earlier run.
 
     change is (after - before) / before; null if either is null or before is 0.
     """

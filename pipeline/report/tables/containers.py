@@ -37,7 +37,8 @@ def first_event(event_class: str, event_type: str, columns: str = "") -> str:
 def containers(run: Run) -> str:
     """One row per allocated container: its node, its resources, its start and its end; from kept_event and move.
 
-    The columns of the end are null while it runs; those of the container's START if the journal lacks it.
+    A container that has not ended has nulls in ended_seq, ended_at and end_state. One whose START event is not in the
+    journal has nulls in the columns of that event's payload, such as node and memory_mb.
     """
     ends = f"to_state IN {among(END_STATES)}"
     states = "[" + ", ".join(f"'{state}'" for state in END_STATES) + "]"

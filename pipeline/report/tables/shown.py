@@ -55,9 +55,10 @@ def _first(database: DuckDBPyConnection, name: str, shown: Shown, *parameters: S
 
 
 def _busiest(database: DuckDBPyConnection, name: str, key: str, most: int) -> Rows:
-    """The rows of the cluster, whose key is null, and of those with the highest use, highest first.
+    """All rows of the `most` nodes or queues with the highest use, in descending order of use, after the cluster's.
 
-    A use is that of the most used resource, summed over time.
+    `key`: the column with the name of the node or queue. The table of nodes has rows of the whole cluster, without a
+    name. Use is the greatest of the shares of memory, cores and GPUs in each interval, summed over all intervals.
     """
     is_cluster = "use IS NULL" if key == "node" else "false"
     query = f"""

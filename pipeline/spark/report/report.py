@@ -1,4 +1,4 @@
-"""The report over a journal: every job's table as Parquet, and one HTML page that presents them."""
+"""The report over a journal: its tables as Parquet, and one HTML page that presents them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def write_report(
     it fails or is interrupted, the earlier ones stay whole. Other files stay. Spark writes the tables and this process
     the page, so with a remote Spark both must see the same `output`.
 
-    `declared`: the transitions that the machines declare, as for `transition_counts`; default: the resource manager's.
+    `declared`: the transitions that the machines declare, with the string columns machine, from_state, event_type and
+    to_state; default: the resource manager's.
     `compare`: the journal of an earlier run; its tables go to `output`/before, and the page shows what has changed.
     `tables`: data to report on instead of the journal; `journal_path` is then only a name shown on the page.
     `on_step` is told what is done next, in words for a user, on this thread.

@@ -1,7 +1,7 @@
-"""Asks the handler thread why applications wait: seldom, and for all that want to know at once.
+"""Asks the handler thread why applications wait: seldom, and about many applications at once.
 
-An answer looks at the scheduler's books, so the handler thread is asked at most ten times a second, for a limited
-number of applications. Whoever asks in between is in the next question.
+An answer looks at the scheduler's books, so the handler thread is asked at most ten times a second, about a limited
+number of applications. Requests that arrive in between are answered by the next question.
 
 Threads: the loop's thread only.
 """
@@ -24,9 +24,9 @@ MOST: Final = 100
 
 FRESH_S: Final = 1.0
 KEPT: Final = 5000
-"""Applications whose last report is kept, for `known`, ..."""
+"""Most applications whose last report is kept, for `known`."""
 KEPT_S: Final = 10.0
-"""... until the handler thread tells of others so much later: then it does not hang, and no reader has asked again."""
+"""A report is kept this long; longer only while the handler thread hangs, or nobody asks about other applications."""
 
 _Asked = asyncio.Future[WaitingReport | None]
 
@@ -60,7 +60,7 @@ class Waits:
         return {app_id: report for app_id, future in asked.items() if (report := future.result()) is not None}
 
     async def known(self, app_ids: Iterable[str]) -> Mapping[str, WaitingReport]:
-        """As `reports`, but answers of the last second serve, and older ones where the handler thread tells nothing."""
+        """As `reports`, but from answers of the last second, and from older ones while the handler thread hangs."""
         now_s, wanted = asyncio.get_running_loop().time(), tuple(app_ids)
         stale = [each for each in wanted if each not in self.kept or now_s - self.kept[each][0] >= FRESH_S]
         with suppress(TimeoutError, DispatcherError):
@@ -74,7 +74,7 @@ class Waits:
         return {each: self.kept[each][1] for each in wanted if each in self.kept}
 
     def _forget(self, before_s: float) -> None:
-        """Forget reports of before that time, and those that are too many."""
+        """Forget the reports from before that time, and the oldest beyond `KEPT`."""
         surplus = len(self.kept) - KEPT
         for number, (app_id, (at_s, _)) in enumerate(list(self.kept.items())):
             if number >= surplus and at_s >= before_s:
