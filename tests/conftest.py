@@ -52,9 +52,17 @@ LONG_FILES = (
     "tests/pipeline/report/page/test_report_page_in_browser.py",
     "tests/pipeline/report/tables/",
     "tests/pipeline/report/test_report_tables.py",
+    "tests/pipeline/streaming/cache/test_cached_calls.py",
     "tests/pipeline/streaming/cache/test_postgres_results.py",
+    "tests/pipeline/streaming/calls/limits/test_adaptive_services.py",
+    "tests/pipeline/streaming/calls/limits/test_http_429.py",
+    "tests/pipeline/streaming/calls/test_histogram.py",
+    "tests/pipeline/streaming/task/test_source_checkpoints.py",
+    "tests/pipeline/streaming/task/test_task_recovery.py",
     "tests/pipeline/sweep/test_page.py",
+    "tests/pipeline/yarnlog/test_formats.py",
     "tests/statemachines/resourcemanager/daemon/",
+    "tests/statemachines/resourcemanager/services/test_node_changes.py",
     "tests/statemachines/resourcemanager/test_config_extremes.py",
     "tests/statemachines/resourcemanager/web/",
     "tests/statemachines/simulation/test_openb.py",
@@ -68,9 +76,10 @@ LONG_FILES = (
     "tests/test_command_mistakes.py",
     "tests/test_packages.py",
     "tests/test_run_script.py",
+    "tests/test_user_typing.py",
     "tests/test_wheel.py",
 )
-"""They run a process for each test, a server, a whole trace, or thousands of damaged files."""
+"""They run a process for each test, a server, a whole trace, a type checker, or thousands of cases."""
 
 
 def needs_spark(nodeid: str) -> bool:

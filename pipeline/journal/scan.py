@@ -131,6 +131,7 @@ def scan_together(
     parts: Sequence[Part],
     wanted: Sequence[tuple[Table, pa.Schema]],
     report: Callable[[str], None],
+    report_gone: Callable[[str], None] | None = None,
     *,
     rows: int = 1 << 16,
 ) -> Iterator[tuple[pa.RecordBatch, ...]]:
@@ -138,7 +139,7 @@ def scan_together(
 
     Each frame is read and checked once.
     """
-    of_both = _Wanted([table for table, _ in wanted], Conditions(), report, report)
+    of_both = _Wanted([table for table, _ in wanted], Conditions(), report, report_gone or report)
     frames = (frame for part in parts for frame in of_both.frames(part))
     yield from join_frames(frames, wanted, report, rows=rows)
 

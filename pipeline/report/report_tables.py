@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 import pyarrow.parquet as pq
 
@@ -58,17 +56,13 @@ class Finish:
         if summaries:
             names = list(dict.fromkeys([*names, *SUMMARIES[: 1 if self.before is None else None]]))
         self.folder.mkdir(parents=True, exist_ok=True)
-        scratch = self.folder / f"_scratch-{uuid4().hex}"
-        try:
-            with engine(scratch, threads) as database:
-                add_parts(database, self.parts)
-                add_ends(database, Ends.of(self.declared))
-                add_declared(database, self.declared)
-                at_once = AT_ONCE if threads is None else min(AT_ONCE, threads)
-                run = Run.of(database)
-                write_tables(database, run, self.folder, names, given=given, before=self.before, at_once=at_once)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        with engine(self.folder, threads) as database:
+            add_parts(database, self.parts)
+            add_ends(database, Ends.of(self.declared))
+            add_declared(database, self.declared)
+            at_once = AT_ONCE if threads is None else min(AT_ONCE, threads)
+            run = Run.of(database)
+            write_tables(database, run, self.folder, names, given=given, before=self.before, at_once=at_once)
 
 
 def rows_of_entities(parts: Sequence[Path]) -> int:

@@ -6,6 +6,8 @@ consecutive parts, in order of seq, merge into one digest: the result is the sam
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 KINDS: Final[Mapping[str, pa.Schema]] = {**event_digest.KINDS, **transition_digest.KINDS}
 _MEMORY_LIMIT: Final = "1GB"
 _DISTINCT: Final = ("entity", "payload", "error")
+_PATTERN: Final = re.compile(r"[*?\[]")
 
 
 class PartWriter:
@@ -96,23 +99,37 @@ def require_engine() -> None:
 
 
 @contextmanager
-def engine(scratch: Path | None = None, threads: int | None = None) -> Iterator[DuckDBPyConnection]:
-    """DuckDB in memory, which puts what has no room there into the folder `scratch`."""
+def engine(folder: Path | None = None, threads: int | None = None) -> Iterator[DuckDBPyConnection]:
+    """DuckDB in memory, which puts what has no room there below `folder`, and removes it at the end."""
     import duckdb
 
     settings: dict[str, Any] = {"autoinstall_known_extensions": False, "preserve_insertion_order": False}
-    if scratch is not None:
-        settings |= {"temp_directory": str(scratch), "memory_limit": _MEMORY_LIMIT}
     if threads is not None:
         settings["threads"] = threads
-    with duckdb.connect(":memory:", config=settings) as database:
-        yield database
+    with ExitStack() as stack:
+        if folder is not None:
+            scratch = folder / f"_scratch-{uuid4().hex}"
+            stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+            settings |= {"temp_directory": str(scratch), "memory_limit": _MEMORY_LIMIT}
+        yield stack.enter_context(duckdb.connect(":memory:", config=settings))
+
+
+def parquet_files(folder: Path) -> list[str]:
+    """The Parquet files of a folder, for DuckDB, which takes a path for a pattern."""
+    return [_PATTERN.sub(r"[\g<0>]", str(file)) for file in sorted(folder.glob("*.parquet"))]
+
+
+def copy_to(database: DuckDBPyConnection, query: str, folder: Path) -> None:
+    """Write a query's rows as the only Parquet file of a new folder."""
+    folder.mkdir(parents=True)
+    file = str(folder / "part-00000.parquet").replace("'", "''")
+    database.execute(f"COPY ({query}) TO '{file}' (FORMAT parquet)")
 
 
 def add_parts(database: DuckDBPyConnection, folders: Sequence[Path]) -> None:
     """Make the rows of the digests in these folders the parts that `merge` merges."""
     for kind, schema in KINDS.items():
-        files = [str(file) for folder in folders for file in sorted((folder / kind).glob("*.parquet"))]
+        files = [file for folder in folders for file in parquet_files(folder / kind)]
         if files:
             database.from_parquet(files).create_view(f"part_{kind}")
         else:
@@ -271,12 +288,10 @@ _MERGED: Final[Sequence[Callable[[Run], str]]] = (
 
 def write_merged(parts: Sequence[Path], folder: Path, ends: Ends) -> None:
     """Merge the digests in `parts`, in order of seq, into one in the new folder `folder`."""
-    with engine() as database:
+    with engine(folder) as database:
         add_parts(database, parts)
         add_ends(database, ends)
         merge(database)
         for kind, schema in KINDS.items():
-            (folder / kind).mkdir(parents=True)
             columns = ", ".join(f'"{name}"' for name in schema.names)
-            target = str(folder / kind / "part-00000.parquet").replace("'", "''")
-            database.execute(f"COPY (SELECT {columns} FROM {kind}) TO '{target}' (FORMAT parquet)")
+            copy_to(database, f"SELECT {columns} FROM {kind}", folder / kind)

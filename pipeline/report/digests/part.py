@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from pipeline.journal.arrow import arrow_schema
 from pipeline.journal.scan import Part, logged, scan_together
@@ -31,11 +32,13 @@ class DigestedPart(NamedTuple):
     ends: Ends
     span: tuple[int, int] | None
     """About the time that the whole run covers (Unix ns), if known."""
+    fails_on_loss: bool = False
+    """Whether a segment that no longer exists is an error; otherwise it is logged."""
 
     def write(self) -> None:
         """
         Raises:
-            JournalError: a segment cannot be read.
+            JournalError: a segment cannot be read, or no longer exists and `fails_on_loss` is set.
         """
         with PartWriter(self.folder, self.number) as writer:
             writer.write(digest_together(self.batches(), self.ends, self.span))
@@ -44,4 +47,11 @@ class DigestedPart(NamedTuple):
         """The part's rows as pairs of batches, of events and of transitions."""
         columns = ((EVENTS, event_digest.READS), (TRANSITIONS, transition_digest.READS))
         wanted = [(table, arrow_schema(table, names, coded=True)) for table, names in columns]
-        return scan_together(self.parts, wanted, logged(self.journal), rows=ROWS_AT_ONCE)
+        report_gone = self._refuse if self.fails_on_loss else None
+        return scan_together(self.parts, wanted, logged(self.journal), report_gone, rows=ROWS_AT_ONCE)
+
+    def _refuse(self, line: str) -> None:
+        raise JournalError(
+            f"{self.journal}: {line}, and the report has not counted it. "
+            "To start over with the remaining segments, name another folder for the report."
+        )

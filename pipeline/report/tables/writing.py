@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.report.digests.digest import merging
+from pipeline.report.digests.digest import copy_to, merging, parquet_files
 from pipeline.report.digests.run import Run
 from pipeline.report.digests.statements import AT_ONCE, Statement, needed, run_statements
 from pipeline.report.tables.containers import node_capacity
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 HELPERS: Final = {"node_capacity": node_capacity}
 """What several tables are made of, without being in the report."""
-
-
 _TABLE: Final = {table.name: table for table in TABLES}
 OF_NODES: Final = (
     "containers",
@@ -73,9 +71,7 @@ def _writing(table: ReportTable, run: Run, folder: Path) -> Statement:
     sql = table.select(run)
 
     def write(database: DuckDBPyConnection) -> None:
-        (folder / table.name).mkdir(parents=True)
-        file = str(folder / table.name / "part-00000.parquet").replace("'", "''")
-        database.execute(f"COPY ({sql}) TO '{file}' (FORMAT parquet)")
+        copy_to(database, sql, folder / table.name)
         add_view(database, table, folder)
 
     return Statement(table.name, sql, write)
@@ -83,7 +79,7 @@ def _writing(table: ReportTable, run: Run, folder: Path) -> Statement:
 
 def add_view(database: DuckDBPyConnection, table: ReportTable, folder: Path, name: str | None = None) -> None:
     """Make a view of a table in `folder`, by default with the table's name; an absent one is empty."""
-    if files := [str(file) for file in sorted((folder / table.name).glob("*.parquet"))]:
+    if files := parquet_files(folder / table.name):
         database.from_parquet(files).create_view(name or table.name)
         return
     columns = ", ".join(f'NULL::{SQL_TYPES[column.type]} AS "{column.name}"' for column in table.columns)

@@ -41,14 +41,25 @@ _READS: Final = {EVENTS.name: event_digest.READS, TRANSITIONS.name: transition_d
 
 
 def digest_segments(
-    spark: SparkSession, journal: Path, closed: Sequence[ClosedSegment], folder: Path, ends: Ends
+    spark: SparkSession,
+    journal: Path,
+    closed: Sequence[ClosedSegment],
+    folder: Path,
+    ends: Ends,
+    *,
+    fails_on_loss: bool = False,
 ) -> None:
-    """Write the digest of these segments to `folder`; tasks must see both. One job; blocks."""
+    """Write the digest of these segments to `folder`; tasks must see both. One job; blocks.
+
+    `fails_on_loss`: a segment that no longer exists fails the job; otherwise the tasks log it.
+    """
     tasks = divide(closed, _number_of_tasks(spark, sum(segment.size for segment in closed)))
     known = [segment.summary for segment in closed if segment.summary is not None]
     times = [time for one in known if one.events or one.transitions for time in (one.min_at, one.max_at)]
     span = (min(times), max(times)) if times else None
-    work = [DigestedPart(journal, parts, folder, number, ends, span) for number, parts in enumerate(tasks)]
+    work = [
+        DigestedPart(journal, parts, folder, number, ends, span, fails_on_loss) for number, parts in enumerate(tasks)
+    ]
 
     def write(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:

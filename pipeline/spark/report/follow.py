@@ -166,8 +166,8 @@ _PROGRESS: Final = """
 def _digest(journal: Path, ends: Ends, rows: DataFrame, folder: Path) -> None:
     """Write the digest of a micro-batch, whose rows are numbers of segments."""
     numbers = sorted(row["segment"] for row in rows.collect())
-    there = [path for path in (segment_path(journal, number) for number in numbers) if path.exists()]
-    digest_segments(rows.sparkSession, journal, summarize(there), folder, ends)
+    closed = summarize([segment_path(journal, number) for number in numbers])
+    digest_segments(rows.sparkSession, journal, closed, folder, ends, fails_on_loss=True)
 
 
 def _claim(root: Path, journal: str) -> None:

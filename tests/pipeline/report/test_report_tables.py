@@ -121,6 +121,17 @@ def test_a_journal_in_parts_has_the_same_tables_merged_or_not(
     assert written([second], tmp_path / "of one") == whole
 
 
+def test_a_folder_s_name_is_no_pattern(journal: JournalBuilder, tmp_path: Path) -> None:
+    other, odd = tmp_path / "run1", tmp_path / "run[1]"
+    write_parts(journal, other, at_once=12)
+    none = written([], other / "tables")
+
+    found = written(write_parts(journal, odd, at_once=12), odd / "tables")
+
+    assert found["applications"] != none["applications"]
+    assert found["key_figures"] != none["key_figures"]
+
+
 def test_a_merged_digest_forgets_the_lives_that_have_ended(journal: JournalBuilder, tmp_path: Path) -> None:
     parts = write_parts(journal, tmp_path, at_once=1)
 

@@ -20,14 +20,19 @@ from pyspark.sql import SparkSession
 
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.journal.format.segments import Manifest, segment_path
+from dispatcher.journal.snapshot import summarize
+from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.tables.registry import TABLES
+from pipeline.spark.report.digesting import digest_segments
 from pipeline.spark.report.follow import FollowError, FollowProgress, JournalFollower, _claim
 from pipeline.spark.report.report import Report, write_report
+from pipeline.spark.source.journal import journal_failure
 
 from ...journal_builder import JournalBuilder
 from . import followed_journal
 
 TIMEOUT_S = 240.0
+ENDS = Ends(frozenset(), frozenset())
 HOUR = 3600
 SEGMENTS = 4
 EVENTS, TRANSITIONS = 22, 14
@@ -214,6 +219,20 @@ def test_a_follower_that_is_killed_continues_where_it_stopped(
     assert rows_of(followed.tables) == rows_of(batch.tables), f"killed when {what}"
     ended = pq.read_table(followed.tables / "containers").column("end_state").to_pylist()
     assert sorted(map(str, ended)) == ["COMPLETED", "None"]
+
+
+def test_a_segment_that_is_gone_before_it_was_counted_is_an_error(
+    spark: SparkSession, whole: Path, tmp_path: Path
+) -> None:
+    gone = segment_path(tmp_path, 2)
+    shutil.copy(segment_path(whole, 1), tmp_path)
+
+    with pytest.raises(Exception, match="is missing, and the report has not counted it") as failed:
+        digest_segments(
+            spark, tmp_path, summarize([segment_path(tmp_path, 1), gone]), tmp_path / "digest", ENDS, fails_on_loss=True
+        )
+
+    assert gone.name in str(journal_failure(failed.value))
 
 
 def test_folder_follows_one_journal_only(tmp_path: Path) -> None:
