@@ -1,6 +1,6 @@
 """The documents as the tests see them: their examples, and the parts that list what the code declares.
 
-These are metrics, configuration keys, columns of the journal and commands.
+These are metrics, configuration keys, columns of the journal, tables of the report and commands.
 `python -m tests.documents` writes them anew, between their markers; test_conventions.py checks that they agree.
 """
 
@@ -265,6 +265,18 @@ def report_table() -> str:
     return _table(("table", "one row per", "what it says"), rows)
 
 
+def report_columns() -> str:
+    from pipeline.report.tables.registry import COMPARISON, TABLES
+
+    rows = [(f"`{table.name}`", "; ".join(map(_report_column, table.columns))) for table in (*TABLES, COMPARISON)]
+    return _table(("table", "columns"), rows)
+
+
+def _report_column(column: Any) -> str:
+    unit = f" ({column.unit})" if column.unit else ""
+    return f"`{column.name}` {column.type}{unit}{', nullable' if column.nullable else ''}"
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -278,6 +290,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "events-columns": lambda: column_table("events"),
     "transitions-columns": lambda: column_table("transitions"),
     "report-tables": report_table,
+    "report-columns": report_columns,
 }
 
 

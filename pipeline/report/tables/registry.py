@@ -26,7 +26,17 @@ SQL_TYPES: Final = {
     "boolean": "BOOLEAN",
     "array<int>": "INTEGER[]",
 }
-_UNITS: Final = {"_at": "Unix ns", "_ns": "ns", "_us": "us", "_ms": "ms", "_s": "s", "_mb": "MiB", "_share": "share"}
+_UNITS: Final = {
+    "at": "Unix ns",
+    "us": "us",
+    "ms": "ms",
+    "s": "s",
+    "mb": "MiB",
+    "share": "fraction",
+    "change": "fraction",
+    "milli": "thousandths",
+    "milli_total": "thousandths",
+}
 ALL: Final = 5000
 """More rows than a table of bounded size has."""
 
@@ -40,8 +50,8 @@ class Column(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """From the end of its name; empty for a count or a text."""
-        return next((unit for end, unit in _UNITS.items() if self.name.endswith(end)), "")
+        """From the end of its name; empty for counts, positions, texts and flags."""
+        return next((unit for end, unit in _UNITS.items() if f"_{self.name}".endswith(f"_{end}")), "")
 
 
 def _columns(text: str) -> tuple[Column, ...]:
