@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -198,10 +199,19 @@ def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> R
         nodes=row_count(tables / "node_peaks"),
         oversubscribed_nodes=total(tables / "node_peaks", "oversubscribed"),
         unknown_transitions=total(tables / "unknown_transitions", "count"),
-        refusals={row["reason"]: row["count"] for row in rows["failures"] if row.get("reason") is not None},
+        refusals=_refusals(rows["failures"]),
         damage=tuple(damage),
         **{name: totals[name] for name in _TOTALS},
     )
+
+
+def _refusals(failures: Rows) -> Mapping[str, int]:
+    """Refused applications by reason, whichever state they were in."""
+    refusals: Counter[str] = Counter()
+    for row in failures:
+        if row.get("reason") is not None:
+            refusals[row["reason"]] += row["count"]
+    return refusals
 
 
 _TOTALS = ("events", "failed_events", "transitions", "first_at", "last_at")

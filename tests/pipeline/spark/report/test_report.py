@@ -11,6 +11,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +23,7 @@ from pipeline.cli import report_command as cli
 from pipeline.report.tables.registry import TABLES
 from pipeline.spark import Report, write_report
 from pipeline.spark.report.follow import FollowProgress
+from pipeline.spark.report.report import write_page
 
 SECOND = 1_000_000_000
 NASTY = "<script>alert(1)</script>"
@@ -53,6 +56,19 @@ def run(module_journal: Any) -> Path:
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, run: Path, declared: DataFrame) -> Report:
     return write_report(spark, run, run.parent / "written", declared=declared)
+
+
+def test_refusals_for_one_reason_are_added_up_over_states(tmp_path: Path) -> None:
+    """Of the applications that were refused for one reason, only those of the last state were counted."""
+    columns = next(table.columns for table in TABLES if table.name == "failures")
+    cause = {column.name: None for column in columns if column.type == "string"} | {"reason": "no queue q"}
+    rows = [{**cause, "from_state": state, "count": count} for state, count in (("NEW_SAVING", 3), ("SUBMITTED", 2))]
+    (tmp_path / "tables" / "failures").mkdir(parents=True)
+    named = {"subject": "RMApp", "result": "FAILED", "event_type": "APP_REJECTED", "first_seq": 1, "last_seq": 9}
+    found = pa.Table.from_pylist([row | named for row in rows])
+    pq.write_table(found, tmp_path / "tables" / "failures" / "part-00000.parquet")
+
+    assert write_page(tmp_path, "journal").refusals == {"no queue q": 5}
 
 
 def test_headline_figures_are_those_of_the_journal(report: Report, run: Path) -> None:
