@@ -96,12 +96,12 @@ def _stuck(stays: Rows) -> Figure | None:
     if not still:
         return None
     worst = still[0]
-    usual = f", which 99 % leave within {duration(worst['p99_s'])}" if worst["p99_s"] is not None else ""
     number = f"At least {count(len(still))} entities" if len(stays) >= ROWS_SHOWN else _counted(len(still), "entity")
     return Figure(
         "Stuck and slow",
         f"{number} stayed in a state to the end, longer than usual;",
-        f"the worst, {worst['entity']}, {duration(worst['stay_s'])} in {worst['state']}{usual}.",
+        f"the worst, {worst['entity']}, {duration(worst['stay_s'])} in {worst['state']}, which 99 % leave within "
+        f"{duration(worst['p99_s'])}.",
         "warn",
         table_anchor("stuck_entities"),
     )

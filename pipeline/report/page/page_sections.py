@@ -20,7 +20,7 @@ from pipeline.report.page.event_sections import P95
 from pipeline.report.page.formats import NOTHING, count, duration, memory, moment, thousandths
 from pipeline.report.page.headlines import headlines
 from pipeline.report.page.page_data import PageData
-from pipeline.report.page.page_views import PlotView, Section, configuration, plot, table
+from pipeline.report.page.page_views import ROWS_SHOWN, PlotView, Section, configuration, plot, table
 from pipeline.report.page.rendering import render
 from pipeline.report.phases import PHASES
 from pipeline.report.plots import plots, plots_over_time
@@ -125,7 +125,7 @@ def _plots_of_applications(data: PageData) -> list[PlotView]:
         plot(
             "Waiting time per queue",
             "From submission to the first container.",
-            plots.waiting_plot(data.of("waiting_by_queue")),
+            plots.waiting_plot(data.of("waiting_by_queue")[:ROWS_SHOWN]),
         ),
         plot(
             "States of the applications over time",

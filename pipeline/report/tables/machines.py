@@ -44,9 +44,10 @@ def time_in_state(run: Run) -> str:
 
 
 def stuck_entities(run: Run) -> str:
-    """The stays, completed or open, that exceed the 99th percentile of their state by the most time.
+    """One row per stay, completed or open, of the 100 that exceed the 99th percentile of their state by the most time.
 
-    From long_stay and stretch, and from time_in_state; a state without a completed stay has no percentile.
+    From long_stay, stretch and time_in_state. Stays in a state that no entity has left are omitted: without a completed
+    stay there is no percentile.
     """
     return f"""
         SELECT machine, entity, state, from_at, stay_ns / 1e9::DOUBLE AS stay_s, p99_s, is_open

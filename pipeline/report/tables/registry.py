@@ -121,7 +121,7 @@ TABLES: Final = (
         ),
         "event type",
         "count, failures, queue and handling times",
-        Shown(["-handling_total_ms", "event_class", "event_type"], _SHOWN),
+        Shown(["-handling_total_ms", "event_class", "event_type"], ALL),  # the headlines add up all types
     ),
     ReportTable(
         "event_times",
@@ -191,11 +191,11 @@ TABLES: Final = (
         "stuck_entities",
         machines.stuck_entities,
         _columns(
-            "machine string, entity string, state string, from_at long, stay_s double, p99_s double?, is_open boolean"
+            "machine string, entity string, state string, from_at long, stay_s double, p99_s double, is_open boolean"
         ),
-        "entity",
-        "stays that are long for their state, ended or not",
-        Shown(["-over_s", "machine", "entity"], _SHOWN, also="stay_s - coalesce(p99_s, 0) AS over_s"),
+        "stay of an entity in a state",
+        "stays longer than 99 % of those in the same state, ended or not",
+        Shown(["-over_s", "machine", "entity"], _SHOWN, also="stay_s - p99_s AS over_s"),
     ),
     ReportTable(
         "failures",
@@ -295,7 +295,7 @@ TABLES: Final = (
         _columns(f"queue string?, {_WAITS}"),
         "queue",
         "median, 95th percentile and longest wait for the first container; never placed; begun earlier",
-        Shown(["-applications", "queue"], _SHOWN),
+        Shown(["-applications", "queue"], ALL),  # the headlines look at all queues
     ),
     ReportTable(
         "waiting_by_user",

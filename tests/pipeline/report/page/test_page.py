@@ -138,6 +138,14 @@ def test_a_cut_table_shows_and_states_its_number_of_rows() -> None:
     assert f"The first {ROWS_SHOWN} rows. All rows: tables/slowest_handlers (Parquet)." in page
 
 
+def test_the_plot_of_the_waits_has_the_queues_of_the_table() -> None:
+    queue = small_tables()["waiting_by_queue"][0]
+    page = rendered({"waiting_by_queue": [queue | {"queue": f"q{number}"} for number in range(3 * ROWS_SHOWN)]})
+
+    assert len(cells(page, "waiting-by-queue")) == 1 + ROWS_SHOWN
+    assert drawings(page)["Waiting time per queue"].count('<line class="span') == ROWS_SHOWN
+
+
 def test_damage_is_shown_in_red_with_at_most_twenty_lines() -> None:
     page = rendered(small_tables(), damage=[f"segment-{number}.journal: <cut>" for number in range(1, 23)])
 
