@@ -43,7 +43,7 @@ PAYLOADS: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
 
 
 def fields_of(event_class: str, event_type: str, payload: str = "payload") -> str:
-    """SQL: the fields of the payload of such an event, as a struct; null if there is no payload, or one of no use."""
+    """SQL: the fields of the payload of such an event, as a struct; null without a payload in JSON."""
     kinds = PAYLOADS[event_class, event_type]
     shape = {name: [kind.removesuffix("[]")] if kind.endswith("[]") else kind for name, kind in kinds.items()}
     return f"CASE WHEN json_valid({payload}) THEN json_transform({payload}, '{json.dumps(shape)}') END"

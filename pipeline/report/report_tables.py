@@ -1,4 +1,4 @@
-"""From digests to the tables of a report: one step, in whichever process has the digests."""
+"""Makes a report's tables from digests, in any process that can read the digests."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Finish:
     before: Path | None = None
 
     def run(self) -> None:
-        """Write all of them."""
+        """Write all tables."""
         self._write([table.name for table in TABLES], summaries=True)
 
     def run_share(self, number: int) -> None:
-        """Write one of `SHARES` shares. They may be written at a time, by several processes; `run_rest` follows."""
+        """Write one of `SHARES` shares, which several processes may do at the same time. `run_rest` follows."""
         is_of_nodes = number == 0
         names = [one.name for one in TABLES if one.name not in SUMMARIES and (one.name in OF_NODES) == is_of_nodes]
         self._write(names, threads=max(1, (os.cpu_count() or 1) // SHARES))
 
     def run_rest(self) -> None:
-        """Write what is made of the tables of all shares."""
+        """Write the tables that are made from those of all shares."""
         self._write([], summaries=True, given=[one.name for one in TABLES if one.name not in SUMMARIES])
 
     def _write(
@@ -66,6 +66,6 @@ class Finish:
 
 
 def rows_of_entities(parts: Sequence[Path]) -> int:
-    """The rows of digests whose number grows with the entities of a run, from their files' footers."""
+    """Number of rows of the kinds that grow with the entities of a run, from the files' footers."""
     files = (file for part in parts for kind in _OF_ENTITIES for file in (part / kind).glob("*.parquet"))
     return sum(pq.read_metadata(file).num_rows for file in files)

@@ -1,4 +1,4 @@
-"""Buckets of a run's time, and log-linear histograms: percentiles of values from few rows, which add up in any order.
+"""Intervals of a run's time, and log-linear histograms: few rows that give percentiles, and add up in any order.
 
 A histogram divides each power of two into 32 equal buckets. A percentile is the midpoint of its bucket's least and
 greatest value: off by 1.6 % at most, and exact in a bucket with a single value. Percentiles are nearest-rank: the least
@@ -24,6 +24,7 @@ _BITS: Final = 11
 _MOST_PLACES: Final = 1 << 21
 
 FIGURES: Final = ("count", "total", "least", "greatest")
+"""What a histogram keeps of the values in a bucket."""
 
 
 class TimeBuckets(NamedTuple):
@@ -56,7 +57,7 @@ class TimeBuckets(NamedTuple):
         return self.start_at // self.width_ns
 
     def divided(self, parts: int, least_ns: int = 1) -> TimeBuckets:
-        """Each interval divided into `parts`, or fewer of `least_ns`; both are powers of two."""
+        """Each interval divided into `parts`, or into fewer that are `least_ns` wide. Both must be powers of two."""
         width_ns = max(least_ns, self.width_ns // parts)
         return TimeBuckets(self.start_at, width_ns, self.number * (self.width_ns // width_ns))
 
@@ -82,7 +83,7 @@ class Groups:
         self._held = 0
 
     def add(self, keys: Longs, values: Longs) -> None:
-        """Add each value, >= 0, to the histogram of its key, from 0 and at most some thousands."""
+        """Add each value to the histogram of its key. Values and keys are >= 0; memory grows with the largest key."""
         if len(keys):
             part = _counted(keys, values)
             self._parts.append(part)
@@ -111,7 +112,7 @@ class Groups:
 
 
 def _counted(keys: Longs, values: Longs) -> tuple[Longs, ...]:
-    """The histograms' keys, which include the bucket, and figures.
+    """The key and bucket of each row as one number, and the row's `FIGURES`.
 
     Counts into arrays with a place for each bucket of each key that occurs: sorting the rows takes ten times longer.
     """

@@ -35,7 +35,7 @@ _PATTERN: Final = re.compile(r"[*?\[]")
 
 
 class PartWriter:
-    """Writes the digest of one part into a folder, a file for each kind; a repeated one writes the same files.
+    """Writes the digest of one part into a folder, a file for each kind. A repeated attempt replaces the same files.
 
     As a context manager: the files appear at its end, unless it failed.
     """
@@ -54,7 +54,7 @@ class PartWriter:
                 folder = self._folder / kind
                 folder.mkdir(parents=True, exist_ok=True)
                 draft = folder / f".{self._part}-{uuid4().hex}"
-                # Ids hardly repeat: looking for it takes half of the time of writing.
+                # Ids hardly repeat, and a search for repetitions takes half of the time of writing.
                 repeat = [one.name for one in batch.schema if one.type == pa.string() and one.name not in _DISTINCT]
                 writer = pq.ParquetWriter(draft, batch.schema, use_dictionary=repeat, write_statistics=False)
                 self._files[kind] = draft, self._stack.enter_context(writer)
@@ -145,7 +145,7 @@ def add_ends(database: DuckDBPyConnection, ends: Ends) -> None:
 
 
 def merge(database: DuckDBPyConnection) -> Run:
-    """Merge the parts: makes a table or a view with each of the `KINDS`. Returns their span.
+    """Merge the parts: makes a table or a view for each of the `KINDS`. Returns the run that they span.
 
     In:  part_KIND for each of the `KINDS`, and first_state and final_state.
     Out: as described at `KINDS`, with keys that are unique now. stay_group and long_stay include the stays that began

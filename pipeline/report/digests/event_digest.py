@@ -16,8 +16,11 @@ from pipeline.report.digests.buckets import Groups, Longs, TimeBuckets
 from pipeline.report.payloads import PAYLOADS
 
 TIME_BUCKETS: Final = 50
+"""Most intervals in which the times of events are counted."""
 DEPTH_BUCKETS: Final = 200
+"""Most intervals for which the depth of the queue is reported."""
 DEPTHS_PER_BUCKET: Final = 8
+"""Parts of such an interval in which arrivals and starts are counted, so that its greatest depth is found."""
 SLOWEST: Final = 100
 ROWS_AT_ONCE: Final = 1 << 17
 """Few enough for the caches, and enough to spread the costs of a call."""
@@ -47,7 +50,7 @@ event_group: histograms of the `measure` queue_ns or handling_ns, by type and in
     intervals of `width_ns`, a power of two, since 1970.
 depth: arrivals and starts of events by interval, likewise.
 kept_event: the events whose payload is in `PAYLOADS`, and unhandled events.
-slow_event: events that include the `SLOWEST` slowest.
+slow_event: the `SLOWEST` slowest events of each part.
 
 Several rows of event_group and depth may have the same keys, to be added up.
 """
@@ -110,7 +113,7 @@ class EventDigest:
             yield "slow_event", self._slow
 
     def _widen(self, enqueued_at: Longs, started_at: Longs) -> Iterator[Row]:
-        """Make the intervals contain these times; returns what was counted by the former ones."""
+        """Make the intervals contain these times; yields the counts by the intervals before that."""
         first = min(int(enqueued_at.min()), int(started_at.min()))
         last = max(int(enqueued_at.max()), int(started_at.max()))
         known = self._span or (first, last)

@@ -1,6 +1,6 @@
 """What a task does: reads its part of a journal, and writes its digest.
 
-Apart from Spark, so that a task's Python imports no more than this needs: that is most of a small report's time.
+It imports nothing of Spark and little else: imports in the tasks are most of a small report's time.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 AT_ONCE: Final = 2
-"""More would each have less of the memory, and DuckDB divides large ones among all cores by itself."""
+"""Statements that run at a time. With more, each would have less memory; DuckDB runs a large one on all cores."""
 _WORD: Final = re.compile(r"\w+")
 
 
@@ -33,7 +33,7 @@ class Statement(NamedTuple):
 
 
 def needed(statements: Sequence[Statement], names: Iterable[str]) -> list[Statement]:
-    """Those that make these tables, or what they are made of."""
+    """The statements that make these tables and all that they are made of, in the same order."""
     wanted, kept = set(names), []
     for one in reversed(statements):
         if one.name in wanted:
@@ -43,7 +43,7 @@ def needed(statements: Sequence[Statement], names: Iterable[str]) -> list[Statem
 
 
 def run_statements(database: DuckDBPyConnection, statements: Sequence[Statement], at_once: int = AT_ONCE) -> None:
-    """Run each statement once those before it are done that make what it names. Blocks.
+    """Run each statement as soon as the earlier ones that make what it names are done. Blocks.
 
     Raises what the first failing statement raises, after the running ones have been interrupted.
     """

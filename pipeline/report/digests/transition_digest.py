@@ -18,6 +18,7 @@ from pipeline.report.digests.buckets import Groups, Longs
 from pipeline.report.digests.event_digest import ROWS_AT_ONCE, Row
 
 LONGEST: Final = 100
+"""Most stays that are kept for each state."""
 READS: Final = TRANSITIONS.names
 """The columns of transitions that a digest reads: all."""
 
@@ -42,7 +43,8 @@ transition_totals: one row; the first and the last time.
 transition_count: how often a kind of transition was made, or refused.
 stay_group: histograms of the stays that began and ended in one part, in non-final states (ns).
 long_stay: the `LONGEST` longest of these stays in each state; seq and from_at of their start.
-stretch: one part's share of a life that crosses its borders: from its first change of state (seq, at) to its last.
+stretch: one part's share of a life that crosses its borders: from its first change of state (seq, at) to its last
+    (last_seq, last_at).
 move: the transitions that other tables need: the changes of state of applications and attempts, the allocations and
     ends of containers, and each application's last self-transition.
 
@@ -51,11 +53,7 @@ Several rows of transition_count, stay_group, long_stay and move may have the sa
 _KEPT_STATES = {"RMContainer": ("ALLOCATED", "COMPLETED", "EXPIRED", "RELEASED", "KILLED")}
 _KEPT_MACHINES = ("RMApp", "RMAppAttempt")
 _GROUPS_HELD: Final = 1 << 18
-
-
-_LONG: Final = KINDS["long_stay"].append(pa.field("number", pa.int64()))
-
-
+_LONG: Final = KINDS["long_stay"].append(pa.field("number", pa.int64()))  # of the state
 _KINDS = TRANSITIONS.kind_columns
 
 

@@ -18,7 +18,7 @@ Test = Callable[[Row], bool]
 class TableColumn(NamedTuple):
     """A column of a table. `text` is shown; rows are sorted by `value`, a number if `is_number`, with None last.
 
-    `is_bad`, `is_best`: of which rows the cell stands out; None: of none.
+    `is_bad`, `is_best`: whether a row's cell stands out as bad or best; None: no cell does.
     """
 
     title: str
@@ -52,7 +52,7 @@ def _cell(column: TableColumn, row: Row) -> str:
 
 
 def columns(kind: Callable[..., TableColumn], keys: Mapping[str, str], *more: Any) -> list[TableColumn]:
-    """Columns of one kind; `keys`: by title, `more`: further arguments of each."""
+    """A column of one kind for each title in `keys`, which has the key in the rows. `more`: further arguments."""
     return [kind(title, key, *more) for title, key in keys.items()]
 
 
@@ -73,7 +73,7 @@ def problem_count_column(title: str, key: str) -> TableColumn:
 
 
 def duration_column(title: str, key: str, per_second: float = 1.0) -> TableColumn:
-    """A column of durations, in a unit of which a second has `per_second`."""
+    """A column of durations. `per_second`: how many of their unit make a second."""
     return TableColumn(
         title,
         lambda row: NOTHING if row[key] is None else duration(row[key] / per_second),

@@ -28,7 +28,7 @@ _Row = Mapping[str, Any]
 
 
 def headlines(data: PageData) -> list[Figure]:
-    """The sentences, worst first; a single one for a journal without rows."""
+    """The sentences, worst first. For a journal without rows: that it is empty, after any damage."""
     checks = (
         _damage(data),
         _failures(data),

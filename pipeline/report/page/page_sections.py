@@ -145,9 +145,9 @@ def _plots_of_applications(data: PageData) -> list[PlotView]:
 def _cluster(data: PageData) -> Section:
     shown = [
         *columns(text_column, {"Node": "node", "Rack": "rack"}),
-        _of("Memory", "peak_memory_mb", "memory_mb", memory),
-        _of("Virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
-        _of("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
+        _use_column("Memory", "peak_memory_mb", "memory_mb", memory),
+        _use_column("Virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
+        _use_column("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
         TableColumn(
             "Of one GPU",
             lambda row: thousandths(row["peak_gpu_device_milli"] or None),
@@ -196,7 +196,7 @@ def _plots_of_cluster(data: PageData) -> list[PlotView]:
     ]
 
 
-def _of(title: str, peak: str, capacity: str, show: Callable[[int | None], str]) -> TableColumn:
+def _use_column(title: str, peak: str, capacity: str, show: Callable[[int | None], str]) -> TableColumn:
     def text(row: Row) -> str:
         return f"{show(row[peak])} of {show(row[capacity])}" if row[peak] or row[capacity] else NOTHING
 

@@ -41,7 +41,7 @@ class Hit(NamedTuple):
 
 
 class Pane(NamedTuple):
-    """`y.title` is written above the pane, `x.title` below it. `limit`: a y at which a line warns."""
+    """`y.title` is written above the pane, `x.title` below it. `limit`: the y of a warning line."""
 
     x: Scale
     y: Scale

@@ -51,7 +51,7 @@ class Span(NamedTuple):
 
 
 class Face(NamedTuple):
-    """What is beside the names on one axis. `limit`: where a line warns."""
+    """Bars, dots and lines on one axis beside the names. `limit`: the value of a warning line."""
 
     scale: Scale
     bars: Sequence[Bar] = ()
@@ -62,7 +62,7 @@ class Face(NamedTuple):
 
 
 class HeatFace(NamedTuple):
-    """A map: `cells` has a value, or None, for each row and each of the intervals that divide the axis evenly.
+    """A heat map: `cells` has a value, or None, for each row and each of the intervals that divide the axis evenly.
 
     A cell is as dark as its share of `most`, and red above 100. `about`: of each row, its tooltip.
     """
@@ -83,7 +83,7 @@ class RowChart(NamedTuple):
     row_px: int = 30
     lanes: int = 1
     heat_end: str = ""
-    """What the darkest colour of a map stands for; empty without maps."""
+    """What the darkest colour of a heat map stands for; empty without one."""
 
     def draw(self, label: str) -> Markup:
         """The chart as HTML with SVG. `label`: for screen readers."""

@@ -33,7 +33,7 @@ def percent(share: float) -> str:
 
 
 def titled(text: str) -> str:
-    """The tooltip of the element around it."""
+    """A tooltip for the enclosing element."""
     return f"<title>{escape(text, quote=False)}</title>"
 
 
@@ -49,7 +49,7 @@ def legend(keys: Sequence[Key]) -> str:
 
 
 def opening(height: float, label: str) -> str:
-    """The start tag of a drawing that is as wide as what it is in."""
+    """The start tag of a drawing as wide as its container. `height`: in pixels; `label`: for screen readers."""
     return f'<svg width="100%" height="{height:g}" role="img" aria-label="{escape(label)}">'
 
 

@@ -15,8 +15,8 @@ _PERCENTILES = {"p50": 0.5, "p99": 0.99}
 def run_totals(run: Run) -> str:
     """One row: the journal's totals and its span; from event_totals and transition_totals.
 
-    first_at is the first arrival of an event, last_at the last end of a handling, widened to include all transitions,
-    whose segments close at other times.
+    first_at is the first arrival of an event or the first transition, last_at the last end of a handling or the last
+    transition.
     """
     return """
         SELECT e."count" AS events, e.failed AS failed_events, t."count" AS transitions,
@@ -70,7 +70,7 @@ def _figures(measure: str, *names: str) -> str:
 
 
 def slowest_handlers(run: Run) -> str:
-    """The events with the longest handling, the lowest seq first among equals; from slow_event."""
+    """One row per event: those with the longest handling, among equals those with the lowest seq; from slow_event."""
     return f"""
         SELECT seq, {_TYPE}, entity, handling_ns / 1e6::DOUBLE AS handling_ms, started_at AS "at" FROM slow_event
     """

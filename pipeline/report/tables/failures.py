@@ -18,8 +18,8 @@ def failures(run: Run) -> str:
 
     The cause of a failed event is its type and the class of the error. The cause of a failed or killed application or
     attempt is the event that decided its end, and the state in which it received that event. For an application that
-    was refused, the scheduler's reason belongs to the cause; the diagnostics of other ends name single containers, so
-    that only an example is shown: of the first occurrence, the error or the diagnostics of the end.
+    was refused, the scheduler's reason belongs to the cause; the diagnostics of other ends name single containers and
+    do not. The example is the first occurrence: its entity, and its error or diagnostics.
     """
     said = " OR ".join(f"(event_class = '{of_class}' AND event_type = '{of_type}')" for of_class, of_type in _ENDS)
     return f"""

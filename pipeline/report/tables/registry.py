@@ -38,7 +38,7 @@ _UNITS: Final = {
     "milli_total": "thousandths",
 }
 ALL: Final = 5000
-"""More rows than a table of bounded size has."""
+"""Most rows that the page takes of a table that is expected to be short."""
 
 
 class Column(NamedTuple):
@@ -86,6 +86,7 @@ class ReportTable:
     row: str
     """What a row is about."""
     says: str
+    """What it tells about that, for docs/report.md."""
     shown: Shown | None = None
     """None: the page does not show it."""
 
@@ -145,7 +146,7 @@ TABLES: Final = (
         events.queue_depth,
         _columns("bucket int, starts_at long, arrivals long, starts long, depth long, greatest_depth long"),
         "part of the run",
-        "arrivals, starts, depth of the event queue at its end, and the greatest",
+        "arrivals, starts, and the depth of the event queue: at the end of the part and the greatest",
         Shown(["bucket"], ALL),
     ),
     ReportTable(
@@ -240,7 +241,7 @@ TABLES: Final = (
         containers.gpu_device_peaks,
         _columns("node string, device int, peak_milli long?"),
         "GPU that held a container",
-        "the most of it that was taken at once",
+        "the most of it that was in use at once",
     ),
     ReportTable(
         "node_peaks",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 HELPERS: Final = {"node_capacity": node_capacity}
-"""What several tables are made of, without being in the report."""
+"""Relations that several tables are made from, and that are not in the report."""
 _TABLE: Final = {table.name: table for table in TABLES}
 OF_NODES: Final = (
     "containers",
@@ -26,9 +26,9 @@ OF_NODES: Final = (
     "node_peaks",
     "node_utilisation",
 )
-"""About half of the work, which another task can do than the rest."""
+"""Tables of nodes and containers: about half of the work, for a task of its own."""
 SUMMARIES: Final = ("key_figures", "comparison")
-"""Tables made of those of both halves."""
+"""Tables made from tables of both halves."""
 
 
 def write_tables(
@@ -43,8 +43,8 @@ def write_tables(
 ) -> None:
     """Write the tables named to `folder`/NAME as Parquet, from the parts of digests and `declared`.
 
-    What they are made of is made for them alone, except the tables `given`, which are in `folder` already. `before`:
-    the folder with the tables of an earlier run, to be compared with.
+    Other tables that these are made from are computed and not written, except the tables `given`, which are in `folder`
+    already. `before`: the folder with the tables of an earlier run, to be compared with.
     """
     tables = [*TABLES]
     if before is not None:

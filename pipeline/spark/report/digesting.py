@@ -33,10 +33,10 @@ _TASK_BYTES: Final = 64 << 20
 _SMALL_BYTES: Final = 24 << 20
 """A smaller journal is one task's: starting a second Python takes longer than reading half of it."""
 _TASKS_PER_PARTITION: Final = 8
-"""Most tasks per shuffle partition, because each adds its own groups to the digest; as many partitions as cores."""
+"""Most tasks per shuffle partition, of which there are as many as cores: each task adds groups of its own."""
 _SMALL: Final = 300_000
-"""Rows about entities up to which this process makes the tables itself, sooner than Spark starts a task: those of about
-a million events. Beyond it, this process would need the more memory, the larger the journal."""
+"""Up to this many rows about entities, as of a million events, this process makes the tables itself, in less time than
+Spark takes to start a task. The tables of a larger journal would take too much of this process's memory."""
 _READS: Final = {EVENTS.name: event_digest.READS, TRANSITIONS.name: transition_digest.READS}
 
 
@@ -72,7 +72,7 @@ def digest_segments(
 
 
 def _number_of_tasks(spark: SparkSession, size: int) -> int:
-    """For that many bytes: a multiple of the cores, so that all are busy to the end."""
+    """For a journal of `size` bytes: one, or a multiple of the cores, so that all are busy to the end."""
     if size < _SMALL_BYTES:
         return 1
     cores = int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)

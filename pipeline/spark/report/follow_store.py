@@ -2,7 +2,7 @@
 
     ROOT/batch=17           the digest of batch 17
     ROOT/batches=0-31       the merged digests of batches 0 to 31
-    ROOT/batches=0-1023     and of 32 such
+    ROOT/batches=0-1023     32 of those, merged
 
 Spark repeats an interrupted batch with the same segments and number, which replaces its folder. A folder is valid once
 Spark has committed its batch, so readers never see half a batch, and nothing has to be undone. Merged digests are

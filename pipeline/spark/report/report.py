@@ -88,7 +88,7 @@ def write_report(
     to_state; default: the resource manager's.
     `compare`: the journal of an earlier run; its tables go to `output`/before, and the page shows what has changed.
     `tables`: data to report on instead of the journal; `journal_path` is then only a name shown on the page.
-    `on_step` is told what is done next, in words for a user, on this thread.
+    `on_step` is called before each step, on this thread, with a description for a user.
 
     Raises:
         JournalError: `journal_path` or `compare` is not a journal.
@@ -142,7 +142,7 @@ def _digest(
 
 
 def _rows_in(journal: JournalSnapshot) -> str:
-    """For the user, from the segments' summaries."""
+    """How many rows there are, in words for a user; from the segments' summaries."""
     known = [segment.summary for segment in journal.summarized if segment.summary is not None]
     events, transitions = sum(one.events for one in known), sum(one.transitions for one in known)
     return f"{events:,} events, {transitions:,} transitions"
@@ -150,7 +150,7 @@ def _rows_in(journal: JournalSnapshot) -> str:
 
 @contextmanager
 def _removed(folder: Path) -> Iterator[Path]:
-    """A temporary folder."""
+    """The folder, which is removed at the end."""
     try:
         yield folder
     finally:
