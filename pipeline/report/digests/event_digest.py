@@ -48,7 +48,7 @@ KINDS: Final = {
 event_totals: one row; first_at is the first arrival, last_at the last end of a handling (Unix ns).
 event_group: histograms of the `measure` queue_ns or handling_ns, by type and interval of started_at; `bucket` counts
     intervals of `width_ns`, a power of two, since 1970.
-depth: arrivals and starts of events by interval, likewise.
+depth: arrivals and starts of events by interval, with `bucket` and `width_ns` as in event_group.
 kept_event: the events whose payload is in `PAYLOADS`, and unhandled events.
 slow_event: the `SLOWEST` slowest events of each part.
 

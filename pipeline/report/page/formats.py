@@ -51,9 +51,9 @@ def moment(at: int | None) -> str:
     return f"{datetime.fromtimestamp(at // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def memory(megabytes: int | None) -> str:
-    """MB as GiB, in which capacities of nodes are whole numbers."""
-    return NOTHING if megabytes is None else f"{_trimmed(megabytes / 1024)} GiB"
+def memory(mebibytes: int | None) -> str:
+    """MiB, which YARN calls MB, as GiB: capacities of nodes are whole numbers of these."""
+    return NOTHING if mebibytes is None else f"{_trimmed(mebibytes / 1024)} GiB"
 
 
 def thousandths(milli: int | None) -> str:

@@ -38,8 +38,9 @@ def _owners() -> str:
 def applications(run: Run) -> str:
     """One row per application that was submitted or changed its state; from kept_event, move and containers.
 
-    final_state is the current one if it has not ended; wait_s the time from submission to the first container. The
-    submission's columns are null if the journal lacks it, except that user and queue are then taken from audit lines.
+    final_state is the last known state, in which the application may not have ended; wait_s is the time from submission
+    to the first container. If the submission is not in the journal, its columns are null, except that user and queue
+    are taken from audit lines.
     """
     submissions = first_event("RMAppEventType", "START", columns=", enqueued_at AS submitted_at")
     return f"""
@@ -60,7 +61,7 @@ def applications(run: Run) -> str:
 
 
 def applications_by_final_state(run: Run) -> str:
-    """One row per state in which applications are at the end of the journal; from applications."""
+    """One row per state that applications have at the end of the journal: how many; from applications."""
     return "SELECT final_state, is_final, count(*) AS applications FROM applications GROUP BY ALL"
 
 
@@ -70,7 +71,7 @@ def waiting_by_queue(run: Run) -> str:
 
 
 def waiting_by_user(run: Run) -> str:
-    """One row per queue and user, likewise; from applications."""
+    """One row per queue and user: as waiting_by_queue; from applications."""
     return _waiting('queue, "user"')
 
 
