@@ -26,7 +26,7 @@ FRESH_S: Final = 1.0
 KEPT: Final = 5000
 """Most applications whose last report is kept, for `known`."""
 KEPT_S: Final = 10.0
-"""A report is kept this long; longer only while the handler thread hangs, or nobody asks about other applications."""
+"""The first answer this long after a report drops it, so that it serves longer only while the handler thread hangs."""
 
 _Asked = asyncio.Future[WaitingReport | None]
 
