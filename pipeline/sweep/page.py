@@ -14,7 +14,7 @@ from pipeline.report.page.page_views import Figure, Section, TableView, plot
 from pipeline.report.page.rendering import render
 from pipeline.report.plots.plot_style import unit_of
 from pipeline.report.plots.plots import spread_plot
-from pipeline.report.plots.row_chart import Bar, Face, RowChart
+from pipeline.report.plots.row_chart import Bar, Facet, RowChart
 from pipeline.report.plots.scales import linear
 from pipeline.report.plots.svg import Key
 
@@ -187,7 +187,7 @@ def _makespan(rows: Sequence[Row]) -> RowChart | None:
         for position, (name, row) in enumerate(zip(names, ended, strict=True))
         for text in [duration(row["makespan_s"])]
     ]
-    return RowChart(names, [Face(linear(0, _ROOM * longest_s / unit_s, f"makespan ({unit})", to_ticks=False), bars)])
+    return RowChart(names, [Facet(linear(0, _ROOM * longest_s / unit_s, f"makespan ({unit})", to_ticks=False), bars)])
 
 
 def _utilisation(rows: Sequence[Row]) -> RowChart | None:
@@ -204,4 +204,4 @@ def _utilisation(rows: Sequence[Row]) -> RowChart | None:
     most = max((bar.high for bar in bars), default=0.0)
     keys = [Key(title, colour) for _, title, colour in kinds]
     scale = linear(0, most, "of the cluster", unit=" %")
-    return RowChart(names, [Face(scale, bars)], keys, 18 + 12 * len(kinds), len(kinds))
+    return RowChart(names, [Facet(scale, bars)], keys, 18 + 12 * len(kinds), len(kinds))

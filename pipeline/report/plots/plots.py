@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pipeline.report.page.formats import count, duration, memory, thousandths
 from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart
 from pipeline.report.plots.plot_style import COLOURS, Rows, event_name, label
-from pipeline.report.plots.row_chart import Bar, Dot, Face, RowChart, Span
+from pipeline.report.plots.row_chart import Bar, Dot, Facet, RowChart, Span
 from pipeline.report.plots.scales import durations, linear
 from pipeline.report.plots.svg import Key
 
@@ -50,7 +50,7 @@ def applications_plot(states: Rows) -> RowChart | None:
         for number in [count(row["applications"])]
     ]
     scale = linear(0, _ROOM * rows[0]["applications"], "applications", is_whole=True, to_ticks=False)
-    return RowChart(names, [Face(scale, bars)])
+    return RowChart(names, [Facet(scale, bars)])
 
 
 def waiting_plot(queues: Rows) -> RowChart | None:
@@ -99,7 +99,7 @@ def spread_plot(
         for at, (name, row) in enumerate(zip(names, rows, strict=True))
     ]
     keys = [Key(title, colour) for _, title, colour in quantiles]
-    return RowChart(names, [Face(durations(floor_s, longest_s), dots=dots, spans=spans)], keys)
+    return RowChart(names, [Facet(durations(floor_s, longest_s), dots=dots, spans=spans)], keys)
 
 
 def nodes_plot(peaks: Rows) -> RowChart | PaneChart | None:
@@ -114,11 +114,11 @@ def nodes_plot(peaks: Rows) -> RowChart | PaneChart | None:
     if len(peaks) > _MOST_NAMED_NODES:
         return PaneChart([_node_curve(peaks, resource, fullest) for resource in shown], is_side_by_side=True)
     scale = linear(0, 1.05 * max(fullest, 100.0), unit=" %", to_ticks=False)
-    faces = [
-        Face(scale._replace(title="of the capacity"), _node_bars(peaks, resource), title=resource.title, limit=100.0)
+    facets = [
+        Facet(scale._replace(title="of the capacity"), _node_bars(peaks, resource), title=resource.title, limit=100.0)
         for resource in shown
     ]
-    return RowChart([row["node"] for row in peaks], faces, row_px=22)
+    return RowChart([row["node"] for row in peaks], facets, row_px=22)
 
 
 def events_plot(types: Rows) -> RowChart | None:
@@ -142,7 +142,7 @@ def events_plot(types: Rows) -> RowChart | None:
     ]
     scale = linear(0, _ROOM * top[0]["handling_total_ms"], "time in handlers (ms)", to_ticks=False)
     keys = [Key(name, colour) for name, colour in colours.items()]
-    return RowChart([event_name(row) for row in top], [Face(scale, bars)], keys, row_px=22)
+    return RowChart([event_name(row) for row in top], [Facet(scale, bars)], keys, row_px=22)
 
 
 def changes_plot(metrics: Rows) -> RowChart | None:
@@ -166,7 +166,7 @@ def changes_plot(metrics: Rows) -> RowChart | None:
         unit=" %",
         to_ticks=False,
     )
-    return RowChart(names, [Face(scale, bars)], row_px=22)
+    return RowChart(names, [Facet(scale, bars)], row_px=22)
 
 
 def _share(row: Mapping[str, Any], resource: _Resource) -> float:

@@ -14,7 +14,7 @@ from pipeline.report.page.formats import count, duration, moment
 from pipeline.report.phases import PHASES
 from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart, Point
 from pipeline.report.plots.plot_style import COLOURS, PALE, Rows, TimeAxis, colours_of, event_name, label, unit_of
-from pipeline.report.plots.row_chart import Bar, Face, HeatFace, RowChart
+from pipeline.report.plots.row_chart import Bar, Facet, HeatFacet, RowChart
 from pipeline.report.plots.scales import Scale, linear, powers_of_ten
 from pipeline.report.plots.svg import Key
 
@@ -54,7 +54,7 @@ def timeline_plot(stays: Rows, axis: TimeAxis, end_at: int) -> RowChart | None:
         place = row_of[row["application"]]
         bars.append(Bar(place, axis.place(row["from_at"]), axis.place(end), colour(row["state"]), about))
     keys = [Key(state, colour(state)) for state in states]
-    return RowChart(list(row_of), [Face(axis.scale(), bars)], keys, _ROWS_PX)
+    return RowChart(list(row_of), [Facet(axis.scale(), bars)], keys, _ROWS_PX)
 
 
 def critical_paths_plot(paths: Rows) -> RowChart | None:
@@ -72,7 +72,7 @@ def critical_paths_plot(paths: Rows) -> RowChart | None:
             bars.append(Bar(at, low, high, _PHASE_COLOURS[phase], about))
     scale = linear(0, longest_s / unit_s, f"time from submission to the end ({unit})", to_ticks=False)
     keys = [Key(phase, _PHASE_COLOURS[phase]) for phase in phases]
-    return RowChart([row["application"] for row in paths], [Face(scale, bars)], keys, _ROWS_PX)
+    return RowChart([row["application"] for row in paths], [Facet(scale, bars)], keys, _ROWS_PX)
 
 
 def containers_plot(buckets: Rows, axis: TimeAxis) -> PaneChart | None:
@@ -209,7 +209,7 @@ def heat_plot(shares: Rows, axis: TimeAxis, key: str) -> RowChart | None:
     scale, buckets = _bucket_scale(shares, axis)
     highest = 100 * max(row[column] or 0.0 for row in shares for column, _ in known)
     most = min(_scale_end(highest), 100.0)
-    faces = []
+    facets = []
     for column, title in known:
         values = [[_percent(cells.get((name, bucket)), column) for bucket in buckets] for name in names]
         about = [
@@ -218,10 +218,10 @@ def heat_plot(shares: Rows, axis: TimeAxis, key: str) -> RowChart | None:
             else f"{label(name)}, {title}: unknown"
             for name, row in zip(names, values, strict=True)
         ]
-        faces.append(HeatFace(scale, values, most, about, title))
+        facets.append(HeatFacet(scale, values, most, about, title))
     row_px = 15 if len(names) > 12 else 24
     keys = [Key("above 100 %", "over")] if highest > 100 else []
-    return RowChart([label(name) for name in names], faces, keys, row_px, heat_end=f"{most:g} %")
+    return RowChart([label(name) for name in names], facets, keys, row_px, heat_end=f"{most:g} %")
 
 
 def _bucket_scale(rows: Rows, axis: TimeAxis) -> tuple[Scale, range]:

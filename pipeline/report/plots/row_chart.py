@@ -50,8 +50,8 @@ class Span(NamedTuple):
     high: float
 
 
-class Face(NamedTuple):
-    """Bars, dots and lines on one axis beside the names. `limit`: the value of a warning line."""
+class Facet(NamedTuple):
+    """A plot beside the names, on an axis of its own. `limit`: the value of a warning line."""
 
     scale: Scale
     bars: Sequence[Bar] = ()
@@ -61,7 +61,7 @@ class Face(NamedTuple):
     limit: float | None = None
 
 
-class HeatFace(NamedTuple):
+class HeatFacet(NamedTuple):
     """A heat map: `cells` has a value, or None, for each row and each of the intervals that divide the axis evenly.
 
     A cell is as dark as its share of `most`, and red above 100. `about`: of each row, its tooltip.
@@ -78,7 +78,7 @@ class RowChart(NamedTuple):
     """`row_px`: height of a row. `lanes`: bars that a row has room for, one below the other."""
 
     names: Sequence[str]
-    faces: Sequence[Face | HeatFace]
+    facets: Sequence[Facet | HeatFacet]
     keys: Sequence[Key] = ()
     row_px: int = 30
     lanes: int = 1
@@ -87,29 +87,28 @@ class RowChart(NamedTuple):
 
     def draw(self, label: str) -> Markup:
         """The chart as HTML with SVG. `label`: for screen readers."""
-        title = '<h4 aria-hidden="true">\N{NO-BREAK SPACE}</h4>' if any(face.title for face in self.faces) else ""
+        title = '<h4 aria-hidden="true">\N{NO-BREAK SPACE}</h4>' if any(facet.title for facet in self.facets) else ""
         names = "".join(f"<li>{_name(name)}</li>" for name in self.names)
         column = f'<div class="names" aria-hidden="true">{title}<ul class="rows-{self.row_px}">{names}</ul></div>'
-        faces = "".join(column + self._face(face, label) for face in self.faces)
+        facets = "".join(column + self._facet(facet, label) for facet in self.facets)
         heat = _heat_legend(self.heat_end) if self.heat_end else ""
-        return Markup(
-            f'<div class="chart">{legend(self.keys)}{heat}<div class="faces of-{len(self.faces)}">{faces}</div></div>'
-        )
+        inner = f'<div class="facets of-{len(self.facets)}">{facets}</div>'
+        return Markup(f'<div class="chart">{legend(self.keys)}{heat}{inner}</div>')
 
-    def _face(self, face: Face | HeatFace, label: str) -> str:
+    def _facet(self, facet: Facet | HeatFacet, label: str) -> str:
         height = self.row_px * len(self.names)
-        title = f"<h4>{escape(face.title)}</h4>" if face.title else ""
-        axis = ticks(face.scale, height, with_lines=isinstance(face, Face))
-        marks = self._cells(face) if isinstance(face, HeatFace) else self._marks(face)
-        drawn = opening(height + AXIS_PX, f"{label}: {face.title}" if face.title else label)
-        return f'<div class="face">{title}{drawn}{axis}{marks}</svg>{below(face.scale)}</div>'
+        title = f"<h4>{escape(facet.title)}</h4>" if facet.title else ""
+        axis = ticks(facet.scale, height, with_lines=isinstance(facet, Facet))
+        marks = self._cells(facet) if isinstance(facet, HeatFacet) else self._marks(facet)
+        drawn = opening(height + AXIS_PX, f"{label}: {facet.title}" if facet.title else label)
+        return f'<div class="facet">{title}{drawn}{axis}{marks}</svg>{below(facet.scale)}</div>'
 
-    def _marks(self, face: Face) -> str:
-        parts = [self._span(face.scale, span) for span in face.spans]
-        parts += [self._bar(face.scale, bar) for bar in face.bars]
-        parts += [self._dot(face.scale, dot) for dot in face.dots]
-        if face.limit is not None:
-            x = percent(face.scale.share(face.limit))
+    def _marks(self, facet: Facet) -> str:
+        parts = [self._span(facet.scale, span) for span in facet.spans]
+        parts += [self._bar(facet.scale, bar) for bar in facet.bars]
+        parts += [self._dot(facet.scale, dot) for dot in facet.dots]
+        if facet.limit is not None:
+            x = percent(facet.scale.share(facet.limit))
             parts.append(f'<line class="limit" x1="{x}" x2="{x}" y2="{self.row_px * len(self.names)}"/>')
         return "".join(parts)
 
@@ -136,14 +135,14 @@ class RowChart(NamedTuple):
             return f'<line class="end {dot.colour}" {place}>{titled(dot.about)}</line>'
         return f'<circle class="{dot.colour}" cx="{x}" cy="{y:g}" r="{dot.radius:g}">{titled(dot.about)}</circle>'
 
-    def _cells(self, face: HeatFace) -> str:
-        columns = max((len(row) for row in face.cells), default=0)
+    def _cells(self, facet: HeatFacet) -> str:
+        columns = max((len(row) for row in facet.cells), default=0)
         height = self.row_px * len(self.names)
         by_colour: dict[str, list[str]] = {}
-        for at_row, row in enumerate(face.cells):
+        for at_row, row in enumerate(facet.cells):
             begun, colour = 0, ""
             for position in range(columns + 1):
-                found = _heat(row[position], face) if position < columns else ""
+                found = _heat(row[position], facet) if position < columns else ""
                 if found != colour:
                     if colour:
                         run = f"M{begun} {at_row}h{position - begun}v1H{begun}z"
@@ -151,23 +150,23 @@ class RowChart(NamedTuple):
                     begun, colour = position, found
         paths = "".join(f'<path class="{colour}" d="{"".join(runs)}"/>' for colour, runs in sorted(by_colour.items()))
         # One path per colour, stretched to the width: thousands of cells as elements of their own would be slow.
-        box = f'viewBox="0 0 {columns} {len(face.cells)}" preserveAspectRatio="none"'
+        box = f'viewBox="0 0 {columns} {len(facet.cells)}" preserveAspectRatio="none"'
         cells = f'<svg class="cells" width="100%" height="{height}" {box}>{paths}</svg>'
-        rows = (self._heat_row(at_row, row, face) for at_row, row in enumerate(face.cells))
+        rows = (self._heat_row(at_row, row, facet) for at_row, row in enumerate(facet.cells))
         return cells + "".join(rows)
 
-    def _heat_row(self, at_row: int, row: Sequence[float | None], face: HeatFace) -> str:
+    def _heat_row(self, at_row: int, row: Sequence[float | None], facet: HeatFacet) -> str:
         values = " ".join("-" if cell is None else f"{cell:.3g}" for cell in row)
         place = f'width="100%" y="{self.row_px * at_row}" height="{self.row_px}"'
-        return f'<rect class="hit" {place} data-cells="{values}">{titled(face.about[at_row])}</rect>'
+        return f'<rect class="hit" {place} data-cells="{values}">{titled(facet.about[at_row])}</rect>'
 
 
-def _heat(cell: float | None, face: HeatFace) -> str:
+def _heat(cell: float | None, facet: HeatFacet) -> str:
     if not cell:
         return ""
     if cell > _FULL:
         return "over"
-    return f"heat-{min(int(_LEVELS * cell / face.most), _LEVELS - 1)}"
+    return f"heat-{min(int(_LEVELS * cell / facet.most), _LEVELS - 1)}"
 
 
 def _heat_legend(most: str) -> str:

@@ -123,7 +123,7 @@ def test_every_plot_has_marks_and_no_label_is_cut(browser: Browser, report: Path
 
 EMPTY_PLOTS = """
 [...document.querySelectorAll(".chart")].filter((plot) => ![...plot.querySelectorAll(
-  ":is(.face, .pane) :is(rect, circle, path)")].some((mark) => !mark.matches(".hit, .limit") && (
+  ":is(.facet, .pane) :is(rect, circle, path)")].some((mark) => !mark.matches(".hit, .limit") && (
     mark.getBoundingClientRect().width || mark.getBoundingClientRect().height))).map((plot) => plot.parentElement.id)
 """
 CUT_LABELS = """

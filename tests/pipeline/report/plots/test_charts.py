@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart, Point
-from pipeline.report.plots.row_chart import Bar, Dot, Face, HeatFace, RowChart, Span
+from pipeline.report.plots.row_chart import Bar, Dot, Facet, HeatFacet, RowChart, Span
 from pipeline.report.plots.scales import linear
 from pipeline.report.plots.svg import Key
 
@@ -24,7 +24,7 @@ def attributes(drawn: str, tag: str, style: str) -> list[dict[str, str]]:
 def test_a_bar_is_placed_in_percent_of_the_width_and_pixels_of_the_height() -> None:
     bars = [Bar(0, 0, 5, "blue", "a: 5", "5"), Bar(1, 2.5, 10, "red", "b")]
 
-    drawn = RowChart(["a", "b"], [Face(TEN, bars)], row_px=30).draw("Sizes")
+    drawn = RowChart(["a", "b"], [Facet(TEN, bars)], row_px=30).draw("Sizes")
 
     [blue], [red] = attributes(drawn, "rect", "blue"), attributes(drawn, "rect", "red")
     assert (blue["x"], blue["width"], blue["y"], blue["height"]) == ("0%", "50%", "5.4", "19.2")
@@ -38,7 +38,7 @@ def test_a_bar_is_placed_in_percent_of_the_width_and_pixels_of_the_height() -> N
 def test_a_bar_to_the_left_has_its_text_on_the_left() -> None:
     bars = [Bar(0, 0, -5, "blue", "", "-5")]
 
-    drawn = RowChart(["a"], [Face(linear(-10, 10), bars)]).draw("")
+    drawn = RowChart(["a"], [Facet(linear(-10, 10), bars)]).draw("")
 
     assert attributes(drawn, "rect", "blue")[0]["x"] == "25%"
     assert re.search(r'<text class="before" x="25%"', drawn)
@@ -47,18 +47,18 @@ def test_a_bar_to_the_left_has_its_text_on_the_left() -> None:
 def test_bars_of_one_row_share_its_height() -> None:
     bars = [Bar(0, 0, 5, "blue", "", lane=0), Bar(0, 0, 5, "red", "", lane=1)]
 
-    drawn = RowChart(["a"], [Face(TEN, bars)], row_px=42, lanes=2).draw("")
+    drawn = RowChart(["a"], [Facet(TEN, bars)], row_px=42, lanes=2).draw("")
 
     [blue], [red] = attributes(drawn, "rect", "blue"), attributes(drawn, "rect", "red")
     assert [(each["y"], each["height"]) for each in (blue, red)] == [("3", "18"), ("21", "18")]
 
 
 def test_dots_and_lines_are_in_the_middle_of_their_row() -> None:
-    face = Face(
+    facet = Facet(
         TEN, dots=[Dot(1, 5, "blue", "x"), Dot(0, 10, "grey", "y", is_end=True)], spans=[Span(1, 0, 10)], limit=5
     )
 
-    drawn = RowChart(["a", "b"], [face], row_px=20).draw("")
+    drawn = RowChart(["a", "b"], [facet], row_px=20).draw("")
 
     assert [(dot["cx"], dot["cy"]) for dot in attributes(drawn, "circle", "blue")] == [("50%", "30")]
     assert attributes(drawn, "line", "end grey")[0]["x1"] == "100%"
@@ -67,7 +67,7 @@ def test_dots_and_lines_are_in_the_middle_of_their_row() -> None:
 
 
 def test_several_faces_have_titles_and_names_of_their_own_for_narrow_screens() -> None:
-    drawn = RowChart(["a"], [Face(TEN, title="Memory"), Face(TEN, title="Cores")]).draw("Use")
+    drawn = RowChart(["a"], [Facet(TEN, title="Memory"), Facet(TEN, title="Cores")]).draw("Use")
 
     assert drawn.count('class="names"') == 2
     assert re.findall(r"<h4>(.*?)</h4>", drawn) == ["Memory", "Cores"]
@@ -75,15 +75,15 @@ def test_several_faces_have_titles_and_names_of_their_own_for_narrow_screens() -
 
 
 def test_a_long_name_is_in_two_parts_of_which_the_first_may_be_cut() -> None:
-    drawn = RowChart(["application_1795400951332_0401"], [Face(TEN)]).draw("")
+    drawn = RowChart(["application_1795400951332_0401"], [Facet(TEN)]).draw("")
 
     assert '<span title="application_1795400951332_0401">application_17954009</span><span>51332_0401</span>' in drawn
 
 
 def test_equal_cells_of_a_map_are_one_run_of_one_colour() -> None:
-    face = HeatFace(TEN, [[5.0, 5.0, None, 40.0], [120.0, 0.0, 100.0, 100.0]], 100.0, ["first", "second"])
+    facet = HeatFacet(TEN, [[5.0, 5.0, None, 40.0], [120.0, 0.0, 100.0, 100.0]], 100.0, ["first", "second"])
 
-    drawn = RowChart(["a", "b"], [face], row_px=15, heat_end="100 %").draw("")
+    drawn = RowChart(["a", "b"], [facet], row_px=15, heat_end="100 %").draw("")
 
     paths = {
         style: path["d"]
@@ -129,11 +129,13 @@ def test_panes_have_left_margins_of_the_same_width() -> None:
 
 
 def test_names_are_never_markup_and_no_element_has_a_style_of_its_own() -> None:
-    face = Face(TEN._replace(title=NASTY), [Bar(0, 0, 1, "blue", NASTY, NASTY)], [Dot(0, 1, "red", NASTY)], title=NASTY)
+    facet = Facet(
+        TEN._replace(title=NASTY), [Bar(0, 0, 1, "blue", NASTY, NASTY)], [Dot(0, 1, "red", NASTY)], title=NASTY
+    )
     pane = Pane(TEN, TEN._replace(title=NASTY), points=[Point(1, 1, "red", NASTY)], hits=[Hit(0, 1, NASTY)])
     keys = [Key(NASTY, "blue")]
 
-    for drawn in (RowChart([NASTY], [face], keys).draw(NASTY), PaneChart([pane], keys).draw(NASTY)):
+    for drawn in (RowChart([NASTY], [facet], keys).draw(NASTY), PaneChart([pane], keys).draw(NASTY)):
         assert "<script" not in drawn
         assert drawn.count("</title>") == drawn.count("<title>")
         assert "style=" not in drawn

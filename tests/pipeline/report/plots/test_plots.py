@@ -9,23 +9,23 @@ import pytest
 from pipeline.report.plots import plots, plots_over_time
 from pipeline.report.plots.pane_chart import PaneChart
 from pipeline.report.plots.plot_style import event_name, label, time_axis
-from pipeline.report.plots.row_chart import Face, HeatFace, RowChart
+from pipeline.report.plots.row_chart import Facet, HeatFacet, RowChart
 
 from ..page.page_rows import SECOND, small_tables
 
 MINUTES = time_axis(0, 600 * SECOND)
 
 
-def face(chart: Any) -> Face:
-    """The only face of a chart with a row for each name."""
+def facet(chart: Any) -> Facet:
+    """The only facet of a chart with a row for each name."""
     assert isinstance(chart, RowChart)
-    [only] = chart.faces
-    assert isinstance(only, Face)
+    [only] = chart.facets
+    assert isinstance(only, Facet)
     return only
 
 
 def bars(chart: Any) -> list[tuple[int, float, float, str]]:
-    return [(bar.row, bar.low, bar.high, bar.colour) for bar in face(chart).bars]
+    return [(bar.row, bar.low, bar.high, bar.colour) for bar in facet(chart).bars]
 
 
 def colours_by_key(chart: Any) -> dict[str, str]:
@@ -60,7 +60,7 @@ def test_applications_are_sorted_by_number_and_carry_it() -> None:
     assert chart is not None
     assert chart.names == ["FINISHED", "FAILED"]
     assert bars(chart) == [(0, 0, 1200, "green"), (1, 0, 3, "red")]
-    assert [bar.text for bar in face(chart).bars] == ["1,200", "3"]
+    assert [bar.text for bar in facet(chart).bars] == ["1,200", "3"]
 
 
 def test_waits_of_queues_without_a_placed_application_are_not_drawn() -> None:
@@ -72,8 +72,8 @@ def test_waits_of_queues_without_a_placed_application_are_not_drawn() -> None:
     assert chart is not None
     assert chart.names == ["qx"]
     # A logarithmic scale cannot show 0.
-    assert [(dot.at, dot.is_end) for dot in face(chart).dots] == [(0.001, False), (90.0, False), (90.5, True)]
-    assert face(chart).dots[0].about == "qx: median 0 s"
+    assert [(dot.at, dot.is_end) for dot in facet(chart).dots] == [(0.001, False), (90.0, False), (90.5, True)]
+    assert facet(chart).dots[0].about == "qx: median 0 s"
     assert plots.waiting_plot([unplaced]) is None
 
 
@@ -86,7 +86,7 @@ def test_each_machine_has_a_plot_of_its_states_and_all_have_the_same_scale() -> 
         "A": ["SAVINGx"],
         "RMAppx": ["NEW", "SAVINGx"],
     }
-    assert face(charts["A"]).scale == face(charts["RMAppx"]).scale
+    assert facet(charts["A"]).scale == facet(charts["RMAppx"]).scale
 
 
 def test_the_time_line_has_a_bar_per_stay_and_open_ones_go_to_the_end() -> None:
@@ -103,8 +103,8 @@ def test_the_time_line_has_a_bar_per_stay_and_open_ones_go_to_the_end() -> None:
     assert chart.names == ["b", "a"]
     assert bars(chart) == [(0, 2.0, 3.0, "blue"), (1, 5.0, 10.0, "blue"), (0, 1.0, 2.0, "amber")]
     assert colours_by_key(chart) == {"ACCEPTED": "amber", "RUNNING": "blue"}
-    assert face(chart).bars[1].about == "a: RUNNING for 5 min, not ended, from 1970-01-01 00:05:00 UTC"
-    assert (face(chart).scale.low, face(chart).scale.high) == (0, 10.0)
+    assert facet(chart).bars[1].about == "a: RUNNING for 5 min, not ended, from 1970-01-01 00:05:00 UTC"
+    assert (facet(chart).scale.low, facet(chart).scale.high) == (0, 10.0)
 
 
 def test_critical_paths_leave_out_the_phases_that_took_no_time() -> None:
@@ -112,8 +112,8 @@ def test_critical_paths_leave_out_the_phases_that_took_no_time() -> None:
 
     assert list(colours_by_key(chart)) == ["scheduling", "running"]
     assert bars(chart) == [(0, 0.0, 10.0, "amber"), (0, 10.0, 70.0, "blue")]
-    assert [bar.about for bar in face(chart).bars] == ["appx: scheduling 10 s", "appx: running 1 min"]
-    assert face(chart).scale.title == "time from submission to the end (s)"
+    assert [bar.about for bar in facet(chart).bars] == ["appx: scheduling 10 s", "appx: running 1 min"]
+    assert facet(chart).scale.title == "time from submission to the end (s)"
 
 
 def test_containers_hold_until_the_next_interval() -> None:
@@ -187,7 +187,7 @@ def test_a_heat_map_has_a_row_per_node_and_a_map_per_known_resource() -> None:
 
     assert chart is not None
     assert chart.names == ["n1", "n2"]
-    maps = [each for each in chart.faces if isinstance(each, HeatFace)]
+    maps = [each for each in chart.facets if isinstance(each, HeatFacet)]
     assert [(each.title, each.cells, each.most) for each in maps] == [
         ("Memory", [[100.0, 25.0], [None, 150.0]], 100.0),
         ("GPUs", [[None, None], [None, 12.5]], 100.0),
@@ -231,9 +231,9 @@ def test_few_nodes_have_a_bar_each_and_red_ones_are_oversubscribed() -> None:
     chart = plots.nodes_plot([node, node | {"node": "n2", "peak_memory_mb": 512, "vcores_milli": None}])
 
     assert isinstance(chart, RowChart)
-    memory, vcores = chart.faces
-    assert isinstance(memory, Face)
-    assert isinstance(vcores, Face)
+    memory, vcores = chart.facets
+    assert isinstance(memory, Facet)
+    assert isinstance(vcores, Facet)
     assert [(bar.row, bar.high, bar.colour) for bar in memory.bars] == [(0, 200.0, "red"), (1, 50.0, "blue")]
     assert [(bar.row, bar.high) for bar in vcores.bars] == [(0, 100.0)]
     assert memory.bars[0].about == "nx: 2 GiB of 1 GiB (200 %)"
@@ -277,7 +277,7 @@ def test_event_types_are_sorted_by_their_time_in_handlers_and_coloured_by_class(
     assert chart is not None
     assert chart.names == ["B GOx", "ATypex GOx"]
     assert bars(chart) == [(0, 0, 9.0, "amber"), (1, 0, 8.0, "blue")]
-    assert face(chart).bars[1].about == "ATypex GOx: 8 ms in total, 4 events, mean 2 ms, 99 % below 4 ms"
+    assert facet(chart).bars[1].about == "ATypex GOx: 8 ms in total, 4 events, mean 2 ms, 99 % below 4 ms"
 
 
 def test_unchanged_figures_are_not_drawn_as_changes() -> None:
@@ -290,7 +290,7 @@ def test_unchanged_figures_are_not_drawn_as_changes() -> None:
 
     assert chart is not None
     assert chart.names == ["run: d", "run: c"]
-    assert [(bar.high, bar.text, bar.colour) for bar in face(chart).bars] == [
+    assert [(bar.high, bar.text, bar.colour) for bar in facet(chart).bars] == [
         (200.0, "+200 %", "amber"),
         (-25.0, "-25 %", "blue"),
     ]
