@@ -60,7 +60,7 @@ def test_groups_are_full_by_their_distinct_rows() -> None:
 
 
 def test_groups_that_are_full_are_those_that_merging_leaves_large() -> None:
-    """Rows of the same key and bucket filled half of the room, and were taken without having been merged."""
+    """Groups counted as full once half of the room was taken, by rows that merging would have left few of."""
     groups = Groups()
     for _ in range(3):
         groups.add(np.array([1, 2, 3]), np.array([5, 5, 5]))
