@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pipeline.report.digests.run import Run
 from pipeline.report.tables.applications import END_STATES
-from pipeline.report.tables.utilisation import length_in_run
 
 _Figures = dict[str, tuple[str, str]]
 KEY = "subject, metric, unit"
@@ -18,18 +17,14 @@ def key_figures(run: Run) -> str:
     waiting_by_queue, events_by_type, time_in_state and node_utilisation.
     """
     ended = ", ".join(f"count_if(final_state = '{state}') AS {state.lower()}" for state in END_STATES)
-    length = length_in_run(run)
-    means = ", ".join(
-        f"sum({name} * {length}) / sum({length}) FILTER ({name} IS NOT NULL) AS {name}"
-        for name in ("memory_share", "vcores_share", "gpu_share")
-    )
     whole = f"""
         SELECT * FROM run_totals, (
             SELECT count(*) AS applications, {ended}, quantile_cont(wait_s, 0.5) AS wait_p50,
                 quantile_cont(wait_s, 0.95) AS wait_p95, max(wait_s) AS wait_max
             FROM applications
         ), (
-            SELECT {means} FROM node_utilisation WHERE node IS NULL
+            SELECT avg(memory_share) AS memory_share, avg(vcores_share) AS vcores_share, avg(gpu_share) AS gpu_share
+            FROM node_utilisation WHERE node IS NULL
         )
     """
     run_figures = (

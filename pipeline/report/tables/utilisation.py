@@ -15,7 +15,7 @@ _CAPACITIES = f"""
 
 
 def node_utilisation(run: Run) -> str:
-    """One row per node and interval: the share of its capacity in use, weighted by time within the run.
+    """One row per node and interval: the share of its capacity in use, weighted by time.
 
     From containers and node_capacity. The node is null for the whole cluster. Each node that registered or held a
     container has a row for every interval; a share is null if the capacity is 0 or unknown.
@@ -38,7 +38,7 @@ def node_utilisation(run: Run) -> str:
 
 
 def queue_utilisation(run: Run) -> str:
-    """One row per queue and interval: its containers' share of the cluster, weighted by time within the run.
+    """One row per queue and interval: its containers' share of the cluster, weighted by time.
 
     From containers, applications and node_capacity. Every queue with an application has a row for every interval.
     """
@@ -55,18 +55,6 @@ def queue_utilisation(run: Run) -> str:
         )
         SELECT nullif(scope, '') AS queue, {_shares(run)} FROM each
     """
-
-
-def length_in_run(run: Run) -> str:
-    """SQL: how much of an interval, by its bucket, lies within the run: in ns, at least 1."""
-    start, end = _bounds(run)
-    return f"greatest(1, {end} - {start})"
-
-
-def _bounds(run: Run) -> tuple[str, str]:
-    """SQL: the start and the end of an interval, which are the run's where the interval exceeds it (Unix ns)."""
-    start = starts_at(run.times)
-    return f"greatest({start}, {run.start_at})", f"least({start} + {run.times.width_ns}, {run.end_at})"
 
 
 def _shares(run: Run) -> str:
@@ -86,7 +74,7 @@ def _taken(intervals: str, run: Run) -> str:
     interval's mean.
     """
     times = run.times
-    left = f'(({_bounds(run)[1]} - "at") / {length_in_run(run)})'
+    left = f'(({starts_at(times)} + {times.width_ns} - "at") / {times.width_ns})'
     sums = ", ".join(
         f"sum(sign * {name}) AS {name}_level, sum(sign * {name} * {left}) AS {name}_part" for name in _TAKEN
     )

@@ -109,7 +109,6 @@ def of_relations(
     times: TimeBuckets | None = None,
     fine_times: TimeBuckets | None = None,
     declared: Declared = (),
-    start_at: int | None = None,
     end_at: int | None = None,
     **given: list[Any],
 ) -> Tables:
@@ -127,8 +126,7 @@ def of_relations(
     add_ends(database, Ends.of(declared))
     add_declared(database, declared)
     end = times.start_at + times.width_ns * times.number if end_at is None else end_at
-    start = times.start_at if start_at is None else start_at
-    return Tables(database, Run(start, end, times, times, fine_times or times), given)
+    return Tables(database, Run(times.start_at, end, times, times, fine_times or times), given)
 
 
 _CAPACITY = pa.schema(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pipeline.report.digests.buckets import TimeBuckets
 
 from .at_hand import in_order, of_relations
@@ -59,34 +57,6 @@ def test_a_container_within_one_bucket_counts_in_that_bucket_only() -> None:
         (1, 0.25),
         (2, 0.0),
     ]
-
-
-def test_use_is_a_share_of_the_time_within_the_run() -> None:
-    """The first and the last interval exceed the run, and showed less use than there was: at its end a sharp fall."""
-    held = containers(("c1", "a", "h1", 1024, 8000, 0, 0, 1080, 1210), ("c2", "a", "h1", 0, 0, 2, 1000, 1090, 1205))
-
-    found = of_relations(
-        times=THREE,
-        start_at=1080,
-        end_at=1210,
-        containers=held,
-        node_capacity=nodes("h1"),
-        event_totals=[{"count": 2}],
-        transition_totals=[{"count": 2}],
-    )
-
-    shares = [row[3:] for row in found["node_utilisation"] if row[0] == "h1"]
-    assert shares == [(1.0, 1.0, 0.5), (1.0, 1.0, 1.0), (1.0, 1.0, 0.5)]
-    figures = {row["metric"]: row["value"] for row in found.dicts("key_figures") if row["subject"] == "run"}
-    assert (figures["memory_share"], figures["gpu_share"]) == (1.0, pytest.approx(115 / 130))
-
-
-def test_an_interval_with_the_last_moment_of_a_run_only_has_the_use_before_it() -> None:
-    held = containers(("c1", "a", "h1", 512, 0, 0, 0, 1000, 1200))
-
-    found = of_relations(times=THREE, end_at=1200, containers=held, node_capacity=nodes("h1"))["node_utilisation"]
-
-    assert [memory for node, _, _, memory, *_ in found if node == "h1"] == [0.5, 0.5, 0.5]
 
 
 def test_a_node_of_unknown_capacity_has_no_shares() -> None:
