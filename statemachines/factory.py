@@ -12,8 +12,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
+from dispatcher.compiled.native import mypyc_attr
 from dispatcher.errors import DispatcherError
 from statemachines.listener import StateTransitionListener
 
@@ -225,6 +226,10 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return factory
 
 
+_FIELDS: Final = ("_listener", "_node", "_operand", "_previous")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
 class StateMachine(Generic[S, OPERAND]):
     """One machine. It belongs to the one thread that handles its operand's events.
 
@@ -233,7 +238,7 @@ class StateMachine(Generic[S, OPERAND]):
     """
 
     # A daemon has one machine per entity, so whatever the machines of a kind share is in their nodes.
-    __slots__ = ("_listener", "_node", "_operand", "_previous")
+    __slots__ = _FIELDS
 
     def __init__(self, node: _Node, operand: OPERAND, listener: StateTransitionListener | None) -> None:
         self._node = node
@@ -305,6 +310,7 @@ class StateMachine(Generic[S, OPERAND]):
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SynchronizedStateMachine(StateMachine[S, OPERAND]):
     """A machine to which any thread may send events, with the rules of Hadoop's synchronized `doTransition`.
 
@@ -319,12 +325,9 @@ class SynchronizedStateMachine(StateMachine[S, OPERAND]):
 
     __slots__ = ("_lock",)
 
-    _lock: threading.RLock  # held through a transition, hook and listeners included
-
-    def __new__(cls, *_: Any) -> SynchronizedStateMachine[S, OPERAND]:
-        machine = super().__new__(cls)
-        machine._lock = threading.RLock()
-        return machine
+    def __init__(self, node: _Node, operand: OPERAND, listener: StateTransitionListener | None) -> None:
+        super().__init__(node, operand, listener)
+        self._lock = threading.RLock()  # any thread; held through a transition, hook and listeners included
 
     def do_transition(self, event_type: Enum, event: Any) -> S:
         with self._lock:
@@ -337,7 +340,12 @@ class SynchronizedStateMachine(StateMachine[S, OPERAND]):
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         with self._lock:
-            return None, {name: getattr(self, name) for name in StateMachine.__slots__}
+            return None, {name: getattr(self, name) for name in _FIELDS}
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        self._lock = threading.RLock()
+        for name, value in state[1].items():
+            setattr(self, name, value)
 
 
 def _in_order(members: Iterable[Enum]) -> tuple[Enum, ...]:

@@ -122,7 +122,7 @@ class TypeSampling:
         routes = self._routes
 
         def handle(event: Any) -> None:
-            turn = None
+            turn: Turn | None = None
             while route.plain_turn is not turn:  # another thread may replace it meanwhile
                 route.turn = turn = route.plain_turn
             routes.untimed.append(route)
@@ -137,7 +137,7 @@ class TypeSampling:
                     route.handling_ns += perf_counter_ns() - started_ns
                     route.timed += 1
 
-        route.timed_turn = (handle, NO_TYPE)
+        route.timed_turn = Turn(handle, NO_TYPE)
         return route.timed_turn
 
 

@@ -15,17 +15,16 @@ The steps of a post:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from operator import length_hint
 from time import perf_counter_ns
-from types import CodeType
-from typing import Any, Final
+from typing import Any
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing, KeyOf
 from dispatcher.queue.contents import QueueContents
 from dispatcher.queue.room import QueueRoom
@@ -43,15 +42,6 @@ from dispatcher.queue.state import (
     Times,
 )
 from dispatcher.queue.write_ahead import WriteAhead
-
-
-def is_nested() -> bool:
-    """Whether the post that calls this has interrupted another one, of any dispatcher, on this thread."""
-    posts, frame = 0, sys._getframe()
-    while frame.f_back is not None and posts < 2:
-        frame = frame.f_back
-        posts += frame.f_code in _ENTRIES
-    return posts == 2
 
 
 class EventQueue:
@@ -87,11 +77,13 @@ class EventQueue:
         self.flags = state.flags
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
-        self.room = QueueRoom(name, config, state, self.coalescing, is_inside, is_nested, on_size)
+        self.room = QueueRoom(name, config, state, self.coalescing, is_inside, nesting.is_nested, on_size)
         self.shutdown = QueueShutdown(name, state, self.room, self.coalescing, mailbox.is_mailbox_thread, is_inside)
         if write_ahead.is_on:
             self.flags.gate = LOOK
-        self._after_append = self._make_after_append()  # never changes, as `post`
+        self._after_append = self._make_after_append()  # never changes, as the next two and `post`
+        self._post_slowly = nesting.slow_path(self._post_special)
+        self._post_when_full = nesting.slow_path(self._post_full)
         self.post = self._make_post()
 
     @property
@@ -101,7 +93,7 @@ class EventQueue:
 
     def post_without_waiting(self, event: Any) -> bool:
         """As `post`, but raises QueueFullError, and does nothing, instead of waiting for room. Any thread."""
-        return self._post_special(event, wait=False)
+        return self._post_slowly(event, False)
 
     def wake(self) -> None:
         """Wake the handler thread if it waits. Any thread; never blocks."""
@@ -132,10 +124,10 @@ class EventQueue:
             self.flags,
             self.entries.append,
             self._after_append,
-            self._post_special,
+            self._post_slowly,
         )
         waits, stamped, now_ns = self._parking.duties, self.stamping.stamped, perf_counter_ns
-        take_permit, post_full = self.room.permits.pop, self._post_full
+        take_permit, post_full = self.room.permits.pop, self._post_when_full
 
         def post(event: Any) -> bool:
             if flags.gate:
@@ -151,28 +143,30 @@ class EventQueue:
             return True
 
         def post_bounded(event: Any) -> bool:
-            if flags.gate is LOOK:
-                return post_special(event)
+            entry = event
+            if flags.gate:
+                if flags.gate is LOOK:
+                    return post_special(event)
+                if flags.gate is STAMP_ALL:
+                    entry = QueuedEvent(event, now_ns())
+                elif not waits:
+                    entry = stamped(event)
+            # Nothing is made from here to the append: a collection could run foreign code amid a compiled post.
             try:
                 take_permit()
             except IndexError:
                 return post_full(event)
-            if flags.gate:
-                if flags.gate is STAMP_ALL:
-                    event = QueuedEvent(event, now_ns())
-                elif not waits:
-                    event = stamped(event)
-            append(event)
+            append(entry)
             if flags.alert:
-                return after_append(event)
+                return after_append(entry)
             return True
 
-        _ENTRIES.update((post.__code__, post_bounded.__code__))
+        nesting.entries(post, post_bounded, EventQueue.post_without_waiting)
         return post if self.room.capacity is None else post_bounded
 
-    def _post_full(self, event: Any) -> bool:
+    def _post_full(self, event: Any, wait: bool = True) -> bool:
         """Post when no permit is left."""
-        return self.room.make(wait=True) and self._append(self._stamped_if_due(event))
+        return self.room.make(wait) and self._append(self._stamped_if_due(event))
 
     def _post_special(self, event: Any, wait: bool = True) -> bool:
         """The slow path: the queue is not RUNNING, or the event is coalesced, logged ahead or stamped."""
@@ -281,7 +275,3 @@ class EventQueue:
         self.flags.alert = False
         if self.flags.phase != RUNNING:  # a stop sets the phase before the alert, so the alert is not lost
             self.flags.alert = True
-
-
-_ENTRIES: Final[set[CodeType]] = {EventQueue.post_without_waiting.__code__}
-"""The functions that producers call. Each queue adds its own, which are the same for all."""

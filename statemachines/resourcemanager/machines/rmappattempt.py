@@ -156,11 +156,10 @@ class AttemptContext(NodeContext, Protocol):
     am_finishing_monitor: LivelinessMonitor
 
 
-class RMAppAttempt(Entity):
+class RMAppAttempt(Entity[AttemptContext]):
     """An attempt; `entity` is its id."""
 
     machine = "RMAppAttempt"
-    context: AttemptContext
 
     __slots__ = (
         "app",

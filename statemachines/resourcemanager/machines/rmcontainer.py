@@ -63,11 +63,10 @@ class ContainerContext(EntityContext, Protocol):
     def attempts(self) -> Mapping[str, UsageAccount]: ...
 
 
-class RMContainer(Entity):
+class RMContainer(Entity[ContainerContext]):
     """A container; `entity` is its id. `gpu_devices` are the GPUs of its node that it uses or shares."""
 
     machine = "RMContainer"
-    context: ContainerContext
 
     __slots__ = (
         "application",

@@ -62,14 +62,13 @@ class NodeContext(ContainerContext, Protocol):
     nm_liveliness_monitor: LivelinessMonitor
 
     @property
-    def apps(self) -> Mapping[str, Entity]: ...
+    def apps(self) -> Mapping[str, Entity[Any]]: ...
 
 
-class RMNode(Entity):
+class RMNode(Entity[NodeContext]):
     """A node; `entity` is its id, `host:port`."""
 
     machine = "RMNode"
-    context: NodeContext
 
     __slots__ = (
         "apps_to_clean",

@@ -150,7 +150,7 @@ class FifoPolicy(SchedulingPolicy):
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         self._config = config  # its access control lists are the queues'
         self._nodes = nodes
-        self.pending: PendingAsks = PendingAsks()
+        self.pending = self.asks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
         self._maximum = maximum_allocation(config.maximum_allocation_mb, config.maximum_allocation_vcores)
         self._users: dict[str, User] = {}  # those with applications
@@ -171,10 +171,10 @@ class FifoPolicy(SchedulingPolicy):
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        return self.pending.choose(node, opportunity)
+        return self.asks.choose(node, opportunity)
 
     def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        choose = self.pending.choose
+        choose = self.asks.choose
         for node in freed:
             while (chosen := choose(node)) is not None:
                 yield *chosen, node
