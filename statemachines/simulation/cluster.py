@@ -47,6 +47,7 @@ EXIT_FAILURE = 1
 MOST_QUEUED = 2000
 """Events that the central dispatcher has queued when the daemons begin to wait: it handles them in some 50 ms."""
 _MAY_LEAVE = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
+_NODES_EVENTS = _MAY_LEAVE | {"CLEANUP_CONTAINER"}
 _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FINISHED"})
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
 
@@ -120,7 +121,8 @@ class SimulatedCluster(NodeManagers):
         task, end_ms = self._run(container), self._context.now_ms() + duration_ms
         node = task.node
         node.ends.push(end_ms, task, task)
-        if not self.is_regular:
+        # Its node reports that it has started, which may be later than its end.
+        if not self.is_regular and (node.report is None or node.report_ms > end_ms):
             self._report_at(node, self._heartbeat_from(end_ms, node.phase))
 
     def end_container(self, container_id: str, exit_status: int, diagnostics: str = "") -> None:
@@ -210,11 +212,11 @@ class SimulatedCluster(NodeManagers):
     # -- events that would otherwise reach the daemons by a response ---------------------------------------------------
 
     def on_node_event(self, event: Any) -> None:
-        if self.is_regular:
+        if event.type._name_ not in _NODES_EVENTS or self.is_regular:
             return
         if event.type is RMNodeEventType.CLEANUP_CONTAINER:
             self.stop_container(event.about)
-        elif event.type._name_ in _MAY_LEAVE:
+        else:
             # A DECOMMISSIONING node leaves with its first heartbeat without applications.
             node, rmnode = self._nodes.get(event.entity), self._context.nodes.get(event.entity)
             if node is not None and rmnode is not None and rmnode.state is RMNodeState.DECOMMISSIONING:

@@ -178,20 +178,24 @@ class RMNode(Entity):
         known = self.containers
         if self.to_clean or self.apps_to_clean or not known.isdisjoint(launched):
             launched, finished = self._news(launched, finished)
-        expirer = self.context.container_allocation_expirer
+        if not (launched or finished):
+            return
+        unregister = self.context.container_allocation_expirer.unregister
+        containers, apps = self.context.containers, self.running_apps
         for container_id in launched:
             known.add(container_id)
-            self._note_app(container_id)
-            expirer.unregister(container_id)
+            container = containers.get(container_id)
+            if container is None or container.application not in apps:
+                self._note_app(container_id)
+            unregister(container_id)
         for status in finished:
             container_id = status.container
             if container_id in known:
                 known.remove(container_id)
             else:
                 self._note_app(container_id)
-            expirer.unregister(container_id)
-        if launched or finished:
-            self.updates.append((launched, finished))
+            unregister(container_id)
+        self.updates.append((launched, finished))
 
     def all_changes(self, launched: Launched, finished: Finished, running: frozenset[str]) -> Report:
         """The changes by a report of all running containers: those that it no longer lists are lost.

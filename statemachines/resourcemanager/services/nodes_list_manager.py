@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from statemachines.factory import InvalidStateTransitionError
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
@@ -202,6 +203,9 @@ class NodesListManager:
             self._context.recorder.forgotten(node.machine, node.state, node.entity)
 
 
+_NEW = RMNodeState.NEW
+
+
 class NodeEventDispatcher:
     """Dispatches each RMNodeEvent to the active node, else to the inactive one.
 
@@ -217,9 +221,14 @@ class NodeEventDispatcher:
         node = self._nodes.get(event.entity)
         if node is None:
             node = self._inactive.get(event.entity)
-        elif node.state is not RMNodeState.NEW:
-            node.handle(event)
-            return
+        else:
+            machine = node.state_machine
+            if machine.current_state is not _NEW:
+                try:  # Entity.handle inlined: each heartbeat passes here
+                    machine.do_transition(event.type, event)
+                except InvalidStateTransitionError as error:
+                    node.context.recorder.invalid(node, error)
+                return
         if node is not None and (node.state, event.type) in _TAKEN_OUT_OF_SERVICE:
             node.handle(event)
         else:

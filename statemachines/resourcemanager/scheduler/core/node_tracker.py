@@ -239,6 +239,10 @@ class ClusterNodeTracker:
         self.open(node)
         self.note_freed(node)
 
+    @property
+    def has_draining(self) -> bool:
+        return bool(self._draining)
+
     def draining_room(self, partition: str) -> dict[str, int]:
         """What is free on draining nodes, by type, and no ask can have."""
         room: dict[str, int] = {}
