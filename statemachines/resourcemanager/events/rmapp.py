@@ -48,6 +48,20 @@ class RMAppEvent(RMEvent):
             self.payload = {"diagnostics": self.diagnostics}
 
 
+class RMAppRunningOnNodeEvent(RMAppEvent):
+    """APP_RUNNING_ON_NODE."""
+
+    __slots__ = ()
+
+    def __init__(self, entity: str, node: str) -> None:
+        self.type = RMAppEventType.APP_RUNNING_ON_NODE
+        self.timestamp = -1.0
+        self.entity = entity
+        self.node = node
+        self.diagnostics = ""
+        self.payload = None
+
+
 class RMAppRecoverEvent(RMAppEvent):
     """RECOVER, with the application's stored state."""
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from statemachines.resourcemanager.entity import Entity, EntityContext
 from statemachines.resourcemanager.events.records import EXIT_PREEMPTED, ContainerRequest, ContainerStatus
-from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmapp import RMAppRunningOnNodeEvent
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
@@ -136,7 +136,7 @@ def reserve(container: RMContainer, event: RMContainerReservedEvent) -> None:
 
 
 def _app_running_on_node(container: RMContainer) -> None:
-    container.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, container.application, node=container.node))
+    container.context.post(RMAppRunningOnNodeEvent(container.application, container.node))
 
 
 def acquired(container: RMContainer, event: RMContainerEvent) -> None:

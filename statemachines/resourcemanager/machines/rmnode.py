@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from statemachines.resourcemanager.entity import Entity
 from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus
-from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmapp import RMAppRunningOnNodeEvent
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType, RMContainerResourceEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
@@ -217,7 +217,7 @@ class RMNode(Entity):
         # An ended application may be forgotten before APP_RUNNING_ON_NODE reaches it: it could not clean up here.
         if app is not None and app.state not in FINAL_STATES:
             self.running_apps.add(app_id)
-            self.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, app_id, node=self.entity))
+            self.context.post(RMAppRunningOnNodeEvent(app_id, self.entity))
         else:
             self.apps_to_clean.append(app_id)
 

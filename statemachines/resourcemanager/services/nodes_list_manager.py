@@ -84,6 +84,8 @@ class NodesListManager:
 
     def may_go_on(self, node: RMNode) -> bool:
         """Whether an active node may report. A DECOMMISSIONING node may although its host is excluded."""
+        if not (self.excluded or self.included):
+            return True
         return self.is_valid_node(node.spec.host) or node.entity in self.decommissioning_watcher
 
     def is_untracked(self, host: str) -> bool:
