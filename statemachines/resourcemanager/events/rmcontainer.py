@@ -40,7 +40,7 @@ class _DescribedContainer(Protocol):
     @property
     def entity(self) -> str: ...
 
-    def payload(self) -> Any: ...
+    def payload_text(self) -> str: ...
 
 
 class RMContainerStartEvent(RMContainerEvent):
@@ -58,7 +58,7 @@ class RMContainerStartEvent(RMContainerEvent):
     @property
     def payload(self) -> Any:
         """Built on demand: most runs have no journal."""
-        return self.container.payload()
+        return self.container.payload_text()
 
 
 class RMContainerRecoverEvent(RMContainerEvent):
