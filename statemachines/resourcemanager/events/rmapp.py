@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from statemachines.resourcemanager.events.records import RMEvent
 
@@ -31,6 +31,10 @@ class RMAppEventType(Enum):
     APP_SAVE_FAILED = auto()
 
 
+_APP_RUNNING_ON_NODE: Final = RMAppEventType.APP_RUNNING_ON_NODE
+"""Bound once: to look a member up in its class takes as long as a call."""
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class RMAppEvent(RMEvent):
     """`node` is for APP_RUNNING_ON_NODE, `diagnostics` for events that end an application.
@@ -54,7 +58,7 @@ class RMAppRunningOnNodeEvent(RMAppEvent):
     __slots__ = ()
 
     def __init__(self, entity: str, node: str) -> None:
-        self.type = RMAppEventType.APP_RUNNING_ON_NODE
+        self.type = _APP_RUNNING_ON_NODE
         self.timestamp = -1.0
         self.entity = entity
         self.node = node

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dispatcher.journal import JsonText
 from statemachines.resourcemanager.entity import Entity, EntityContext
@@ -42,6 +42,9 @@ class RMContainerState(Enum):
 
 
 S = RMContainerState
+# Bound once: to look a member up in its class takes as long as a call.
+_CONTAINER_ALLOCATED: Final = RMAppAttemptEventType.CONTAINER_ALLOCATED
+_CONTAINER_FINISHED: Final = RMAppAttemptEventType.CONTAINER_FINISHED
 CONTAINER_FINAL_STATES = frozenset({S.COMPLETED, S.EXPIRED, S.RELEASED, S.KILLED})
 """The states of an ended container."""
 
@@ -139,7 +142,7 @@ class RMContainer(Entity):
 
 def allocated(container: RMContainer, event: RMContainerEvent) -> None:
     """Report the allocation to the attempt."""
-    container.context.post(RMAppAttemptEvent(RMAppAttemptEventType.CONTAINER_ALLOCATED, container.attempt))
+    container.context.post(RMAppAttemptEvent(_CONTAINER_ALLOCATED, container.attempt))
 
 
 def reserve(container: RMContainer, event: RMContainerReservedEvent) -> None:
@@ -178,9 +181,7 @@ def ended(container: RMContainer, event: RMContainerEvent) -> None:
         preempted = status is not None and status.exit_status == EXIT_PREEMPTED
         is_master = attempt.master_container == container.entity
         attempt.add_usage(container.request.resource, finish_ms - container.created_ms, preempted, is_master)
-    context.post(
-        RMAppAttemptEvent(RMAppAttemptEventType.CONTAINER_FINISHED, container.maker, status=status, node=container.node)
-    )
+    context.post(RMAppAttemptEvent(_CONTAINER_FINISHED, container.maker, status=status, node=container.node))
     del context.containers[container.entity]
     container.state_machine.release()  # breaks the reference cycle: millions of containers are freed at once
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from statemachines.resourcemanager.entity import Entity
 from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus
@@ -43,6 +43,8 @@ class RMNodeState(Enum):
     SHUTDOWN = auto()
 
 
+_NODE_UPDATE: Final = SchedulerEventType.NODE_UPDATE
+"""Bound once: to look a member up in its class takes as long as a call."""
 Launched = tuple[str, ...]
 Finished = tuple[ContainerStatus, ...]
 Report = tuple[Launched, Finished]
@@ -169,7 +171,7 @@ class RMNode(Entity):
         post = self.context.post
         if self.next_heartbeat:
             self.next_heartbeat = False
-            post(SchedulerEvent(SchedulerEventType.NODE_UPDATE, self.entity))
+            post(SchedulerEvent(_NODE_UPDATE, self.entity))
         for container_id, size in event.resized:
             post(RMContainerResourceEvent(RMContainerEventType.NM_DONE_CHANGE_RESOURCE, container_id, size))
 

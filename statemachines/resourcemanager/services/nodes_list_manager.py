@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from statemachines.factory import InvalidStateTransitionError
 from statemachines.resourcemanager.context import RMContext
@@ -205,7 +205,7 @@ class NodesListManager:
             self._context.recorder.forgotten(node.machine, node.state, node.entity)
 
 
-_NEW = RMNodeState.NEW
+_NEW: Final = RMNodeState.NEW
 
 
 class NodeEventDispatcher:

@@ -6,7 +6,7 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
@@ -36,8 +36,10 @@ from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNod
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 from statemachines.resourcemanager.scheduler.core.preemption import ContainerPreemption
 
-_LAUNCHED = RMContainerEventType.LAUNCHED
-_FINISHED = RMContainerEventType.FINISHED
+# Bound once: to look a member up in its class takes as long as a call.
+_LAUNCHED: Final = RMContainerEventType.LAUNCHED
+_FINISHED: Final = RMContainerEventType.FINISHED
+_DECOMMISSIONING: Final = RMNodeState.DECOMMISSIONING
 
 
 class EventHandlers:
@@ -159,7 +161,7 @@ class EventHandlers:
                     books.release(books.attempts[container.attempt], container)
                     post(RMContainerEvent(_FINISHED, status.container, status))
         if node is not None:
-            if node.is_draining or rmnode.state is RMNodeState.DECOMMISSIONING:
+            if node.is_draining or rmnode.state_machine.current_state is _DECOMMISSIONING:
                 self._drain_or_not(node, rmnode)
             if self._on_heartbeat and (books.pending_count or node.reserved_container is not None):
                 self._heartbeats += 1
