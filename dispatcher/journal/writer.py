@@ -44,8 +44,9 @@ class JournalWriter:
     `recovered` has its events that were accepted but not handled.
 
     The handler thread adds an event in three steps. Before the handler runs, it sets `seq` and `at`, so that the
-    transitions made meanwhile belong to the event. After the handler, it appends an `EventRow`, as a plain tuple, to
-    `rows`. It calls `flush` once there are `config.buffer_rows` rows, or `flush_due_ns` has passed.
+    transitions made meanwhile belong to the event; each is a `TransitionRow`, as a plain tuple, in `transitions`, or a
+    call of `transition`. After the handler, it appends an `EventRow`, as a plain tuple, to `rows`. It calls `flush`
+    once there are `config.buffer_rows` rows, or `flush_due_ns` has passed.
 
     After the first frame that cannot be written, nothing is written: the journal ends there instead of having a gap.
     `failure` has the reason. `failure_policy` decides what follows: under `stop` this and all later calls raise
@@ -61,7 +62,7 @@ class JournalWriter:
         self._commits = self.config.durability == "sync"  # an append waits for the disk
         self._flush_commits = self._commits and not self.config.write_ahead  # a flush does
         self.rows: list[Row] = []  # events since the last flush; handler thread
-        self._transitions: list[Row] = []  # since the last flush; handler thread
+        self.transitions: list[Row] = []  # made since then; handler thread
         self._kinds: dict[Kind, int] = {}  # handler thread, like the next one; numbered in the order of insertion
         self._transition_kinds: dict[Kind, int] = {}
         self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread
@@ -122,17 +123,22 @@ class JournalWriter:
         """The number that represents this combination in `rows`."""
         return self._kinds.setdefault((dispatcher, event_class, event_type, outcome), len(self._kinds))
 
+    def transition_kind(self, machine: str, from_state: str, event_type: str, to_state: str, *, valid: bool) -> int:
+        """The number that represents this combination in `transitions`."""
+        key = (machine, from_state, event_type, to_state, valid)
+        kind = self._transition_kinds.get(key)
+        if kind is None:
+            kind = self._transition_kinds[key] = len(self._transition_kinds)
+        return kind
+
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
         """Record a transition that the current event made, or that was refused (`valid=False`)."""
-        key = (machine, from_state._name_, event_type._name_, to_state._name_, valid)
-        kind = self._transition_kinds.get(key)
-        if kind is None:
-            kind = self._transition_kinds[key] = len(self._transition_kinds)
+        kind = self.transition_kind(machine, from_state._name_, event_type._name_, to_state._name_, valid=valid)
         if type(entity) is not str:
             entity = plain_text(str(entity))
-        self._transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
+        self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
 
     def flush(self) -> None:
         """Write all rows, and close the segment if it is large or old enough.
@@ -177,11 +183,11 @@ class JournalWriter:
             self.log.release()
 
     def _has_rows(self) -> bool:
-        return bool(self.rows or self._transitions or self._settled)
+        return bool(self.rows or self.transitions or self._settled)
 
     def _append_rows(self) -> None:
         events, self.rows[:] = self.rows[:], []  # the list object stays: callers have bound its methods
-        transitions, self._transitions = self._transitions, []
+        transitions, self.transitions = self.transitions, []
         settled = [self._settled.popleft() for _ in range(len(self._settled))]
         first_seq = self.log.next_seq()  # only this thread appends rows: the seq cannot change during the encoding
         kinds, transition_kinds, virtual = list(self._kinds), list(self._transition_kinds), self._virtual

@@ -81,22 +81,28 @@ class SchedulerBooks:
     def request(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
         """Allocate a container for each request, or make it pending."""
         requests, on_arrival = self._policy.arrange(attempt, requests)
+        last: ContainerRequest | None = None
         for request in requests:
-            self._request(attempt, request, on_arrival)
+            # Most asks of a call require the same, and comparing them costs less than finding their requirements.
+            if last is None or not _require_the_same(request, last):
+                requirements, last = self.requirements_of(attempt, request), request
+            self._request(attempt, request, requirements, on_arrival)
 
     def request_again(self, attempt: SchedulerApplicationAttempt, asks: Iterable[PendingAsk]) -> None:
         """The same for withdrawn asks, whose requirements or queue have changed."""
         for ask in asks:
-            self._request(attempt, ask.request, self._policy.allocates_on_arrival, ask)
+            requirements = self.requirements_of(attempt, ask.request)
+            self._request(attempt, ask.request, requirements, self._policy.allocates_on_arrival, ask)
 
     def _request(
         self,
         attempt: SchedulerApplicationAttempt,
         request: ContainerRequest,
+        requirements: NodeRequirements,
         on_arrival: bool,
         withdrawn: PendingAsk | None = None,
     ) -> None:
-        requirements, rack = self.requirements_of(attempt, request), request.rack
+        rack = request.rack
         if request.host is not None:
             rack = self._nodes.rack_of(request.host) or rack
         if on_arrival and self._policy.may_allocate(attempt, requirements):
@@ -337,3 +343,14 @@ class SchedulerBooks:
         del attempt.reservations[container.entity]
         self._policy.reservation_changed(attempt, node.partition, resource, -1)
         self._policy.discharge(attempt, node.partition, resource)
+
+
+def _require_the_same(one: ContainerRequest, other: ContainerRequest) -> bool:
+    """Whether two asks of one attempt, made at the same time, certainly have the same requirements."""
+    return (
+        one.resource == other.resource
+        and one.relax_locality
+        and other.relax_locality
+        and one.node_label == other.node_label
+        and one.gpu_models == other.gpu_models
+    )

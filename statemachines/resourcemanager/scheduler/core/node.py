@@ -127,6 +127,11 @@ class SchedulerNode:
             free = self.free_gpu_milli
             candidates = sorted((free[i], i) for i in range(len(free)) if free[i] >= resource.gpu_milli)
             devices = tuple(sorted(device for _, device in candidates[: resource.gpus]))
+        elif not resource.others:  # as `_book`
+            self.free_memory_mb -= resource.memory_mb
+            self.free_vcores_milli -= resource.vcores_milli
+            self.containers[container] = (resource, devices)
+            return devices
         self._book(container, resource, devices)
         return devices
 
