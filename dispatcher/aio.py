@@ -14,6 +14,7 @@ from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import EventRefusedError, QueueFullError
 from dispatcher.event import AsyncioHandler
 from dispatcher.multi_dispatcher import MultiDispatcher
+from dispatcher.queue.later import post_later
 
 __all__ = ["AsyncioHandler", "await_drained", "post", "stop", "submit"]
 
@@ -29,7 +30,7 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> boo
     """
     try:
         if isinstance(dispatcher, AsyncDispatcher) and dispatcher.queue.write_ahead.is_on:
-            return await asyncio.wrap_future(dispatcher.later_posts.post(event, wait=False))
+            return await asyncio.wrap_future(post_later(dispatcher.queue, event, wait=False))
         return dispatcher.post_without_waiting(event)
     except EventRefusedError:
         return False

@@ -37,7 +37,7 @@ from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.coalescing import KeyOf
-from dispatcher.queue.later import LaterPosts, PostMethods
+from dispatcher.queue.later import PostMethods
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.write_ahead import WriteAhead
@@ -95,9 +95,8 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             name, mailbox, config, times=times, is_inside=self.is_inside, on_size=size_log, write_ahead=write_ahead
         )
         if journal is not None:
-            on_failure, on_flush_due = self._on_journal_failure, self._flush_due
-            journal.attach(virtual=clock_ns is not None, on_failure=on_failure, on_flush_due=on_flush_due)
-        self.later_posts = LaterPosts(name, queue)
+            virtual, on_failure = clock_ns is not None, self._on_journal_failure
+            journal.attach(virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
         self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
         self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind)
         self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)

@@ -62,6 +62,7 @@ class SegmentLog:
         self._on_failure = on_failure
         self.on_closed: Callable[[], object] = _nothing
         """Called after a segment was closed and the next one begun, with no lock held; set before the first frame."""
+        self._segment_bytes, self._segment_age_s = config.segment_bytes, config.segment_age_s  # read only
         self._syncs = config.durability != "none"
         self._looks = config.durability == "sync"  # each accepted frame waits for the disk, so a look costs little
         self._permissions = Permissions[config.permissions]  # read only
@@ -150,18 +151,18 @@ class SegmentLog:
         Raises:
             ReentrantAppendError: the call has interrupted its own thread's use of the file. JournalError, OSError.
         """
-        if is_owned(self._file_lock) or (is_owned(self._sync_lock) and self._commits > 1):
+        if is_owned(self._file_lock) or (self._commits > 1 and is_owned(self._sync_lock)):
             raise ReentrantAppendError(f"{self.path}: the post interrupted its own thread's use of the journal")
-        payload = lines[0] if len(lines) == 1 else b"\n".join(lines)
+        count = len(lines)
+        payload = lines[0] if count == 1 else b"\n".join(lines)
         with self._file_lock:
             if self.is_closed:
                 self._check_open()
             segment = self._segment
             first = segment.next_accepted
-            segment.append_accepted(payload, len(lines), time.time_ns(), looks=self._looks)
-            number = segment.number
-            for seq in range(first, first + len(lines)):
-                self._outstanding[seq] = number
+            segment.append_accepted(payload, count, time.time_ns(), looks=self._looks)
+            for seq in range(first, first + count):
+                self._outstanding[seq] = segment.number
             self.frames += 1
             return first
 
@@ -203,9 +204,9 @@ class SegmentLog:
 
     def is_due(self) -> bool:
         """The open segment is large or old enough to be closed."""
-        segment, config = self._segment, self.config
-        return segment.size >= config.segment_bytes or (
-            not segment.is_empty and time.monotonic() - segment.opened_s >= config.segment_age_s
+        segment = self._segment
+        return segment.size >= self._segment_bytes or (
+            time.monotonic() - segment.opened_s >= self._segment_age_s and not segment.is_empty
         )
 
     def roll(self) -> None:

@@ -20,65 +20,57 @@ from dispatcher.util.foreign import tell
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 
-class LaterPosts:
-    """The posts of one queue that do not wait. Any thread."""
+def post_later(queue: EventQueue, event: Any, *, wait: bool = True) -> Future[bool]:
+    """The future of a post. `wait`: block while a bounded queue is full or too many posts are under way. Any thread.
 
-    def __init__(self, name: str, queue: EventQueue) -> None:
-        self.name = name  # never changes, like the next one
-        self.queue = queue
-
-    def post(self, event: Any, *, wait: bool = True) -> Future[bool]:
-        """The future of a post. `wait`: block while a bounded queue is full or too many posts are under way.
-
-        Raises:
-            ForkedProcessError: this process is a fork of the one that made the dispatcher. All else is in the future.
-        """
-        future: Future[bool] = Future()
-        try:
-            if self.queue.write_ahead.is_on:
-                self._post_ahead(event, future, wait)
-            else:
-                self._post_now(event, future, wait)
-        except ForkedProcessError:
-            raise
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def _post_now(self, event: Any, future: Future[bool], wait: bool) -> None:
-        queue = self.queue
-        if not (queue.post(event) if wait else queue.post_without_waiting(event)):
-            raise EventRefusedError(self.name, queue.reason())
-        future.set_result(True)
-
-    def _post_ahead(self, event: Any, future: Future[bool], wait: bool) -> None:
-        queue = self.queue
-        if queue.refuses():
-            raise EventRefusedError(self.name, queue.reason())
-        key = queue.coalescing.key_of(event)
-        has_room = False
-        try:
-            # An event that will supersede another one needs no room.
-            if key is None or key not in queue.coalescing.queued:
-                has_room = queue.room.take(wait)
-                if not has_room:
-                    raise EventRefusedError(self.name, queue.reason())
-            later = _LaterPost(self, event, key, has_room, queue.write_ahead.encode(event), future)
-        except BaseException:
-            if has_room:
-                queue.room.undo()
-            raise
-        queue.write_ahead.append_later(later, wait=wait)
+    Raises:
+        ForkedProcessError: this process is a fork of the one that made the dispatcher. All else is in the future.
+    """
+    future: Future[bool] = Future()
+    try:
+        if queue.write_ahead.is_on:
+            _post_ahead(queue, event, future, wait)
+        else:
+            _post_now(queue, event, future, wait)
+    except ForkedProcessError:
+        raise
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
-count_as_post(LaterPosts._post_ahead)
+def _post_now(queue: EventQueue, event: Any, future: Future[bool], wait: bool) -> None:
+    if not (queue.post(event) if wait else queue.post_without_waiting(event)):
+        raise EventRefusedError(queue.name, queue.reason())
+    future.set_result(True)
+
+
+def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool) -> None:
+    if queue.refuses():
+        raise EventRefusedError(queue.name, queue.reason())
+    key = queue.coalescing.key_of(event)
+    has_room = False
+    try:
+        # An event that will supersede another one needs no room.
+        if key is None or key not in queue.coalescing.queued:
+            has_room = queue.room.take(wait)
+            if not has_room:
+                raise EventRefusedError(queue.name, queue.reason())
+        later = _LaterPost(queue, event, key, has_room, queue.write_ahead.encode(event), future)
+    except BaseException:
+        if has_room:
+            queue.room.undo()
+        raise
+    queue.write_ahead.append_later(later, wait=wait)
+
+
+count_as_post(_post_ahead)
 
 
 class PostMethods:
     """The methods of a dispatcher for posts that wait for less than `event_handler.handle` does. Any thread."""
 
-    queue: EventQueue  # never changes, like the next one
-    later_posts: LaterPosts
+    queue: EventQueue  # never changes
 
     def post_without_waiting(self, event: Any) -> bool:
         """As `event_handler.handle`, for a thread that must not wait for room.
@@ -111,7 +103,7 @@ class PostMethods:
         Raises:
             ForkedProcessError: this process is a fork of the one that made the dispatcher.
         """
-        return self.later_posts.post(event)
+        return post_later(self.queue, event)
 
 
 class _LaterPost(LaterAppend):
@@ -119,7 +111,7 @@ class _LaterPost(LaterAppend):
 
     def __init__(
         self,
-        posts: LaterPosts,
+        queue: EventQueue,
         event: Any,
         key: ClassAndKey | None,
         has_room: bool,
@@ -127,7 +119,7 @@ class _LaterPost(LaterAppend):
         future: Future[bool],
     ) -> None:
         super().__init__(line)
-        self._posts = posts  # never changes, like the next four
+        self._queue = queue  # never changes, like the next four
         self._event = event
         self._key = key
         self._has_room = has_room  # it holds a permit of the queue
@@ -150,7 +142,7 @@ class _LaterPost(LaterAppend):
         super().end()
 
     def tell(self) -> None:
-        queue = self._posts.queue
+        queue = self._queue
         if not queue.write_ahead.under_way:
             queue.wake()  # a drain may wait for the last one
         if self._is_cancelled:
@@ -162,10 +154,10 @@ class _LaterPost(LaterAppend):
                 self._future.set_exception(self._problem)
         except BaseException as error:  # of a callback that ends its thread, or of a future that is no longer ours
             message = "%s: the future of a posted event could not be completed"
-            tell(log, logging.ERROR, message, self._posts.name, error=error)
+            tell(log, logging.ERROR, message, self._queue.name, error=error)
 
     def _enqueue(self) -> EventRefusedError | None:
-        queue, accepted_seq = self._posts.queue, self.seq
+        queue, accepted_seq = self._queue, self.seq
         if self.error is not None:
             accepted_seq = queue.write_ahead.seq_after(self.error)
         if self._is_cancelled or not accepted_seq:
@@ -176,10 +168,10 @@ class _LaterPost(LaterAppend):
             queue.room.take_or_overdraw()
         if queue.enqueue_logged(self._event, self._key, accepted_seq):
             return None
-        return EventRefusedError(self._posts.name, "stopped")  # the dispatcher goes on without its journal
+        return EventRefusedError(self._queue.name, "stopped")  # the dispatcher goes on without its journal
 
     def _refusal(self) -> EventRefusedError:
-        queue, name = self._posts.queue, self._posts.name
+        queue, name = self._queue, self._queue.name
         if queue.write_ahead.is_failed():
             queue.state.reject("journal")
             return EventRefusedError(name, "journal", self.error)

@@ -83,7 +83,7 @@ class EventQueue:
         on_size: Callable[[int, int | None], None],
         write_ahead: WriteAhead,
     ) -> None:
-        self._name = name
+        self.name = name  # never changes
         self._is_inside = is_inside
         self.write_ahead = write_ahead  # never changes
         self._parking = mailbox.parking  # where the handler thread waits; never changes
@@ -217,7 +217,7 @@ class EventQueue:
         if phase == RUNNING:
             return False
         if phase == FORKED:
-            raise ForkedProcessError(self._name)
+            raise ForkedProcessError(self.name)
         # A handler is not refused while its thread runs, so that it can finish its work (invariant 9).
         if phase != ABANDONED and not self.shutdown.has_ended and self._is_inside():
             return False
