@@ -1,8 +1,9 @@
 """Writing the event journal.
 
 Threads: the handler thread makes rows (`rows`, `seq` and `at` belong to it), and each `flush` appends one frame.
-In write-ahead mode producers append events. The journal's own thread (`_Keeper`) syncs and closes segments while no
-events arrive; another one (`Indexer`) indexes closed segments. `segment_log` has the files and their locks.
+In write-ahead mode producers append events (`group_commit`). The journal's own thread (`_Keeper`) syncs and closes
+segments while no events arrive; another one (`Indexer`) indexes closed segments. `segment_log` has the files and their
+locks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
+from dispatcher.journal.group_commit import GroupCommit, LaterAppend
 from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.util.foreign import plain_text
@@ -73,6 +75,7 @@ class JournalWriter:
         # Any thread may use these two: they have locks of their own.
         self.log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
         self._keeper = _Keeper(self.log, lambda: self._on_flush_due())
+        self._group = GroupCommit(self.log, commits=self._commits, settle=self.settle, on_append=self._after_append)
         self._indexer = Indexer(self.log) if self.config.history_index else None
         if self._indexer is not None:
             self.log.on_closed = self._indexer.wake
@@ -178,6 +181,7 @@ class JournalWriter:
                         self._append_rows()
                     self.log.close()
         finally:
+            self._group.close()
             if self._indexer is not None:
                 self._indexer.stop()
             self.log.release()
@@ -198,23 +202,34 @@ class JournalWriter:
 
     # -- any thread ------------------------------------------------------------------------------------------------
 
-    def append_accepted(self, line: bytes) -> int:
+    def append_accepted(self, line: bytes, *, alone: bool = False) -> int:
         """Write-ahead: append one event, encoded as JSON, and return its accepted seq. Under `sync` the event is on the
-        disk on return; threads that wait at the same time share one fsync.
+        disk on return; threads that wait at the same time share one frame and one fsync, unless this one is `alone`
+        because it holds a lock that a post may need.
 
         Raises:
-            JournalError: the disk failed, or the journal is closed. The event is not in the log.
+            JournalError: the disk failed, or the journal is closed. The event is not in the log, or not certainly.
             ReentrantAppendError: the call has interrupted its own thread's use of the journal, as a signal handler may.
         """
-        with self.log.failing(always=True):
-            seq = self.log.append_accepted(line)
-            self._keeper.ensure_running()
-            if self._commits:
-                self.log.commit()
+        return self._group.append(line, alone=alone)
+
+    def append_later(self, later: LaterAppend, *, wait: bool) -> None:
+        """Write-ahead: as `append_accepted`, but `later` is told once its event is in the log, or refused.
+
+        `wait`: if MOST_UNDER_WAY are under way, block until this one has ended.
+        """
+        self._group.append_later(later, wait=wait)
+
+    @property
+    def under_way(self) -> list[None]:
+        """An item for each event of `append_later` that has not ended. Any thread reads it."""
+        return self._group.under_way
+
+    def _after_append(self) -> None:
+        self._keeper.ensure_running()
         if self.log.is_due():
-            with contextlib.suppress(JournalError):  # on_failure was called; this event is in the log
+            with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
                 self.log.roll()
-        return seq
 
     def settle(self, accepted_seq: int) -> None:
         """Record with the next frame that an accepted event will never be handled: recovery must not hand it out."""

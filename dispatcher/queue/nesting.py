@@ -17,7 +17,7 @@ _ENTRIES: Final[set[CodeType]] = set()
 """The functions of which each post runs exactly one. Any thread adds; all queues add the same ones."""
 
 
-def entries(*posts: Callable[..., bool]) -> None:
+def entries(*posts: Callable[..., Any]) -> None:
     """Note the functions that producers call, unless they are compiled."""
     _ENTRIES.update(code for code in map(_code, posts) if code is not None)
 

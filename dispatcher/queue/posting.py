@@ -22,7 +22,7 @@ from typing import Any
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
-from dispatcher.journal.segment_log import ReentrantAppendError
+from dispatcher.journal.segment_log import ReentrantAppendError, is_owned
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing, KeyOf
@@ -31,6 +31,7 @@ from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.state import (
     ABANDONED,
+    DRAINING,
     FORKED,
     LOOK,
     RUNNING,
@@ -67,7 +68,7 @@ class EventQueue:
         on_size: Callable[[int, int | None], None],
         write_ahead: WriteAhead,
     ) -> None:
-        self._name = name
+        self.name = name  # never changes
         self._is_inside = is_inside
         self.write_ahead = write_ahead  # never changes
         self._parking = mailbox.parking  # where the handler thread waits; never changes
@@ -78,7 +79,15 @@ class EventQueue:
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
         self.room = QueueRoom(name, config, state, self.coalescing, is_inside, nesting.is_nested, on_size)
-        self.shutdown = QueueShutdown(name, state, self.room, self.coalescing, mailbox.is_mailbox_thread, is_inside)
+        self.shutdown = QueueShutdown(
+            name,
+            state,
+            self.room,
+            self.coalescing,
+            mailbox.is_mailbox_thread,
+            is_inside,
+            under_way=write_ahead.under_way,
+        )
         if write_ahead.is_on:
             self.flags.gate = LOOK
         self._after_append = self._make_after_append()  # never changes, as the next two and `post`
@@ -170,13 +179,8 @@ class EventQueue:
 
     def _post_special(self, event: Any, wait: bool = True) -> bool:
         """The slow path: the queue is not RUNNING, or the event is coalesced, logged ahead or stamped."""
-        phase = self.flags.phase
-        if phase != RUNNING:
-            if phase == FORKED:
-                raise ForkedProcessError(self._name)
-            # A handler is not refused while its thread runs, so that it can finish its work (invariant 9).
-            if phase == ABANDONED or self.shutdown.has_ended or not self._is_inside():
-                return self.state.reject_shut()
+        if self.refuses():
+            return False
         key = self.coalescing.key_of(event)
         if key is not None:
             return self._post_keyed(event, key, wait)
@@ -192,6 +196,40 @@ class EventQueue:
                 self.room.undo()
         return accepted_seq != 0 and self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
 
+    def refuses(self) -> bool:
+        """Whether the queue is shut for this caller; then its post is counted as refused.
+
+        Raises:
+            ForkedProcessError: as a post.
+        """
+        phase = self.flags.phase
+        if phase == RUNNING:
+            return False
+        if phase == FORKED:
+            raise ForkedProcessError(self.name)
+        # A handler is not refused while its thread runs, so that it can finish its work (invariant 9).
+        if phase != ABANDONED and not self.shutdown.has_ended and self._is_inside():
+            return False
+        self.state.reject_shut()
+        return True
+
+    def reason(self) -> str:
+        """Why a post was refused just now: one of the reasons that `state.rejected` counts by."""
+        phase = self.flags.phase
+        if phase == RUNNING:
+            return self.room.refusal()
+        return "draining" if phase == DRAINING else "stopped"
+
+    def enqueue_logged(self, event: Any, key: ClassAndKey | None, accepted_seq: int) -> bool:
+        """Queue an event that is in the log and holds a permit. False: it is not in the log, and the queue has ended.
+
+        Raises:
+            Exception: raised by comparing keys.
+        """
+        if key is None:
+            return self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
+        return self._enqueue_keyed(event, key, accepted_seq, has_room=True)
+
     def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
         """Replace the queued event of the same key, or append the event."""
         accepted_seq = 0
@@ -200,11 +238,17 @@ class EventQueue:
             accepted_seq = self._log_ahead(event)
             if not accepted_seq:
                 return False
-        has_room, entry = False, None
+        return self._enqueue_keyed(event, key, accepted_seq, wait=wait)
+
+    def _enqueue_keyed(
+        self, event: Any, key: ClassAndKey, accepted_seq: int, *, wait: bool = False, has_room: bool = False
+    ) -> bool:
+        """`has_room`: the caller holds a permit, which is returned unless the event needs it."""
+        entry = None
         try:
             holder = self.coalescing.supersede(event, key, accepted_seq)
             if holder is None:
-                has_room = self.room.take(wait)
+                has_room = has_room or self.room.take(wait)
                 if not has_room:
                     self.state.settle(accepted_seq)
                     return False
@@ -229,7 +273,8 @@ class EventQueue:
         """Write an event ahead; returns its accepted seq, or 0 once its post is refused."""
         reason = "journal"
         try:
-            accepted_seq = self.write_ahead.accept(event)
+            # A `__del__` may post while its thread holds the lock, which the log's writer may need.
+            accepted_seq = self.write_ahead.accept(event, alone=is_owned(self.state.end_lock))
         except ReentrantAppendError:
             accepted_seq, reason = 0, "reentrant"
         if not accepted_seq and self.flags.phase == RUNNING:
