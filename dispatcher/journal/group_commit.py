@@ -146,9 +146,8 @@ class GroupCommit:
         # How deep each thread is in `append`; each thread touches its own item.
         self._depths: dict[int, int] = {}
         self._gathering = Gathering()
-        self._told: deque[LaterAppend] = (
-            deque()
-        )  # ended, and not told; the writer appends and takes, as any thread once it has ended
+        # Ended, and not told; the writer appends and takes, or any thread once there is no writer.
+        self._told: deque[LaterAppend] = deque()
         self._writer: threading.Thread | None = None  # set once, by any thread
         self._work = threading.Lock()  # held while the writer has nothing to do; any thread releases it
         self._work.acquire()
