@@ -32,6 +32,7 @@ from typing import Final
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog, is_owned
+from dispatcher.util.histogram import snapshot
 
 _MOST_BYTES: Final = 1 << 20
 """Of the events in a frame; one event may exceed it."""
@@ -145,9 +146,8 @@ class GroupCommit:
         # How deep each thread is in `append`; each thread touches its own item.
         self._depths: dict[int, int] = {}
         self._gathering = Gathering()
-        self._told: deque[LaterAppend] = (
-            deque()
-        )  # ended, and not told; the writer appends and takes, as any thread once it has ended
+        # Ended, and not told; the writer appends and takes, or any thread once there is no writer.
+        self._told: deque[LaterAppend] = deque()
         self._writer: threading.Thread | None = None  # set once, by any thread
         self._work = threading.Lock()  # held while the writer has nothing to do; any thread releases it
         self._work.acquire()
@@ -265,8 +265,9 @@ class GroupCommit:
         if has_led:
             self._has_led(failed)
 
-    def _lead_all(self) -> None:
-        """Lead until nothing is pending. The writer, or any thread once there is none."""
+    def _lead_all(self) -> bool:
+        """Lead until nothing is pending; False: another thread leads, and hands over. The writer, or any thread once
+        there is none."""
         # A thread that leads meanwhile looks at what is pending once it has given up the leadership.
         while self._pending and self._leading.acquire(False):
             try:
@@ -275,8 +276,9 @@ class GroupCommit:
                 self._leading.release()
             self._has_led(failed)
         while self._told:
-            with contextlib.suppress(IndexError):
+            with contextlib.suppress(IndexError):  # another thread was faster
                 self._told.popleft().tell()
+        return not self._pending
 
     def _has_led(self, failed: bool) -> None:
         """With the leadership given up."""
@@ -288,9 +290,12 @@ class GroupCommit:
 
     def _hand_over(self) -> None:
         """Wake the first that is pending, to lead."""
-        for first in list(self._pending):
+        for first in snapshot(self._pending.copy):
             if first.is_later:
-                self._wake_writer()
+                if self._has_ended:
+                    self._lead_all()
+                else:
+                    self._wake_writer()
                 return
             if not first.is_withdrawn:
                 first.wake()
@@ -311,7 +316,7 @@ class GroupCommit:
     def _taken(self, laters: bool) -> starmap[Append]:
         """An iterator that takes the next batch from `_pending`, all of it in one step."""
         count = size = 0
-        for entry in list(self._pending):
+        for entry in snapshot(self._pending.copy):
             if (entry.is_later and not laters) or size >= _MOST_BYTES:
                 break
             count += 1
@@ -371,11 +376,12 @@ class GroupCommit:
                 self._has_ended = True
 
     def _run(self) -> None:
+        another_leads = False
         while not self._is_closing:
             self._waits = True
-            if not self._pending and not self._is_closing:
+            if (another_leads or not self._pending) and not self._is_closing:
                 self._work.acquire()
             self._waits = False
-            self._lead_all()
+            another_leads = not self._lead_all()
         self._has_ended = True
         self._lead_all()  # what came before a producer saw that
