@@ -81,11 +81,14 @@ class SchedulerBooks:
     def request(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
         """Allocate a container for each request, or make it pending."""
         requests, on_arrival = self._policy.arrange(attempt, requests)
-        last: ContainerRequest | None = None
+        last: tuple[Any, ...] | None = None
         for request in requests:
             # Most asks of a call require the same, and comparing them costs less than finding their requirements.
-            if last is None or not _require_the_same(request, last):
-                requirements, last = self.requirements_of(attempt, request), request
+            resource, _, _, gpu_models, _, _, _, relax_locality, node_label = request
+            asked = (resource, gpu_models, node_label)
+            if asked != last or not relax_locality:
+                requirements = self.requirements_of(attempt, request)
+                last = asked if relax_locality else None
             self._request(attempt, request, requirements, on_arrival)
 
     def request_again(self, attempt: SchedulerApplicationAttempt, asks: Iterable[PendingAsk]) -> None:
@@ -343,14 +346,3 @@ class SchedulerBooks:
         del attempt.reservations[container.entity]
         self._policy.reservation_changed(attempt, node.partition, resource, -1)
         self._policy.discharge(attempt, node.partition, resource)
-
-
-def _require_the_same(one: ContainerRequest, other: ContainerRequest) -> bool:
-    """Whether two asks of one attempt, made at the same time, certainly have the same requirements."""
-    return (
-        one.resource == other.resource
-        and one.relax_locality
-        and other.relax_locality
-        and one.node_label == other.node_label
-        and one.gpu_models == other.gpu_models
-    )
