@@ -128,23 +128,13 @@ class EventQueue:
 
         A closure, because a producer would pay for a method's attribute lookups and calls with each event.
         """
-        flags, append, after_append, post_special = (
-            self.flags,
-            self.entries.append,
-            self._after_append,
-            self._post_special,
-        )
-        waits, stamped, now_ns = self._parking.duties, self.stamping.stamped, perf_counter_ns
-        take_permit, post_full = self.room.permits.pop, self._post_full
+        # Each name from outside that the function uses costs every post a nanosecond.
+        flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
+        take_permit, post_full, entry_of = self.room.permits.pop, self._post_full, self._gated_entry
 
         def post(event: Any) -> bool:
             if flags.gate:
-                if flags.gate is LOOK:
-                    return post_special(event)
-                if flags.gate is STAMP_ALL:
-                    event = QueuedEvent(event, now_ns())
-                elif not waits:
-                    event = stamped(event)
+                return post_gated(event)
             append(event)
             if flags.alert:
                 return after_append(event)
@@ -152,16 +142,13 @@ class EventQueue:
 
         def post_bounded(event: Any) -> bool:
             if flags.gate is LOOK:
-                return post_special(event)
+                return post_gated(event)
             try:
                 take_permit()
             except IndexError:
                 return post_full(event)
             if flags.gate:
-                if flags.gate is STAMP_ALL:
-                    event = QueuedEvent(event, now_ns())
-                elif not waits:
-                    event = stamped(event)
+                event = entry_of(event)
             append(event)
             if flags.alert:
                 return after_append(event)
@@ -169,6 +156,16 @@ class EventQueue:
 
         _ENTRIES.update((post.__code__, post_bounded.__code__))
         return post if self.room.capacity is None else post_bounded
+
+    def _post_gated(self, event: Any) -> bool:
+        """Post when the gate asks for more than the append."""
+        return self._post_special(event) if self.flags.gate is LOOK else self._append(self._gated_entry(event))
+
+    def _gated_entry(self, event: Any) -> Any:
+        """The entry for an event whose post may have to note the time."""
+        if self.flags.gate is STAMP_ALL:
+            return QueuedEvent(event, perf_counter_ns())
+        return event if self._parking.duties else self.stamping.stamped(event)
 
     def _post_full(self, event: Any) -> bool:
         """Post when no permit is left."""
