@@ -118,7 +118,7 @@ class BatchDispatching:
                 self._dispatch_singly(batch)
             else:
                 quickly = True
-                self._dispatch_quickly(batch)
+                self._dispatch_quickly(batch, count)
         finally:
             last, since_ns = progress.entry, progress.since_ns
             progress.entry = None
@@ -205,13 +205,14 @@ class BatchDispatching:
             self.journal.idle()
         return True
 
-    def _dispatch_quickly(self, batch: Iterator[Any] | None) -> None:
+    def _dispatch_quickly(self, batch: Iterator[Any] | None, count: int) -> None:
         """Dispatch each event without reading the clock, until there is mail.
 
         The hot path: for each event one call, the handler's, one count and one other store; no lock and no clock.
         """
         mailbox, progress, find = self._mailbox, self.progress, self.routes.find
         bounded, give_back = self._bounded, self._room.give_back_quickly
+        most_upto = progress.turns[0] - count + self._batch_size
         event: Any = None
         # The batch keeps the handlers of the last four types that it has looked up: four comparisons are faster than a
         # look-up. That is safe because a thread that changes registrations also sends a mail, which ends the batch.
@@ -253,7 +254,7 @@ class BatchDispatching:
                         route_0.handled += 1
                     if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
                         return
-                batch = self._next_batch()
+                batch = self._next_batch(most_upto)
             except BaseException as error:
                 if event is None and type(error) is IndexError:  # another thread has emptied the queue
                     upto, turns = progress.turns
@@ -264,13 +265,13 @@ class BatchDispatching:
                 if mailbox.new_mail:
                     return
 
-    def _next_batch(self) -> Iterator[Any] | None:
-        """What a quick batch goes on with once its turns are used up; None: nothing.
+    def _next_batch(self, most_upto: int) -> Iterator[Any] | None:
+        """What a quick batch goes on with once its turns are used up, until that many are taken; None: nothing.
 
         Handlers may post one event at a time: a turn of the loop for each would cost more than the event.
         """
         upto = self.progress.turns[0]
-        more = min(len(self._entries), self._batch_size - (upto - self._taken))
+        more = min(len(self._entries), most_upto - upto)
         if more <= 0 or self.times.singly or self._flags.phase >= STOPPED:
             return None
         turns = repeat((), more)
