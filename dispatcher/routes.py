@@ -110,11 +110,11 @@ class RoutingTable:
         self._of_class: dict[type, list[Route]] = {}  # guarded by _lock: the same routes by Enum class
         self.untimed: deque[Route] = deque()  # those whose next event is not timed by itself; handler thread
         self.has_changed = False  # any thread sets it, after a change; the handler thread resets it
-        self._others = Route(None)  # events whose type is not an Enum member
-        self._others.event_class = "(none)"
-        self._connect(self._others)
-        self._others.handle = self._refuse
-        self._others.turn = self._others.plain_turn = Turn(self._refuse, NO_TYPE)
+        self.others = Route(None)  # events whose type is not an Enum member; never changes
+        self.others.event_class = "(none)"
+        self._connect(self.others)
+        self.others.handle = self._refuse
+        self.others.turn = self.others.plain_turn = Turn(self._refuse, NO_TYPE)
 
     def register(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
         """Add a handler to the class; the strictest `on_error` applies.
@@ -162,10 +162,10 @@ class RoutingTable:
 
     def find(self, event_type: Any) -> Route:
         """The route of an event's type, which may be any object. Handler thread only."""
-        if not is_member(event_type):
-            return self._others
         route = self.by_type.get(id(event_type))
         if route is None:
+            if not is_member(event_type):
+                return self.others
             route = Route(event_type)
             with self._lock:
                 self._connect(route)
@@ -194,7 +194,7 @@ class RoutingTable:
 
     def all(self) -> Iterator[Route]:
         """The routes of users' events that were handled or have failed. Any thread."""
-        for route in (*snapshot(self.by_type.copy).values(), self._others):
+        for route in (*snapshot(self.by_type.copy).values(), self.others):
             if route.event_class and (route.handled or route.failed):
                 yield route
 

@@ -205,62 +205,89 @@ class BatchDispatching:
             self.journal.idle()
         return True
 
-    def _dispatch_quickly(self, batch: Iterator[Any], count: int) -> None:
+    def _dispatch_quickly(self, batch: Iterator[Any] | None, count: int) -> None:
         """Dispatch each event without reading the clock, until there is mail.
 
         The hot path: for each event one call, the handler's, one count and one other store; no lock and no clock.
         """
-        entries, mailbox, progress = self._entries, self._mailbox, self.progress
-        bounded, room, give_back = self._bounded, self._room, self._room.permits.append
+        mailbox, progress, find = self._mailbox, self.progress, self.routes.find
+        bounded, give_back = self._bounded, self._room.give_back_quickly
+        most_upto = progress.turns[0] - count + self._batch_size
         event: Any = None
-        # Consecutive events of one type share one lookup of the route, and the batch keeps the handler it found. That
-        # is safe because a thread that changes registrations also sends a mail, which ends the batch.
-        known: Any = NO_TYPE
-        while True:
+        # The batch keeps the handlers of the last four types that it has looked up: four comparisons are faster than a
+        # look-up. That is safe because a thread that changes registrations also sends a mail, which ends the batch.
+        # Each of the four has its own call, which CPython adapts to that handler. The loop is short, because a jump
+        # back over more than 255 code units takes another instruction for each event.
+        type_0, route_0 = type_1, route_1 = type_2, route_2 = type_3, route_3 = NO_TYPE, self.routes.others
+        handle_0 = handle_1 = handle_2 = handle_3 = route_0.handle
+        while batch is not None:
             try:
                 for event in batch:
                     if bounded:
-                        if room.is_crowded:
-                            room.serve()
-                        else:
-                            give_back(None)
-                            if room.is_crowded:  # by a producer that may have looked for a permit before
-                                room.wake_one()
+                        give_back()
                     progress.entry = event
-                    if event.type is not known:
-                        event_type = event.type
-                        route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
-                        handle, known = route.turn
-                    handle(event)
-                    event = None
-                    route.handled += 1
+                    event_type = event.type
+                    if event_type is type_0:
+                        handle_0(event)
+                        event = None
+                        route_0.handled += 1
+                    elif event_type is type_1:
+                        handle_1(event)
+                        event = None
+                        route_1.handled += 1
+                    elif event_type is type_2:
+                        handle_2(event)
+                        event = None
+                        route_2.handled += 1
+                    elif event_type is type_3:
+                        handle_3(event)
+                        event = None
+                        route_3.handled += 1
+                    else:
+                        type_3, handle_3, route_3 = type_2, handle_2, route_2
+                        type_2, handle_2, route_2 = type_1, handle_1, route_1
+                        type_1, handle_1, route_1 = type_0, handle_0, route_0
+                        route_0 = find(event_type)
+                        handle_0, type_0 = route_0.turn
+                        handle_0(event)
+                        event = None
+                        route_0.handled += 1
                     if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
                         return
-                # Handlers may post one event at a time: a turn of the loop for each would cost more than the event.
-                room_left = self._batch_size - count
-                more = min(len(entries), room_left)
-                if more <= 0 or self.times.singly or self._flags.phase >= STOPPED:
-                    return
-                count += more
-                batch = self._next_batch(more)
+                batch = self._next_batch(most_upto)
             except BaseException as error:
                 if event is None and type(error) is IndexError:  # another thread has emptied the queue
                     upto, turns = progress.turns
                     progress.turns = (upto - 1, turns)
                     return
-                if type(event) is QueuedEvent:  # not a handler's error: `_dispatch_one` deals with those
-                    raise
                 failed, event = event, None
-                if type(error) is not EventTaken:
-                    self.errors.failed(failed, error)
+                self._quick_failed(failed, error)
                 if mailbox.new_mail:
                     return
 
-    def _next_batch(self, count: int) -> Iterator[Any]:
-        """An iterator that takes `count` more entries. The previous turns must be used up."""
-        turns = repeat((), count)
-        self.progress.turns = (self.progress.turns[0] + count, turns)
+    def _next_batch(self, most_upto: int) -> Iterator[Any] | None:
+        """What a quick batch goes on with once its turns are used up, until that many are taken; None: nothing.
+
+        Handlers may post one event at a time: a turn of the loop for each would cost more than the event.
+        """
+        upto = self.progress.turns[0]
+        more = min(len(self._entries), most_upto - upto)
+        if more <= 0 or self.times.singly or self._flags.phase >= STOPPED:
+            return None
+        turns = repeat((), more)
+        self.progress.turns = (upto + more, turns)
         return starmap(self._popleft, turns)
+
+    def _quick_failed(self, event: Any, error: BaseException) -> None:
+        """Account for an event of a quick batch whose handler raised.
+
+        Raises:
+            BaseException: `error`, if no handler has raised it.
+        """
+        if type(event) is QueuedEvent:  # `_dispatch_one` deals with the errors of handlers
+            raise error
+        if type(error) is not EventTaken:
+            self.errors.failed(event, error)
 
     def _dispatch_singly(self, batch: Iterator[Any]) -> None:
         """Dispatch and time each event, until there is mail."""

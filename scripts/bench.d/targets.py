@@ -40,6 +40,15 @@ CORE_TARGETS = (
     Target("one producer, premade, metrics on : pykka", "one-premade.on", "one-premade.pykka", 20),
     Target("one producer, premade, metrics on : queue.Queue", "one-premade.on", "one-premade.queue", 10),
     Target("one producer, premade, metrics on : bare loop", "one-premade.on", "one-premade.bare", 0.45),
+    *(
+        Target(f"{name}, {what} : bare loop", f"mixed-{key}.{types}-share", None, 0.45)
+        for key, what in (("functions", "functions"), ("methods", "bound methods"), ("objects", "objects"))
+        for types, name in (("one", "one type"), ("two", "two types"), ("four", "four types"))
+    ),
+    *(
+        Target(f"made in the loop, {what} : bare loop", f"made.{key}-share", None, None)
+        for key, what in (("event", "Event"), ("dataclass", "dataclass"), ("pydantic", "pydantic"))
+    ),
     Target("four producers : one, premade", "four-premade.on", "one-premade.on", 0.9),
     Target("bounded at 10,000 : unbounded, one producer", "one-premade.bounded", "one-premade.on", 0.5),
     Target("bounded at 10,000 : unbounded, four producers", "four-premade.bounded", "four-premade.on", 0.5),
