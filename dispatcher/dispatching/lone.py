@@ -103,9 +103,6 @@ class LoneEvents:
                     self._leave()
                     return
                 route = self._failed(event, error)
-            progress.entry = None
-            progress.since_ns = 0
-            progress.done += 1
             if route is None or times.timed:
                 ended_ns = times.end_batch(1, started_ns)
             else:
@@ -113,6 +110,9 @@ class LoneEvents:
                 if ended_ns - started_ns > slow_ns:
                     route.slow += 1
                     self._slow.event_ended(event, started_ns, ended_ns)
+            event = progress.entry = None
+            progress.since_ns = 0
+            progress.done += 1
             if entries or mailbox.new_mail or mailbox.batch or drain.waiters or not stays or flags.phase != RUNNING:
                 return
 

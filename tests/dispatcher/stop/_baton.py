@@ -448,6 +448,7 @@ def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "deque", SteppedDeque)
     monkeypatch.setattr(queue_room, "deque", SteppedDeque)
     monkeypatch.setattr(state.Tally, "take", take_and_count)
+    monkeypatch.setattr(parking.Parking, "wake_sooner", lambda _: None)
     monkeypatch.setattr(batches, "repeat", SteppedTurns)
     monkeypatch.setattr(lone, "repeat", SteppedTurns)
     monkeypatch.setattr(queue_room, "sleep", lambda _: _step(spinning=True))
