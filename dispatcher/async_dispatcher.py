@@ -340,6 +340,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             metrics.set_up_latency_measurement(time_service, self._executor)
             self._executor.execute(lambda: None, "the first mail, which starts the latency measurement")
         self._monitor.start(time_service)
+        self._mailbox.parking.wake_sooner()
         self._thread.start()
 
     def service_stop(self) -> None:

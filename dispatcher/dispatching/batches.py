@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
-from operator import length_hint
 from time import perf_counter_ns
 from typing import Any
 
@@ -17,10 +16,11 @@ from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lanes import EventTaken
+from dispatcher.dispatching.lone import LoneEvents
 from dispatcher.dispatching.monitor import SIZE_STEP
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import SlowRuns
-from dispatcher.dispatching.times import EventTimes, IdleTime, TypeSampling
+from dispatcher.dispatching.times import EventTimes, TypeSampling
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -55,7 +55,7 @@ class BatchDispatching:
         self.queue = queue  # never changes, like all fields that do not say otherwise
         self._entries, self._flags, self._popleft = queue.entries, queue.flags, queue.entries.popleft
         self._room, self._bounded = queue.room, queue.room.capacity is not None
-        self._mailbox, self._parking = mailbox, mailbox.parking
+        self._mailbox = mailbox
         self.routes = routes
         self.errors = errors
         self.drain = drain
@@ -65,9 +65,8 @@ class BatchDispatching:
         # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
-        self.progress = progress  # this and the four below say who may touch them
+        self.progress = progress  # this and the three below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
-        self.idle = IdleTime()
         self.backlog = Backlog(queue, progress)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
@@ -87,16 +86,22 @@ class BatchDispatching:
             if journal is not None
             else None
         )
-        self._taken = 0  # entries taken by the batches that have ended; handler thread
+        waits, stays = journal is not None, idle_action is None
+        self._lone = LoneEvents(
+            queue, mailbox, routes, progress, times, self.slow, drain, errors, only_waits=waits, stays=stays
+        )
+        self.idle = self._lone.idle
 
     def __call__(self, controller: MailboxController) -> None:
         """Dispatch one batch, which mail cuts short. If the queue is empty, wait for a post first."""
-        progress, times, idle = self.progress, self.times, self.idle
+        progress, times = self.progress, self.times
         # Once STOPPED, `dispatch_last` takes the entries, under the queue's lock.
         count = len(self._entries) if self._flags.phase < STOPPED else 0
-        waited = not count
-        if waited:
-            count = self._await_events(controller)
+        if not count:
+            if self._is_to_wait(controller):
+                self._lone.dispatch()
+            # If there are events now, dispatch them at once: another turn of the loop costs as much as several events.
+            count = len(self._entries) if self._flags.phase < STOPPED and not self._mailbox.new_mail else 0
             if not count:
                 return
         if count > self._batch_size:
@@ -106,11 +111,11 @@ class BatchDispatching:
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
         batch: Iterator[Any] = starmap(self._popleft, turns)
-        before = self._taken
+        before = progress.taken()
         progress.turns = (before + count, turns)
         progress.begun += 1
         quickly, last, since_ns = False, None, 0
-        started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
+        started_ns = progress.since_ns = perf_counter_ns()
         try:
             if self.journaled is not None:
                 self.journaled.dispatch(batch)
@@ -124,11 +129,7 @@ class BatchDispatching:
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
-            upto, turns = progress.turns
-            self._taken = upto - length_hint(turns)
-        if waited:
-            idle.end(started_ns)
-        ended_ns = times.end_batch(self._taken - before, started_ns)
+        ended_ns = times.end_batch(progress.taken() - before, started_ns)
         if quickly:
             if self._choose_timed is not None:
                 self._choose_timed()
@@ -146,12 +147,11 @@ class BatchDispatching:
         progress.begun += 1
         while True:
             turns = repeat((), 1)
-            progress.turns = (self._taken + 1, turns)
+            progress.turns = (progress.taken() + 1, turns)
             is_last = progress.begun - progress.done == 1  # this call's own
             entry = self.queue.shutdown.take_last(starmap(self._popleft, turns), ends=is_last)
             if entry is None:
                 break
-            self._taken += 1
             progress.since_ns = perf_counter_ns()
             try:
                 if self.journaled is not None:
@@ -164,28 +164,6 @@ class BatchDispatching:
                 progress.since_ns = 0
         progress.done += 1
         return self.queue.shutdown.has_ended
-
-    def _await_events(self, controller: MailboxController) -> int:
-        """The queue is empty: wait for a post. Returns how many events are queued then; 0: let the loop turn first."""
-        entries, flags, mailbox, queue, parking = self._entries, self._flags, self._mailbox, self.queue, self._parking
-        if not self._is_to_wait(controller):
-            # If the idle action posted, dispatch at once: another turn of the loop costs as much as several events.
-            return len(entries) if flags.phase < STOPPED and not mailbox.new_mail else 0
-        flags.woken_ns = 0
-        self.idle.begin()
-        parking.announce()
-        flags.alert = True
-        # Look again only after setting the alert: a producer that appended before saw no alert; a later one wakes us.
-        if entries or mailbox.new_mail or (queue.shutdown.is_ending() and self.progress.is_at_rest()):
-            parking.unpark()
-        parking.wait()
-        if flags.alert:
-            queue.calm()
-        count = len(entries)
-        if count and not mailbox.new_mail and flags.phase < STOPPED:
-            return count  # the wait is added up after the batch
-        self.idle.end(perf_counter_ns())
-        return 0
 
     def _is_to_wait(self, controller: MailboxController) -> bool:
         """The queue is empty: end the drain, or run the idle action. Returns whether to wait for the next post."""

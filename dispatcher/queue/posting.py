@@ -290,18 +290,20 @@ class EventQueue:
     def _make_after_append(self) -> Callable[[Any], bool]:
         """The end of a post that finds `alert` set: its entry is queued, and the handler thread waits or stops."""
         flags, take_duty, take_back = self.flags, self._parking.duties.pop, self.shutdown.take_back
-        parking = self._parking
+        parking, now_ns = self._parking, perf_counter_ns
 
         def after_append(entry: Any) -> bool:
             try:
-                take_duty()  # only the thread that gets the duty wakes the handler thread
+                wake = take_duty()  # only the thread that gets the duty wakes the handler thread
                 # Reset before the release: the handler thread cannot end until then, so a producer that sees the alert
                 # reset does not strand its event.
                 flags.alert = False
-                flags.woken_ns = perf_counter_ns()
-                if flags.phase != RUNNING:
-                    flags.alert = True
-                parking.lock.release()
+                flags.woken_ns = now_ns()
+                if flags.phase == RUNNING:
+                    wake()
+                    return True
+                flags.alert = True
+                wake()
             except IndexError:
                 pass
             except BaseException as error:  # a KeyboardInterrupt, perhaps after the duty was taken

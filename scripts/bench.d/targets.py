@@ -53,7 +53,11 @@ CORE_TARGETS = (
     Target("bounded at 10,000 : unbounded, one producer", "one-premade.bounded", "one-premade.on", 0.5),
     Target("bounded at 10,000 : unbounded, four producers", "four-premade.bounded", "four-premade.on", 0.5),
     Target("metrics on : off, one producer, premade", "one-premade.on", "one-premade.off", 0.9),
-    Target("idle wake-up p50 : queue.SimpleQueue's", "wake.ours-p50", "wake.simple-p50", 1.2, at_most=True),
+    *(
+        Target(f"wake-up {name}, {percent} : SimpleQueue", f"wake.{place}.ours-{percent}-ratio", None, bound, True)
+        for place, name in (("free", "anywhere"), ("one", "on one core"), ("two", "on two cores"))
+        for percent, bound in (("p50", 1.1), ("p99", 1.2), ("p99.9", None))
+    ),
     Target("mails through execute", "mail.execute", None, 1_000_000, unit="/s"),
     Target("state machine : transitions", "machine.ours", "machine.transitions", 20),
     Target("state machine : python-statemachine", "machine.ours", "machine.python-statemachine", 150),
