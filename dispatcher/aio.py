@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.errors import QueueFullError
+from dispatcher.errors import EventRefusedError, QueueFullError
 from dispatcher.event import AsyncioHandler
 from dispatcher.multi_dispatcher import MultiDispatcher
+from dispatcher.queue.later import post_later
 
 __all__ = ["AsyncioHandler", "await_drained", "post", "stop", "submit"]
 
@@ -22,15 +23,17 @@ T = TypeVar("T")
 
 async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> bool:
     """As `dispatcher.event_handler.handle(event)`, but does not block the loop while it waits for room in a full queue
-    or, in write-ahead mode, for the disk.
+    or, in write-ahead mode, for the disk. Tasks that wait for the disk at the same time share a write and an fsync.
 
-    Posts awaited one after another are handled in that order. Cancelling the waiting task may leave the post running:
-    the event may still enter the queue once there is room, or once it is on the disk.
+    Posts awaited one after another are handled in that order. Cancelling the waiting task withdraws the event if it
+    waits in write-ahead mode for others to be written; later, and while it waits for room, the post goes on.
     """
-    if isinstance(dispatcher, AsyncDispatcher) and dispatcher.queue.write_ahead.is_on:
-        return await asyncio.to_thread(dispatcher.event_handler.handle, event)
     try:
+        if isinstance(dispatcher, AsyncDispatcher) and dispatcher.queue.write_ahead.is_on:
+            return await asyncio.wrap_future(post_later(dispatcher.queue, event, wait=False))
         return dispatcher.post_without_waiting(event)
+    except EventRefusedError:
+        return False
     except QueueFullError:
         return await asyncio.to_thread(dispatcher.event_handler.handle, event)
 

@@ -37,6 +37,7 @@ from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.coalescing import KeyOf
+from dispatcher.queue.later import PostMethods
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.write_ahead import WriteAhead
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class AsyncDispatcher(Service, StatsAttributes):
+class AsyncDispatcher(Service, StatsAttributes, PostMethods):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
@@ -94,8 +95,8 @@ class AsyncDispatcher(Service, StatsAttributes):
             name, mailbox, config, times=times, is_inside=self.is_inside, on_size=size_log, write_ahead=write_ahead
         )
         if journal is not None:
-            on_failure, on_flush_due = self._on_journal_failure, self._flush_due
-            journal.attach(virtual=clock_ns is not None, on_failure=on_failure, on_flush_due=on_flush_due)
+            virtual, on_failure = clock_ns is not None, self._on_journal_failure
+            journal.attach(virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
         self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
         self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind)
         self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)
@@ -179,14 +180,6 @@ class AsyncDispatcher(Service, StatsAttributes):
     def event_handler(self) -> DispatcherEventHandler:
         """Where to post: `event_handler.handle(event)` returns whether the event was accepted."""
         return self._event_handler
-
-    def post_without_waiting(self, event: Any) -> bool:
-        """As `event_handler.handle`, for a thread that must not wait.
-
-        Raises:
-            QueueFullError: the queue is full and its policy is `block`; the event was not accepted.
-        """
-        return self.queue.post_without_waiting(event)
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
@@ -347,6 +340,7 @@ class AsyncDispatcher(Service, StatsAttributes):
             metrics.set_up_latency_measurement(time_service, self._executor)
             self._executor.execute(lambda: None, "the first mail, which starts the latency measurement")
         self._monitor.start(time_service)
+        self._mailbox.parking.wake_sooner()
         self._thread.start()
 
     def service_stop(self) -> None:

@@ -4,6 +4,7 @@
       ServiceStateError             caller: a life-cycle method was called in the wrong state
       UnregisteredEventTypeError    caller: no handler is registered for the event's Enum class
       QueueFullError                load: a bounded queue is full, and the caller does not wait
+      EventRefusedError             load, disk or shutdown: an event of `post_later` was refused
       MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
         MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
       EventLoopClosedError          caller: the event loop of an `async def` handler was closed before its events ended
@@ -19,6 +20,7 @@ A message gives the values, says what would have been right and what to do. The 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from dispatcher.util.foreign import class_name, is_member, kind_of, text_of, type_of
 
@@ -63,6 +65,29 @@ class QueueFullError(DispatcherError):
             f"{name}: the queue is full ({capacity} events). Post in a way that waits, raise queue_capacity, "
             "or slow the producers down."
         )
+
+
+class EventRefusedError(DispatcherError):
+    """An event of `post_later` was refused. `handle` returns False where this is the future's error.
+
+    `reason` is one of those by which the dispatcher counts refused posts: `full`, `timeout`, `reentrant`, `draining`,
+    `stopped` or `journal`. With `journal`, the error of the disk is in `__cause__`.
+    """
+
+    def __init__(self, dispatcher: str, reason: str, cause: Exception | None = None) -> None:
+        self.dispatcher = dispatcher
+        self.reason = reason
+        said = f": {cause}" if cause is not None else ". " + _ADVICE.get(reason, "Post it again later.")
+        super().__init__(f"{dispatcher}: the event was refused ({reason}){said}")
+        self.__cause__ = cause
+
+
+_ADVICE: Final = {
+    "full": "The queue is full: raise queue_capacity, or slow the producers down.",
+    "timeout": "The queue had no room in time: raise queue_capacity, or slow the producers down.",
+    "draining": "The dispatcher is stopping.",
+    "stopped": "The dispatcher has stopped.",
+}
 
 
 class EventLoopClosedError(DispatcherError):

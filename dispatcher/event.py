@@ -7,7 +7,6 @@ An event is any object whose `.type` is an Enum member: the member's Enum class 
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Hashable
 from enum import Enum
 from operator import attrgetter
@@ -22,7 +21,10 @@ T = TypeVar("T", bound=Enum)
 
 
 class Event(Generic[T]):
-    """Something that happened: `type` says what, `timestamp` when (Unix seconds; now, if not given).
+    """Something that happened: `type` says what, `timestamp` when (Unix seconds; -1, as in Hadoop: nobody asked).
+
+    The default reads no clock: that would cost as much as the rest of the event, and few handlers look at it. Give
+    `time.time()` to those that do. A journal notes the times of each event anyway.
 
     Subclasses add attributes, best as slots. The journal records two of them if a subclass has them: `entity` (str:
     what the event is about) and `payload` (a mapping that JSON can hold, or None).
@@ -33,9 +35,9 @@ class Event(Generic[T]):
     entity: str | None = None
     payload: Any = None
 
-    def __init__(self, type: T, timestamp: float | None = None) -> None:
+    def __init__(self, type: T, timestamp: float = -1.0) -> None:
         self.type = type
-        self.timestamp = time.time() if timestamp is None else timestamp
+        self.timestamp = timestamp
 
     def __repr__(self) -> str:
         about = f" {self.entity}" if self.entity is not None else ""

@@ -6,6 +6,7 @@ event's key is its attribute `lock_key`; without one, or with None, it goes to p
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from enum import Enum
 from itertools import chain
 from typing import Any
@@ -76,6 +77,10 @@ class MultiDispatcher(DispatcherGroup):
     def post_without_waiting(self, event: Any) -> bool:
         """As AsyncDispatcher.post_without_waiting."""
         return self.partitions[self._place(event)].post_without_waiting(event)
+
+    def post_later(self, event: Any) -> Future[bool]:
+        """As AsyncDispatcher.post_later."""
+        return self.partitions[self._place(event)].post_later(event)
 
     def _post(self, event: Any) -> bool:
         return self._posts[self._place(event)](event)

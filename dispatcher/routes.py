@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from dispatcher.errors import UnregisteredEventTypeError
 from dispatcher.event import Handler, MultiListenerHandler, handling_callable, is_async
@@ -26,8 +26,15 @@ Bind = Callable[[Handler], Callable[[Any], Any]]
 NO_TYPE: Final = object()
 """Is not the type of any event."""
 
-Turn = tuple[Callable[[Any], Any], Any]
-"""What a batch calls with the next event of a type, and the type, whose next events in a row take the same turn."""
+
+class Turn(NamedTuple):
+    """What a batch calls with the next event of a type, and the type, whose next events in a row take the same turn.
+
+    A class, because turns are told apart by identity, which compiled code does not keep for a plain tuple.
+    """
+
+    handle: Callable[[Any], Any]
+    event_type: Any
 
 
 class Registration:
@@ -103,11 +110,11 @@ class RoutingTable:
         self._of_class: dict[type, list[Route]] = {}  # guarded by _lock: the same routes by Enum class
         self.untimed: deque[Route] = deque()  # those whose next event is not timed by itself; handler thread
         self.has_changed = False  # any thread sets it, after a change; the handler thread resets it
-        self._others = Route(None)  # events whose type is not an Enum member
-        self._others.event_class = "(none)"
-        self._connect(self._others)
-        self._others.handle = self._refuse
-        self._others.turn = self._others.plain_turn = (self._refuse, NO_TYPE)
+        self.others = Route(None)  # events whose type is not an Enum member; never changes
+        self.others.event_class = "(none)"
+        self._connect(self.others)
+        self.others.handle = self._refuse
+        self.others.turn = self.others.plain_turn = Turn(self._refuse, NO_TYPE)
 
     def register(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
         """Add a handler to the class; the strictest `on_error` applies.
@@ -145,21 +152,20 @@ class RoutingTable:
             del parts[found]
             changed = Registration(tuple(parts), self._bind) if parts else None
             with self._lock:
-                if self._registrations.get(event_type) is not present:
-                    continue  # another thread was faster
-                if changed is not None:
-                    self._registrations[event_type] = changed
-                else:
-                    del self._registrations[event_type]
-                self._reconnect(event_type)
-            return True
+                if self._registrations.get(event_type) is present:  # otherwise another thread was faster
+                    if changed is not None:
+                        self._registrations[event_type] = changed
+                    else:
+                        del self._registrations[event_type]
+                    self._reconnect(event_type)
+                    return True
 
     def find(self, event_type: Any) -> Route:
         """The route of an event's type, which may be any object. Handler thread only."""
-        if not is_member(event_type):
-            return self._others
         route = self.by_type.get(id(event_type))
         if route is None:
+            if not is_member(event_type):
+                return self.others
             route = Route(event_type)
             with self._lock:
                 self._connect(route)
@@ -176,7 +182,7 @@ class RoutingTable:
         """Route an internal type to `handle`. `all` leaves it out."""
         route = Route(event_type)
         route.handle, route.on_error, route.registered = handle, "continue", True
-        route.turn = route.plain_turn = (handle, event_type)
+        route.turn = route.plain_turn = Turn(handle, event_type)
         route.event_class = ""
         self.by_type[id(event_type)] = route
 
@@ -188,7 +194,7 @@ class RoutingTable:
 
     def all(self) -> Iterator[Route]:
         """The routes of users' events that were handled or have failed. Any thread."""
-        for route in (*snapshot(self.by_type.copy).values(), self._others):
+        for route in (*snapshot(self.by_type.copy).values(), self.others):
             if route.event_class and (route.handled or route.failed):
                 yield route
 
@@ -204,7 +210,7 @@ class RoutingTable:
         route.registered = registration is not None
         route.handle = registration.handle if registration is not None else self._refuse
         route.on_error = registration.on_error if registration is not None else "continue"
-        route.plain_turn = (route.handle, route.event_type)
+        route.plain_turn = Turn(route.handle, route.event_type)
         if route.timed_turn is None or route.turn is not route.timed_turn:
             route.turn = route.plain_turn
 

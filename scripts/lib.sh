@@ -69,3 +69,39 @@ set_up() {
     die "cannot install the project's packages; see pip's message above"
   printf '%s' "$wanted" >"$stamp"
 }
+
+# set_up_compiled EXTRAS: a virtual environment in $venv with a wheel that mypyc has compiled, and its extras; and in
+# $venv/tree a copy of the working tree with the wheel's modules beside their sources, which Python then does not use.
+set_up_compiled() {
+  local extras=$1 wanted tree="$venv/tree" stamp="$venv/.compiled" installed="$venv/.compiled-$1" python
+  wanted=$(cd "$root" && find dispatcher statemachines pipeline scripts/wheel setup.py pyproject.toml -type f \
+    ! -name '*.pyc' -print0 | sort -z | xargs -0 cksum | cksum)
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    python=$(find_python) || exit 1
+    echo "Compiling the packages into $venv; this takes two or three minutes." >&2
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || die "cannot make a virtual environment in $venv"
+    rm -rf "$venv/wheel"
+    copy_tree "$tree"
+    DISPATCHER_COMPILE=1 "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$venv/wheel" \
+      "$tree" || die "cannot compile the packages; see pip's message above"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv/wheel/"*.whl ||
+      die "cannot install the compiled wheel; see pip's message above"
+    printf '%s' "$wanted" >"$stamp"
+  fi
+  if [ "$(cat "$installed" 2>/dev/null)" != "$wanted" ]; then
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "$(echo "$venv/wheel/"*.whl)[$extras]" ||
+      die "cannot install the packages of [$extras]; see pip's message above"
+    printf '%s' "$wanted" >"$installed"
+  fi
+  copy_tree "$tree"
+  "$venv/bin/python" -m zipfile -e "$venv/wheel/"*.whl "$tree"
+  rm -rf "$tree/"*.dist-info
+}
+
+# copy_tree FOLDER: the working tree without what runs and builds leave in it.
+copy_tree() {
+  rm -rf "$1"
+  mkdir -p "$1"
+  tar -C "$root" --exclude='./.venv*' --exclude=./.git --exclude=./build --exclude=./dist --exclude=./runs \
+    --exclude='./.*_cache' --exclude=./.hypothesis --exclude=__pycache__ --exclude='*.egg-info' -cf - . | tar -C "$1" -xf -
+}

@@ -1,8 +1,9 @@
 """State machines on the dispatcher, after Hadoop's StateMachineFactory."""
 
-from statemachines.factory import InvalidStateTransitionError, StateMachine, StateMachineFactory, Transition
+from statemachines.factory import InvalidStateTransitionError, StateMachine, StateMachineFactory
 from statemachines.listener import MultiStateTransitionListener, StateTransitionListener
 from statemachines.recorder import MachineStats, TransitionRecorder
+from statemachines.topology import Transition
 
 __all__ = [
     "InvalidStateTransitionError",

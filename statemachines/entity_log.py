@@ -68,6 +68,10 @@ class EntityLog:
             self._publish_at_ns = now_ns + PUBLISH_EVERY_NS
         self.look_at = len(self.rows) + _LOOK_EVERY
 
+    def skips_stays(self) -> bool:
+        """Whether transitions that leave the state as it was need no row: only the ring keeps them. Handler thread."""
+        return self._ring is None or not self._ring.most
+
     # -- any thread ------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:

@@ -2,26 +2,34 @@
 
 A factory is an immutable builder: each `add_transition` returns a new factory, and a later arc for the same state and
 event replaces the earlier one. `install_topology` builds the table, which all machines of the factory share.
-
-The table is one dict per state, keyed by the event type's name: hashing an Enum member runs Python code, while a string
-caches its hash. An identity check then confirms that the name belongs to the right Enum.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from dispatcher.compiled.native import mypyc_attr
 from dispatcher.errors import DispatcherError
 from statemachines.listener import StateTransitionListener
+from statemachines.topology import (
+    ArcKind,
+    Hook,
+    Node,
+    Nodes,
+    Row,
+    Step,
+    StepRecorder,
+    Transition,
+    add_steps,
+    build,
+    in_order,
+)
 
 S = TypeVar("S", bound=Enum)
 OPERAND = TypeVar("OPERAND")
-
-Hook = Callable[[Any, Any], Any]
-ArcKind = Literal["single", "multiple"]
 _NOTHING_CHOSEN: Any = object()
 
 
@@ -59,15 +67,6 @@ class InvalidStateTransitionError(DispatcherError):
         super().__init__(f"{about}: {problem} {advice}")
 
 
-class Transition(NamedTuple):
-    """One row of a factory's table."""
-
-    from_state: Enum
-    event: Enum
-    to_states: tuple[Enum, ...]
-    arc: ArcKind
-
-
 class _Declaration(NamedTuple):
     """The arguments of one `add_transition`, linked to the call before it: adding an arc copies nothing."""
 
@@ -79,34 +78,6 @@ class _Declaration(NamedTuple):
     arc: ArcKind
 
 
-class _Row(NamedTuple):
-    transition: Transition
-    hook: Hook | None
-
-
-class _Arc:
-    """What a state does on an event. Immutable, and shared by all machines of a factory."""
-
-    __slots__ = ("event_type", "hook", "target", "targets")
-
-    def __init__(self, event_type: Enum, hook: Hook | None) -> None:
-        self.event_type = event_type
-        self.hook = hook
-        self.target: _Node | None = None  # of a single arc
-        self.targets: dict[int, _Node] = {}  # of a multiple arc, by the state's id(): equal members do not count
-
-
-class _Node:
-    """A state and its arcs by event type name. Holds the factory's name so that each machine need not."""
-
-    __slots__ = ("arcs", "machine", "state")
-
-    def __init__(self, state: Enum, machine: str) -> None:
-        self.state = state
-        self.machine = machine
-        self.arcs: dict[str, _Arc] = {}
-
-
 class StateMachineFactory(Generic[S, OPERAND]):
     """A table of transitions that makes the machines following it. Immutable and safe to share.
 
@@ -114,13 +85,14 @@ class StateMachineFactory(Generic[S, OPERAND]):
     with a set of post states, and its hook returns the one to enter.
     """
 
-    __slots__ = ("_declared", "_initial_state", "_name", "_nodes")
+    __slots__ = ("_declared", "_initial_state", "_name", "_nodes", "_recorder")
 
     def __init__(self, initial_state: S, name: str = "") -> None:
         self._initial_state = initial_state
         self._name = name
         self._declared: _Declaration | None = None  # the last one
-        self._nodes: dict[str, _Node] | None = None  # built on first use; threads that race build equal tables
+        self._nodes: Nodes | None = None  # built on first use; threads that race build equal tables
+        self._recorder: Any = None  # the StepRecorder, also a listener, to which the table's steps belong
 
     @property
     def name(self) -> str:
@@ -145,9 +117,9 @@ class StateMachineFactory(Generic[S, OPERAND]):
             ValueError: no event type, no post state, or a set of states without a hook.
             TypeError: a state or an event type is not an Enum member.
         """
-        types = (event_types,) if isinstance(event_types, Enum) else _in_order(event_types)
+        types = (event_types,) if isinstance(event_types, Enum) else in_order(event_types)
         arc: ArcKind = "single" if isinstance(post, Enum) else "multiple"
-        posts: tuple[Enum, ...] = (post,) if isinstance(post, Enum) else _in_order(post)
+        posts: tuple[Enum, ...] = (post,) if isinstance(post, Enum) else in_order(post)
         for member in (pre, *posts, *types):
             if not isinstance(member, Enum):
                 raise TypeError(f"states and event types are Enum members, got {member!r}")
@@ -165,6 +137,22 @@ class StateMachineFactory(Generic[S, OPERAND]):
             ValueError: two Enums share a state's or an event type's name.
         """
         return self._with(self._declared, self._table())
+
+    def recorded_by(self, recorder: StepRecorder) -> tuple[StateMachineFactory[S, OPERAND], list[Step]]:
+        """A factory with a table of its own, and the steps of that table, which belong to the recorder.
+
+        Its machines that have the recorder as their listener count each transition in its step, which costs a third of
+        a listener's two calls. The recorder must not be anything else's listener there: `synchronized` machines and
+        those with other listeners count nothing.
+
+        Raises:
+            ValueError: two Enums share a state's or an event type's name.
+        """
+        nodes = build(self._initial_state, self._name, list(self._rows()))
+        steps = add_steps(nodes)
+        factory = self._with(self._declared, nodes)
+        factory._recorder = recorder
+        return factory, steps
 
     def make(
         self,
@@ -194,37 +182,43 @@ class StateMachineFactory(Generic[S, OPERAND]):
             node = found
         if synchronized:
             return SynchronizedStateMachine(node, operand, listener)
+        if listener is not None and listener is self._recorder:
+            return RecordedStateMachine(node, operand, listener)
         return StateMachine(node, operand, listener)
 
     def transitions(self) -> Iterator[Transition]:
         """The table's rows in order of declaration; a replacement keeps the position of the arc it replaces."""
         return (row.transition for row in self._rows())
 
-    def _rows(self) -> Iterable[_Row]:
+    def _rows(self) -> Iterable[Row]:
         declarations: list[_Declaration] = []
         declared = self._declared
         while declared is not None:
             declarations.append(declared)
             declared = declared.before
         # Keyed by identity: members of two Enums that mix in int or str can be equal.
-        rows: dict[tuple[int, int], _Row] = {}
+        rows: dict[tuple[int, int], Row] = {}
         for _, pre, posts, event_types, hook, arc in reversed(declarations):
             for event_type in event_types:
-                rows[id(pre), id(event_type)] = _Row(Transition(pre, event_type, posts, arc), hook)
+                rows[id(pre), id(event_type)] = Row(Transition(pre, event_type, posts, arc), hook)
         return rows.values()
 
-    def _table(self) -> dict[str, _Node]:
+    def _table(self) -> Nodes:
         if self._nodes is None:
-            self._nodes = _build(self._initial_state, self._name, list(self._rows()))
+            self._nodes = build(self._initial_state, self._name, list(self._rows()))
         return self._nodes
 
-    def _with(self, declared: _Declaration | None, nodes: dict[str, _Node] | None) -> StateMachineFactory[S, OPERAND]:
+    def _with(self, declared: _Declaration | None, nodes: Nodes | None) -> StateMachineFactory[S, OPERAND]:
         factory: StateMachineFactory[S, OPERAND] = StateMachineFactory(self._initial_state, self._name)
         factory._declared = declared
         factory._nodes = nodes
         return factory
 
 
+_FIELDS: Final = ("_listener", "_node", "_operand", "_previous")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
 class StateMachine(Generic[S, OPERAND]):
     """One machine. It belongs to the one thread that handles its operand's events.
 
@@ -233,9 +227,9 @@ class StateMachine(Generic[S, OPERAND]):
     """
 
     # A daemon has one machine per entity, so whatever the machines of a kind share is in their nodes.
-    __slots__ = ("_listener", "_node", "_operand", "_previous")
+    __slots__ = _FIELDS
 
-    def __init__(self, node: _Node, operand: OPERAND, listener: StateTransitionListener | None) -> None:
+    def __init__(self, node: Node, operand: OPERAND, listener: StateTransitionListener | None) -> None:
         self._node = node
         self._previous: Enum | None = None
         self._operand: OPERAND | None = operand  # None: released
@@ -298,13 +292,49 @@ class StateMachine(Generic[S, OPERAND]):
         self._operand = None
         self._listener = None
 
-    def _refusal(self, node: _Node, event_type: Enum, event: Any, **why: Any) -> InvalidStateTransitionError:
+    def _refusal(self, node: Node, event_type: Enum, event: Any, **why: Any) -> InvalidStateTransitionError:
         entity = getattr(self._operand, "entity", None) or type(self._operand).__name__
         return InvalidStateTransitionError(
             node.state, event, event_type, machine=node.machine, entity=str(entity), **why
         )
 
 
+class RecordedStateMachine(StateMachine[S, OPERAND]):
+    """A machine whose only listener is the recorder to which the steps of its table belong.
+
+    It behaves like a machine with that listener, and does the listener's commonest work itself: it counts.
+    """
+
+    __slots__ = ()
+
+    def do_transition(self, event_type: Enum, event: Any) -> S:
+        node = self._node
+        operand, recorder = self._operand, self._listener  # a hook may release the machine
+        arc = node.arcs.get(event_type._name_)
+        if arc is None or arc.event_type is not event_type:
+            raise self._refusal(node, event_type, event, accepted=node.arcs)
+        hook, target = arc.hook, arc.target
+        if target is not None:
+            if hook is not None:
+                hook(operand, event)
+            step = arc.step
+        else:
+            assert hook is not None  # as in `StateMachine`
+            chosen = hook(operand, event)
+            target = arc.targets.get(id(chosen))
+            if target is None:
+                raise self._refusal(node, event_type, event, chosen=chosen)
+            step = arc.steps[id(chosen)]
+        self._previous = node.state
+        self._node = target
+        if recorder is not None:
+            step.count += 1  # type: ignore[union-attr]  # an arc of this table has its steps
+            if recorder.is_following:  # type: ignore[attr-defined]  # a StepRecorder
+                recorder.record(operand, step, event)  # type: ignore[attr-defined]
+        return target.state  # type: ignore[return-value]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SynchronizedStateMachine(StateMachine[S, OPERAND]):
     """A machine to which any thread may send events, with the rules of Hadoop's synchronized `doTransition`.
 
@@ -319,12 +349,9 @@ class SynchronizedStateMachine(StateMachine[S, OPERAND]):
 
     __slots__ = ("_lock",)
 
-    _lock: threading.RLock  # held through a transition, hook and listeners included
-
-    def __new__(cls, *_: Any) -> SynchronizedStateMachine[S, OPERAND]:
-        machine = super().__new__(cls)
-        machine._lock = threading.RLock()
-        return machine
+    def __init__(self, node: Node, operand: OPERAND, listener: StateTransitionListener | None) -> None:
+        super().__init__(node, operand, listener)
+        self._lock = threading.RLock()  # any thread; held through a transition, hook and listeners included
 
     def do_transition(self, event_type: Enum, event: Any) -> S:
         with self._lock:
@@ -337,37 +364,9 @@ class SynchronizedStateMachine(StateMachine[S, OPERAND]):
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         with self._lock:
-            return None, {name: getattr(self, name) for name in StateMachine.__slots__}
+            return None, {name: getattr(self, name) for name in _FIELDS}
 
-
-def _in_order(members: Iterable[Enum]) -> tuple[Enum, ...]:
-    """The distinct members as given; a set in the order of its Enum, so that each run builds the same table."""
-    if not isinstance(members, (set, frozenset)):
-        return tuple({id(member): member for member in members}.values())
-    return tuple(sorted(members, key=_place))
-
-
-def _place(member: Any) -> tuple[str, int]:
-    """Sort key: the Enum's name, for sets that mix Enums, then the member's position in it."""
-    return (type(member).__qualname__, list(type(member)).index(member)) if isinstance(member, Enum) else ("", -1)
-
-
-def _build(initial: Enum, machine: str, rows: Sequence[_Row]) -> dict[str, _Node]:
-    nodes: dict[str, _Node] = {initial._name_: _Node(initial, machine)}
-    for (pre, _, posts, _), _ in rows:
-        for state in (pre, *posts):
-            node = nodes.setdefault(state._name_, _Node(state, machine))
-            if node.state is not state:
-                raise ValueError(f"states {node.state!r} and {state!r} are of different Enums; use one for a machine")
-    for (pre, event_type, posts, kind), hook in rows:
-        arc = _Arc(event_type, hook)
-        if kind == "single":
-            arc.target = nodes[posts[0]._name_]
-        else:
-            arc.targets = {id(state): nodes[state._name_] for state in posts}
-        present = nodes[pre._name_].arcs.setdefault(event_type._name_, arc)
-        if present is not arc:
-            raise ValueError(f"{pre.name} has arcs for {present.event_type!r} and {event_type!r}: two Enums, one name")
-    for state in type(initial):  # a machine can also be made in a state without arcs
-        nodes.setdefault(state._name_, _Node(state, machine))
-    return nodes
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        self._lock = threading.RLock()
+        for name, value in state[1].items():
+            setattr(self, name, value)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -22,7 +22,8 @@ from dispatcher.util.foreign import plain_text, reraise_interrupt, type_name, ty
 from dispatcher.util.histogram import snapshot
 from statemachines.changes import Changes, Collector
 from statemachines.entity_log import GONE, EntityLog
-from statemachines.factory import InvalidStateTransitionError
+from statemachines.factory import OPERAND, InvalidStateTransitionError, S, StateMachineFactory
+from statemachines.topology import Step, counts_of
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +31,35 @@ log = logging.getLogger(__name__)
 class MachineStats:
     """Counts of one kind of machine."""
 
-    __slots__ = ("created", "forgotten", "initial_state", "invalid", "transitions")
+    __slots__ = ("created", "forgotten", "initial_state", "invalid", "steps", "told")
 
-    def __init__(self, initial_state: str) -> None:
+    def __init__(self, initial_state: str, steps: Sequence[Step] = ()) -> None:
         self.initial_state = initial_state
+        self.steps: Sequence[Step] = steps  # of machines that count them themselves
         self.created = 0
         self.forgotten: defaultdict[str, int] = defaultdict(int)  # by state: entities that are no longer kept
-        self.transitions: defaultdict[tuple[str, str], int] = defaultdict(int)  # by (from, to)
+        self.told: defaultdict[tuple[str, str], int] = defaultdict(int)  # by (from, to): those of other machines
         self.invalid = 0
+
+    @property
+    def transitions(self) -> dict[tuple[str, str], int]:
+        """Transitions so far by (from, to). Any thread."""
+        steps = self.steps
+        counts = counts_of(steps)
+        result = snapshot(self.told.copy)
+        for step, count in zip(steps, counts, strict=True):
+            if count:
+                result[step.from_state, step.to_state] += count
+        return result
+
+    def tell(self, before: str, after: str) -> None:
+        """Count a transition of a machine that does not count them itself."""
+        self.told[before, after] += 1
 
     def entities(self) -> dict[str, int]:
         """Entities in each state, forgotten ones included. Derived on demand, so that transitions do not pay for it."""
         # Transitions first: a machine made and transitioned between the two reads would leave -1 in the initial state.
-        transitions = snapshot(self.transitions.copy)
+        transitions = self.transitions
         result: defaultdict[str, int] = defaultdict(int)
         result[self.initial_state] = self.created
         for (from_state, to_state), count in transitions.items():
@@ -86,16 +103,37 @@ class TransitionRecorder:
         self.machines: dict[str, MachineStats] = {}  # handler thread writes, any reads
         self._changes: Collector | None = None  # handler thread
         self._published: EntityLog | None = None
+        self._steps: dict[str, tuple[Step, ...]] = {}  # by machine; handler thread, or before it starts
         if lists_entities:
             names = {machine: frozenset(state.name for state in states) for machine, states in (ends or {}).items()}
             self._published = EntityLog(names, ring if journal is None else None)
             register_entities(self)
+        self.is_following = journal is not None or lists_entities  # beside counting; handler thread
+
+    def recorded(self, factory: StateMachineFactory[S, OPERAND]) -> StateMachineFactory[S, OPERAND]:
+        """The factory for machines that have this recorder as their listener; they count their transitions themselves.
+
+        A subclass with transition methods of its own gets the factory unchanged, so that they are called. Handler
+        thread, or before it starts.
+
+        Raises:
+            ValueError: two Enums of the factory share a state's or an event type's name.
+        """
+        kind = type(self)
+        if kind.pre_transition is not _PRE_TRANSITION or kind.post_transition is not _POST_TRANSITION:
+            return factory
+        recorded, steps = factory.recorded_by(self)
+        machine = factory.name
+        self._steps[machine] = (*self._steps.get(machine, ()), *steps)
+        if machine in self.machines:
+            self.machines[machine].steps = self._steps[machine]
+        return recorded
 
     def created(self, machine: str, initial_state: Enum, entity: str | None = None) -> None:
         """A machine was made. Its `entity` is listed from now on; None: from its first transition on."""
         stats = self.machines.get(machine)
         if stats is None:
-            stats = self.machines[machine] = MachineStats(initial_state._name_)
+            stats = self.machines[machine] = MachineStats(initial_state._name_, self._steps.get(machine, ()))
         stats.created += 1
         if self._changes is not None:
             self._changes.keep_within_bounds()
@@ -113,9 +151,33 @@ class TransitionRecorder:
     def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
         """Do nothing: only completed transitions count."""
 
+    def record(self, operand: Any, step: Step, event: Any) -> None:
+        """As StepRecorder: `post_transition` for machines that count their transitions."""
+        changes = self._changes
+        if changes is not None:
+            if not step.is_stay or event.type is not changes.routine_type:
+                changes.operands.add(operand)
+            else:
+                changes.routine.add(operand)
+        journal, published, entity = self._journal, self._published, operand.entity
+        if type(entity) is not str:
+            entity = plain_text(str(entity))
+        if journal is not None:
+            kind = step.kind
+            if kind < 0:
+                kind = step.kind = journal.transition_kind(
+                    operand.machine, step.from_state, step.event_type, step.to_state, valid=True
+                )
+            journal.transitions.append((kind, journal.seq, entity, journal.at))
+        if published is not None and not (step.is_stay and published.skips_stays()):
+            rows = published.rows
+            rows.append((entity, operand.machine, step.from_state, step.event_type, step.to_state, self._clock_ns()))
+            if len(rows) >= published.look_at:
+                published.look()
+
     def post_transition(self, operand: Any, before: Enum, after: Enum, event: Any) -> None:
         machine = operand.machine
-        self.machines[machine].transitions[before._name_, after._name_] += 1
+        self.machines[machine].tell(before._name_, after._name_)
         changes = self._changes
         if changes is not None:
             if before is not after or event.type is not changes.routine_type:
@@ -132,13 +194,7 @@ class TransitionRecorder:
             except BaseException as error:  # a machine may be given any object as its event
                 reraise_interrupt(error)
                 event_type = type_name(type_of(event))
-            if type(entity) is not str:
-                entity = plain_text(str(entity))
-            # `_add` inlined: every transition passes here.
-            rows = published.rows
-            rows.append((entity, machine, before._name_, event_type, after._name_, self._clock_ns()))
-            if len(rows) >= published.look_at:
-                published.look()
+            self._add(published, entity, machine, before._name_, event_type, after._name_)
 
     def invalid(self, operand: Any, error: InvalidStateTransitionError) -> None:
         """Count, journal and log a refused event; the machine's state is unchanged and the daemon continues."""
@@ -163,6 +219,7 @@ class TransitionRecorder:
         """
         if self._changes is None:
             self._changes = Collector(routine)
+            self.is_following = True
         elif self._changes.routine_type is not routine:
             raise ValueError(f"changes are followed with {self._changes.routine_type} as routine already: {routine}")
         return self._changes.follow()
@@ -171,6 +228,7 @@ class TransitionRecorder:
         """Collect no more for this follower; without effect if it does not follow."""
         if self._changes is not None and self._changes.unfollow(changes):
             self._changes = None
+            self.is_following = self._journal is not None or self._published is not None
 
     def changed(self, operand: Any) -> None:
         """Something that reports show of an entity has changed without a transition."""
@@ -191,7 +249,7 @@ class TransitionRecorder:
             MachineNow(
                 machine,
                 entities.get(machine, {}),
-                sum(snapshot(stats.transitions.copy).values()),
+                sum(stats.transitions.values()),
                 stats.invalid,
             )
             for machine, stats in snapshot(self.machines.copy).items()
@@ -228,9 +286,14 @@ class TransitionRecorder:
             "statemachine_entities", "Machines in each state.", labels=["dispatcher", "machine", "state"]
         )
         for machine, stats in snapshot(self.machines.copy).items():
-            for (from_state, to_state), count in snapshot(stats.transitions.copy).items():
+            for (from_state, to_state), count in stats.transitions.items():
                 made.add_metric([dispatcher, machine, from_state, to_state], count)
             invalid.add_metric([dispatcher, machine], stats.invalid)
             for state, count in stats.kept_entities().items():
                 entities.add_metric([dispatcher, machine, state], count)
         yield from (made, invalid, entities)
+
+
+# As they are here: a subclass may have its own.
+_PRE_TRANSITION: Final = TransitionRecorder.pre_transition
+_POST_TRANSITION: Final = TransitionRecorder.post_transition

@@ -35,7 +35,7 @@ def copy_tree(tree: Path) -> None:
     tree.mkdir(exist_ok=True)
     for name in (*PACKAGES, "config", "tests", "scripts"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
 
 

@@ -23,6 +23,7 @@ PACKAGES = ("dispatcher", "statemachines", "pipeline")
 LAYERS: Layers = (
     {
         "the core's foundations": (
+            "dispatcher.compiled",
             "dispatcher.config",
             "dispatcher.errors",
             "dispatcher.event",

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from dispatcher.compiled.loaded import describe_build
 from dispatcher.util.terminal import one_line
 
 COMMANDS = "dispatcher.commands"
@@ -48,7 +49,7 @@ def command_line() -> typer.Typer:
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"dispatcher {version('central-dispatcher')}")
+        typer.echo(f"dispatcher {version('central-dispatcher')} ({describe_build()})")
         raise typer.Exit
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
-from operator import length_hint
 from time import perf_counter_ns
 from typing import Any
 
@@ -17,10 +16,11 @@ from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lanes import EventTaken
+from dispatcher.dispatching.lone import LoneEvents
 from dispatcher.dispatching.monitor import SIZE_STEP
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import SlowRuns
-from dispatcher.dispatching.times import EventTimes, IdleTime, TypeSampling
+from dispatcher.dispatching.times import EventTimes, TypeSampling
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -55,7 +55,7 @@ class BatchDispatching:
         self.queue = queue  # never changes, like all fields that do not say otherwise
         self._entries, self._flags, self._popleft = queue.entries, queue.flags, queue.entries.popleft
         self._room, self._bounded = queue.room, queue.room.capacity is not None
-        self._mailbox, self._parking = mailbox, mailbox.parking
+        self._mailbox = mailbox
         self.routes = routes
         self.errors = errors
         self.drain = drain
@@ -65,9 +65,8 @@ class BatchDispatching:
         # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
-        self.progress = progress  # this and the four below say who may touch them
+        self.progress = progress  # this and the three below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
-        self.idle = IdleTime()
         self.backlog = Backlog(queue, progress)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
@@ -87,16 +86,22 @@ class BatchDispatching:
             if journal is not None
             else None
         )
-        self._taken = 0  # entries taken by the batches that have ended; handler thread
+        waits, stays = journal is not None, idle_action is None
+        self._lone = LoneEvents(
+            queue, mailbox, routes, progress, times, self.slow, drain, errors, only_waits=waits, stays=stays
+        )
+        self.idle = self._lone.idle
 
     def __call__(self, controller: MailboxController) -> None:
         """Dispatch one batch, which mail cuts short. If the queue is empty, wait for a post first."""
-        progress, times, idle = self.progress, self.times, self.idle
+        progress, times = self.progress, self.times
         # Once STOPPED, `dispatch_last` takes the entries, under the queue's lock.
         count = len(self._entries) if self._flags.phase < STOPPED else 0
-        waited = not count
-        if waited:
-            count = self._await_events(controller)
+        if not count:
+            if self._is_to_wait(controller):
+                self._lone.dispatch()
+            # If there are events now, dispatch them at once: another turn of the loop costs as much as several events.
+            count = len(self._entries) if self._flags.phase < STOPPED and not self._mailbox.new_mail else 0
             if not count:
                 return
         if count > self._batch_size:
@@ -106,11 +111,11 @@ class BatchDispatching:
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
         batch: Iterator[Any] = starmap(self._popleft, turns)
-        before = self._taken
+        before = progress.taken()
         progress.turns = (before + count, turns)
         progress.begun += 1
         quickly, last, since_ns = False, None, 0
-        started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
+        started_ns = progress.since_ns = perf_counter_ns()
         try:
             if self.journaled is not None:
                 self.journaled.dispatch(batch)
@@ -124,11 +129,7 @@ class BatchDispatching:
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
-            upto, turns = progress.turns
-            self._taken = upto - length_hint(turns)
-        if waited:
-            idle.end(started_ns)
-        ended_ns = times.end_batch(self._taken - before, started_ns)
+        ended_ns = times.end_batch(progress.taken() - before, started_ns)
         if quickly:
             if self._choose_timed is not None:
                 self._choose_timed()
@@ -146,12 +147,11 @@ class BatchDispatching:
         progress.begun += 1
         while True:
             turns = repeat((), 1)
-            progress.turns = (self._taken + 1, turns)
+            progress.turns = (progress.taken() + 1, turns)
             is_last = progress.begun - progress.done == 1  # this call's own
             entry = self.queue.shutdown.take_last(starmap(self._popleft, turns), ends=is_last)
             if entry is None:
                 break
-            self._taken += 1
             progress.since_ns = perf_counter_ns()
             try:
                 if self.journaled is not None:
@@ -164,28 +164,6 @@ class BatchDispatching:
                 progress.since_ns = 0
         progress.done += 1
         return self.queue.shutdown.has_ended
-
-    def _await_events(self, controller: MailboxController) -> int:
-        """The queue is empty: wait for a post. Returns how many events are queued then; 0: let the loop turn first."""
-        entries, flags, mailbox, queue, parking = self._entries, self._flags, self._mailbox, self.queue, self._parking
-        if not self._is_to_wait(controller):
-            # If the idle action posted, dispatch at once: another turn of the loop costs as much as several events.
-            return len(entries) if flags.phase < STOPPED and not mailbox.new_mail else 0
-        flags.woken_ns = 0
-        self.idle.begin()
-        parking.announce()
-        flags.alert = True
-        # Look again only after setting the alert: a producer that appended before saw no alert; a later one wakes us.
-        if entries or mailbox.new_mail or (queue.shutdown.is_ending() and self.progress.is_at_rest()):
-            parking.unpark()
-        parking.wait()
-        if flags.alert:
-            queue.calm()
-        count = len(entries)
-        if count and not mailbox.new_mail and flags.phase < STOPPED:
-            return count  # the wait is added up after the batch
-        self.idle.end(perf_counter_ns())
-        return 0
 
     def _is_to_wait(self, controller: MailboxController) -> bool:
         """The queue is empty: end the drain, or run the idle action. Returns whether to wait for the next post."""
@@ -205,62 +183,89 @@ class BatchDispatching:
             self.journal.idle()
         return True
 
-    def _dispatch_quickly(self, batch: Iterator[Any], count: int) -> None:
+    def _dispatch_quickly(self, batch: Iterator[Any] | None, count: int) -> None:
         """Dispatch each event without reading the clock, until there is mail.
 
         The hot path: for each event one call, the handler's, one count and one other store; no lock and no clock.
         """
-        entries, mailbox, progress = self._entries, self._mailbox, self.progress
-        bounded, room, give_back = self._bounded, self._room, self._room.permits.append
+        mailbox, progress, find = self._mailbox, self.progress, self.routes.find
+        bounded, give_back = self._bounded, self._room.give_back_quickly
+        most_upto = progress.turns[0] - count + self._batch_size
         event: Any = None
-        # Consecutive events of one type share one lookup of the route, and the batch keeps the handler it found. That
-        # is safe because a thread that changes registrations also sends a mail, which ends the batch.
-        known: Any = NO_TYPE
-        while True:
+        # The batch keeps the handlers of the last four types that it has looked up: four comparisons are faster than a
+        # look-up. That is safe because a thread that changes registrations also sends a mail, which ends the batch.
+        # Each of the four has its own call, which CPython adapts to that handler. The loop is short, because a jump
+        # back over more than 255 code units takes another instruction for each event.
+        type_0, route_0 = type_1, route_1 = type_2, route_2 = type_3, route_3 = NO_TYPE, self.routes.others
+        handle_0 = handle_1 = handle_2 = handle_3 = route_0.handle
+        while batch is not None:
             try:
                 for event in batch:
                     if bounded:
-                        if room.is_crowded:
-                            room.serve()
-                        else:
-                            give_back(None)
-                            if room.is_crowded:  # by a producer that may have looked for a permit before
-                                room.wake_one()
+                        give_back()
                     progress.entry = event
-                    if event.type is not known:
-                        event_type = event.type
-                        route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
-                        handle, known = route.turn
-                    handle(event)
-                    event = None
-                    route.handled += 1
+                    event_type = event.type
+                    if event_type is type_0:
+                        handle_0(event)
+                        event = None
+                        route_0.handled += 1
+                    elif event_type is type_1:
+                        handle_1(event)
+                        event = None
+                        route_1.handled += 1
+                    elif event_type is type_2:
+                        handle_2(event)
+                        event = None
+                        route_2.handled += 1
+                    elif event_type is type_3:
+                        handle_3(event)
+                        event = None
+                        route_3.handled += 1
+                    else:
+                        type_3, handle_3, route_3 = type_2, handle_2, route_2
+                        type_2, handle_2, route_2 = type_1, handle_1, route_1
+                        type_1, handle_1, route_1 = type_0, handle_0, route_0
+                        route_0 = find(event_type)
+                        handle_0, type_0 = route_0.turn
+                        handle_0(event)
+                        event = None
+                        route_0.handled += 1
                     if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
                         return
-                # Handlers may post one event at a time: a turn of the loop for each would cost more than the event.
-                room_left = self._batch_size - count
-                more = min(len(entries), room_left)
-                if more <= 0 or self.times.singly or self._flags.phase >= STOPPED:
-                    return
-                count += more
-                batch = self._next_batch(more)
+                batch = self._next_batch(most_upto)
             except BaseException as error:
                 if event is None and type(error) is IndexError:  # another thread has emptied the queue
                     upto, turns = progress.turns
                     progress.turns = (upto - 1, turns)
                     return
-                if type(event) is QueuedEvent:  # not a handler's error: `_dispatch_one` deals with those
-                    raise
                 failed, event = event, None
-                if type(error) is not EventTaken:
-                    self.errors.failed(failed, error)
+                self._quick_failed(failed, error)
                 if mailbox.new_mail:
                     return
 
-    def _next_batch(self, count: int) -> Iterator[Any]:
-        """An iterator that takes `count` more entries. The previous turns must be used up."""
-        turns = repeat((), count)
-        self.progress.turns = (self.progress.turns[0] + count, turns)
+    def _next_batch(self, most_upto: int) -> Iterator[Any] | None:
+        """What a quick batch goes on with once its turns are used up, until that many are taken; None: nothing.
+
+        Handlers may post one event at a time: a turn of the loop for each would cost more than the event.
+        """
+        upto = self.progress.turns[0]
+        more = min(len(self._entries), most_upto - upto)
+        if more <= 0 or self.times.singly or self._flags.phase >= STOPPED:
+            return None
+        turns = repeat((), more)
+        self.progress.turns = (upto + more, turns)
         return starmap(self._popleft, turns)
+
+    def _quick_failed(self, event: Any, error: BaseException) -> None:
+        """Account for an event of a quick batch whose handler raised.
+
+        Raises:
+            BaseException: `error`, if no handler has raised it.
+        """
+        if type(event) is QueuedEvent:  # `_dispatch_one` deals with the errors of handlers
+            raise error
+        if type(error) is not EventTaken:
+            self.errors.failed(event, error)
 
     def _dispatch_singly(self, batch: Iterator[Any]) -> None:
         """Dispatch and time each event, until there is mail."""

@@ -14,6 +14,7 @@ class Drain:
     """The waiters for one dispatcher to be drained, and the end of its handler thread. Any thread."""
 
     def __init__(self, queue: EventQueue, progress: Progress) -> None:
+        self._under_way = queue.shutdown.under_way
         self._entries = queue.entries
         self._progress = progress
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
@@ -25,7 +26,12 @@ class Drain:
 
         `done` is read before the queue and `begun` after it. If they are equal, the handler thread took nothing in
         between, so no event was in hand when the queue was empty. (The flag of YARN-3878 could be wrong here.)
+
+        An event of `post_later` leaves `under_way` only once it is queued. That is read first, so no such post that
+        returned before this call is still on its way.
         """
+        if self._under_way:
+            return False
         done = self._progress.done
         return not self._entries and self._progress.begun == done
 

@@ -95,6 +95,24 @@ class EventTimes:
             self._stamping.stamp_again(finished_ns)
         return finished_ns
 
+    def end_lone(self, route: Route, started_ns: int) -> int:
+        """As `end_batch`, of one event of that route, which was not timed singly."""
+        finished_ns = perf_counter_ns()
+        handling_ns = finished_ns - started_ns
+        if self.samples:
+            woken_ns = self._flags.woken_ns
+            if woken_ns:
+                self.queue_time.observe(started_ns - woken_ns)
+            self.handling_time.observe(handling_ns)
+            route.timed += 1
+            route.handling_ns += handling_ns
+        if handling_ns <= _QUICK_NS:
+            self._pace_ns = handling_ns
+            self.singly = False
+        else:
+            self.singly = handling_ns > _SLOW_NS
+        return finished_ns
+
 
 class TypeSampling:
     """In a flood, times one event of a batch by itself, of each type in its turn. Handler thread.
@@ -122,7 +140,7 @@ class TypeSampling:
         routes = self._routes
 
         def handle(event: Any) -> None:
-            turn = None
+            turn: Turn | None = None
             while route.plain_turn is not turn:  # another thread may replace it meanwhile
                 route.turn = turn = route.plain_turn
             routes.untimed.append(route)
@@ -137,37 +155,26 @@ class TypeSampling:
                     route.handling_ns += perf_counter_ns() - started_ns
                     route.timed += 1
 
-        route.timed_turn = (handle, NO_TYPE)
+        route.timed_turn = Turn(handle, NO_TYPE)
         return route.timed_turn
 
 
 class IdleTime:
-    """The time that the handler thread spent waiting. Written by that thread, read by any.
+    """The time that the handler thread spent waiting. Written by that thread, read by any."""
 
-    A wait is added up after the batch that ends it, so that the batch starts without delay.
-    """
-
-    __slots__ = ("_waits", "until_ns")
+    __slots__ = ("until_ns", "waits")
 
     def __init__(self) -> None:
-        # The sum of the waits added up, and the start of a wait not yet added, or 0. The handler thread replaces both
-        # in one store, so no reader counts a wait twice.
-        self._waits: tuple[int, int] = (0, 0)
-        self.until_ns = 0  # when the last batch began; handler thread writes, any reads
-
-    def begin(self) -> None:
-        self._waits = (self._waits[0], perf_counter_ns())
-
-    def end(self, until_ns: int) -> None:
-        """Add up the wait that began last, if it is not yet added."""
-        waited_ns, since_ns = self._waits
-        if since_ns:
-            self._waits = (waited_ns + until_ns - since_ns, 0)
+        # The sum of the waits before the last one, and the start of that. The handler thread replaces both in one
+        # store, so no reader counts a wait twice.
+        self.waits: tuple[int, int] = (0, 0)
+        self.until_ns = 0  # when the last wait ended, earlier than its start: it goes on; handler thread, any reads
 
     def total_ns(self) -> int:
         """Time spent waiting so far. Any thread."""
-        waited_ns, since_ns = self._waits
-        if not since_ns:
-            return waited_ns
-        until_ns = self.until_ns
-        return waited_ns + (until_ns if until_ns > since_ns else perf_counter_ns()) - since_ns
+        while True:
+            waits, until_ns = self.waits, self.until_ns
+            if waits is self.waits:  # otherwise a wait has begun, and the two do not belong together
+                break
+        waited_ns, since_ns = waits
+        return waited_ns + (until_ns if until_ns >= since_ns else perf_counter_ns()) - since_ns

@@ -1,5 +1,6 @@
 """The event journal: one row for each event handled, one for each state transition made."""
 
+from dispatcher.journal.format.event_codec import JsonText
 from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, WALL_CLOCK_COLUMNS, Column, Table
 from dispatcher.journal.reader import read_rows, tail
 from dispatcher.journal.recovery import Accepted, Recovered, recover
@@ -20,6 +21,7 @@ __all__ = [
     "Accepted",
     "Column",
     "JournalWriter",
+    "JsonText",
     "Recovered",
     "Table",
     "Verification",

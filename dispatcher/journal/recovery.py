@@ -12,7 +12,6 @@ from dispatcher.journal.format.history_index import index_path, is_orphan
 from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
-    Summary,
     close_left_open,
     holds_journal,
     lock_for_writing,
@@ -22,6 +21,7 @@ from dispatcher.journal.format.segments import (
     segment_number,
     segments,
 )
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import identify, new_id
 from dispatcher.journal.verification import is_whole
 from dispatcher.util.files import Permissions, explain, set_aside

@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dispatcher.config import JournalConfig
@@ -26,13 +26,13 @@ from dispatcher.journal.format.history_index import index_path
 from dispatcher.journal.format.segments import (
     Manifest,
     SegmentFile,
-    Summary,
     holds_journal,
     lock_for_writing,
     segment_number,
     segment_path,
     segments,
 )
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import new_id
 from dispatcher.journal.recovery import Recovered, repair
 from dispatcher.util.descriptors import NO_DESCRIPTORS, DescriptorReserve
@@ -62,7 +62,9 @@ class SegmentLog:
         self._on_failure = on_failure
         self.on_closed: Callable[[], object] = _nothing
         """Called after a segment was closed and the next one begun, with no lock held; set before the first frame."""
+        self._segment_bytes, self._segment_age_s = config.segment_bytes, config.segment_age_s  # read only
         self._syncs = config.durability != "none"
+        self._looks = config.durability == "sync"  # each accepted frame waits for the disk, so a look costs little
         self._permissions = Permissions[config.permissions]  # read only
         self._sync_lock = threading.RLock()  # before _file_lock
         self._file_lock = threading.RLock()  # leaf lock
@@ -132,7 +134,7 @@ class SegmentLog:
         """The seq of the next event. Raises JournalError: the journal is closed, or has failed."""
         with self._file_lock:
             self._check_open()
-            return self._segment.summary.next_seq
+            return self._segment.next_seq
 
     def append_rows(self, rows: EncodedRows) -> None:
         """Raises JournalError, OSError."""
@@ -143,21 +145,30 @@ class SegmentLog:
                 self._outstanding.pop(seq, None)
             self.frames += 1
 
-    def append_accepted(self, line: bytes) -> int:
-        """Append one accepted event; returns its accepted seq.
+    def append_accepted(self, lines: Sequence[bytes]) -> int:
+        """Append accepted events as one frame; returns the accepted seq of the first.
 
         Raises:
             ReentrantAppendError: the call has interrupted its own thread's use of the file. JournalError, OSError.
         """
-        if _is_owned(self._file_lock) or (_is_owned(self._sync_lock) and self._commits > 1):
+        if is_owned(self._file_lock) or (self._commits > 1 and is_owned(self._sync_lock)):
             raise ReentrantAppendError(f"{self.path}: the post interrupted its own thread's use of the journal")
+        count = len(lines)
+        payload = lines[0] if count == 1 else b"\n".join(lines)
         with self._file_lock:
-            self._check_open()
-            self._segment.append_accepted(line, 1, time.time_ns())
-            seq = self._segment.summary.next_accepted - 1
-            self._outstanding[seq] = self._segment.number
+            if self.is_closed:
+                self._check_open()
+            segment = self._segment
+            first = segment.next_accepted
+            segment.append_accepted(payload, count, time.time_ns(), looks=self._looks)
+            for seq in range(first, first + count):
+                self._outstanding[seq] = segment.number
             self.frames += 1
-            return seq
+            return first
+
+    def is_used_by_caller(self) -> bool:
+        """This thread holds a lock of the log: the call comes from a signal handler or a `__del__`."""
+        return is_owned(self._sync_lock) or is_owned(self._file_lock)
 
     def commit(self) -> None:
         """Sync all frames appended so far, unless another thread's fsync has covered them meanwhile.
@@ -193,14 +204,14 @@ class SegmentLog:
 
     def is_due(self) -> bool:
         """The open segment is large or old enough to be closed."""
-        segment, config = self._segment, self.config
-        return segment.size >= config.segment_bytes or (
-            not segment.is_empty and time.monotonic() - segment.opened_s >= config.segment_age_s
+        segment = self._segment
+        return segment.size >= self._segment_bytes or (
+            time.monotonic() - segment.opened_s >= self._segment_age_s and not segment.is_empty
         )
 
     def roll(self) -> None:
         """Close the segment and begin the next one, unless it is empty, or this thread is about to sync or close it."""
-        if _is_owned(self._sync_lock):
+        if is_owned(self._sync_lock):
             return
         with self.failing(), self._sync_lock:
             with self._file_lock:
@@ -296,14 +307,25 @@ class SegmentLog:
                 raise
 
     def fail(self, error: OSError) -> None:
-        """End the journal because of the disk's error. Repeating it does nothing."""
+        """End the journal because of the disk's error, and report it. Repeating it does nothing."""
+        if self.end(error):
+            self.report()
+
+    def end(self, error: OSError) -> bool:
+        """End the journal because of the disk's error; returns whether it had not failed before. `report` comes next,
+        once the caller holds no lock."""
         with self._file_lock:
             if self.failure is not None:
-                return
+                return False
             self.failure = self._unwritable(error)
             self.is_closed = True
             self._segment.abandon()
             self.changed.notify_all()
+            return True
+
+    def report(self) -> None:
+        """Log the failure and call `on_failure`."""
+        assert self.failure is not None
         continues = "; the dispatcher continues without it" if self.config.failure_policy == "continue" else ""
         tell(log, logging.ERROR, "%s What is journaled so far stays%s", self.failure, continues)
         self._on_failure(self.failure)
@@ -319,12 +341,12 @@ class SegmentLog:
         )
 
 
-def _nothing() -> None: ...
-
-
-def _is_owned(lock: threading.RLock) -> bool:
+def is_owned(lock: threading.RLock) -> bool:
     """Whether this thread holds the lock."""
     return lock._is_owned()  # type: ignore[attr-defined, no-any-return]  # as threading.Condition does
+
+
+def _nothing() -> None: ...
 
 
 def _surplus(journal: Path, config: JournalConfig, needed: int) -> Iterator[Path]:

@@ -15,7 +15,6 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
-    Summary,
     holds_journal,
     misnamed_segments,
     open_segment_path,
@@ -26,6 +25,7 @@ from dispatcher.journal.format.segments import (
     segment_path,
     segments,
 )
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import identify
 
 _ATTEMPTS: Final = 100

@@ -12,7 +12,8 @@ from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, Damage, Frame
 from dispatcher.journal.format.history_index import HistoryIndex, UnsoundIndexError, index_path, segment_of
 from dispatcher.journal.format.schema import TABLES
-from dispatcher.journal.format.segments import MANIFEST, Summary, read_end, segment_number, segment_path
+from dispatcher.journal.format.segments import MANIFEST, read_end, segment_number, segment_path
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.reader import open_frames
 from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
 

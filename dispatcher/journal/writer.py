@@ -1,8 +1,9 @@
 """Writing the event journal.
 
 Threads: the handler thread makes rows (`rows`, `seq` and `at` belong to it), and each `flush` appends one frame.
-In write-ahead mode producers append events. The journal's own thread (`_Keeper`) syncs and closes segments while no
-events arrive; another one (`Indexer`) indexes closed segments. `segment_log` has the files and their locks.
+In write-ahead mode producers append events (`group_commit`). The journal's own thread (`_Keeper`) syncs and closes
+segments while no events arrive; another one (`Indexer`) indexes closed segments. `segment_log` has the files and their
+locks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
+from dispatcher.journal.group_commit import GroupCommit, LaterAppend
 from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.util.foreign import plain_text
@@ -44,8 +46,9 @@ class JournalWriter:
     `recovered` has its events that were accepted but not handled.
 
     The handler thread adds an event in three steps. Before the handler runs, it sets `seq` and `at`, so that the
-    transitions made meanwhile belong to the event. After the handler, it appends an `EventRow`, as a plain tuple, to
-    `rows`. It calls `flush` once there are `config.buffer_rows` rows, or `flush_due_ns` has passed.
+    transitions made meanwhile belong to the event; each is a `TransitionRow`, as a plain tuple, in `transitions`, or a
+    call of `transition`. After the handler, it appends an `EventRow`, as a plain tuple, to `rows`. It calls `flush`
+    once there are `config.buffer_rows` rows, or `flush_due_ns` has passed.
 
     After the first frame that cannot be written, nothing is written: the journal ends there instead of having a gap.
     `failure` has the reason. `failure_policy` decides what follows: under `stop` this and all later calls raise
@@ -61,7 +64,7 @@ class JournalWriter:
         self._commits = self.config.durability == "sync"  # an append waits for the disk
         self._flush_commits = self._commits and not self.config.write_ahead  # a flush does
         self.rows: list[Row] = []  # events since the last flush; handler thread
-        self._transitions: list[Row] = []  # since the last flush; handler thread
+        self.transitions: list[Row] = []  # made since then; handler thread
         self._kinds: dict[Kind, int] = {}  # handler thread, like the next one; numbered in the order of insertion
         self._transition_kinds: dict[Kind, int] = {}
         self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread
@@ -72,6 +75,7 @@ class JournalWriter:
         # Any thread may use these two: they have locks of their own.
         self.log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
         self._keeper = _Keeper(self.log, lambda: self._on_flush_due())
+        self._group = GroupCommit(self.log, commits=self._commits, settle=self.settle, on_append=self._after_append)
         self._indexer = Indexer(self.log) if self.config.history_index else None
         if self._indexer is not None:
             self.log.on_closed = self._indexer.wake
@@ -122,17 +126,22 @@ class JournalWriter:
         """The number that represents this combination in `rows`."""
         return self._kinds.setdefault((dispatcher, event_class, event_type, outcome), len(self._kinds))
 
+    def transition_kind(self, machine: str, from_state: str, event_type: str, to_state: str, *, valid: bool) -> int:
+        """The number that represents this combination in `transitions`."""
+        key = (machine, from_state, event_type, to_state, valid)
+        kind = self._transition_kinds.get(key)
+        if kind is None:
+            kind = self._transition_kinds[key] = len(self._transition_kinds)
+        return kind
+
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
         """Record a transition that the current event made, or that was refused (`valid=False`)."""
-        key = (machine, from_state._name_, event_type._name_, to_state._name_, valid)
-        kind = self._transition_kinds.get(key)
-        if kind is None:
-            kind = self._transition_kinds[key] = len(self._transition_kinds)
+        kind = self.transition_kind(machine, from_state._name_, event_type._name_, to_state._name_, valid=valid)
         if type(entity) is not str:
             entity = plain_text(str(entity))
-        self._transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
+        self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
 
     def flush(self) -> None:
         """Write all rows, and close the segment if it is large or old enough.
@@ -172,16 +181,17 @@ class JournalWriter:
                         self._append_rows()
                     self.log.close()
         finally:
+            self._group.close()
             if self._indexer is not None:
                 self._indexer.stop()
             self.log.release()
 
     def _has_rows(self) -> bool:
-        return bool(self.rows or self._transitions or self._settled)
+        return bool(self.rows or self.transitions or self._settled)
 
     def _append_rows(self) -> None:
         events, self.rows[:] = self.rows[:], []  # the list object stays: callers have bound its methods
-        transitions, self._transitions = self._transitions, []
+        transitions, self.transitions = self.transitions, []
         settled = [self._settled.popleft() for _ in range(len(self._settled))]
         first_seq = self.log.next_seq()  # only this thread appends rows: the seq cannot change during the encoding
         kinds, transition_kinds, virtual = list(self._kinds), list(self._transition_kinds), self._virtual
@@ -192,23 +202,34 @@ class JournalWriter:
 
     # -- any thread ------------------------------------------------------------------------------------------------
 
-    def append_accepted(self, line: bytes) -> int:
+    def append_accepted(self, line: bytes, *, alone: bool = False) -> int:
         """Write-ahead: append one event, encoded as JSON, and return its accepted seq. Under `sync` the event is on the
-        disk on return; threads that wait at the same time share one fsync.
+        disk on return; threads that wait at the same time share one frame and one fsync, unless this one is `alone`
+        because it holds a lock that a post may need.
 
         Raises:
-            JournalError: the disk failed, or the journal is closed. The event is not in the log.
+            JournalError: the disk failed, or the journal is closed. The event is not in the log, or not certainly.
             ReentrantAppendError: the call has interrupted its own thread's use of the journal, as a signal handler may.
         """
-        with self.log.failing(always=True):
-            seq = self.log.append_accepted(line)
-            self._keeper.ensure_running()
-            if self._commits:
-                self.log.commit()
+        return self._group.append(line, alone=alone)
+
+    def append_later(self, later: LaterAppend, *, wait: bool) -> None:
+        """Write-ahead: as `append_accepted`, but `later` is told once its event is in the log, or refused.
+
+        `wait`: if MOST_UNDER_WAY are under way, block until this one has ended.
+        """
+        self._group.append_later(later, wait=wait)
+
+    @property
+    def under_way(self) -> list[None]:
+        """An item for each event of `append_later` that has not ended. Any thread reads it."""
+        return self._group.under_way
+
+    def _after_append(self) -> None:
+        self._keeper.ensure_running()
         if self.log.is_due():
-            with contextlib.suppress(JournalError):  # on_failure was called; this event is in the log
+            with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
                 self.log.roll()
-        return seq
 
     def settle(self, accepted_seq: int) -> None:
         """Record with the next frame that an accepted event will never be handled: recovery must not hand it out."""

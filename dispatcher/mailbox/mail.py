@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from dispatcher.util.foreign import text_of
 
@@ -24,9 +24,9 @@ class MailOptions:
 
     __slots__ = ("is_deferrable", "is_urgent")
 
-    DEFAULT: MailOptions
-    URGENT: MailOptions
-    DEFERRABLE: MailOptions
+    DEFAULT: ClassVar[MailOptions]
+    URGENT: ClassVar[MailOptions]
+    DEFERRABLE: ClassVar[MailOptions]
 
     def __init__(self, *, is_urgent: bool = False, is_deferrable: bool = False) -> None:
         self.is_urgent = is_urgent

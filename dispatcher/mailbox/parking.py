@@ -7,8 +7,46 @@ looks for an announced wait. So at least one of the two sees the other, and no w
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+
+class WaitLock(Protocol):
+    """A lock that is held: `acquire` waits for a `release` by another thread."""
+
+    def acquire(self) -> Any: ...
+
+    def release(self) -> Any: ...
+
+
+class DescriptorLock:
+    """A WaitLock whose `release` lets go of the GIL while it wakes the other thread. Linux only.
+
+    A thread that a plain lock wakes has to wait for the GIL. On one core it may even preempt the thread that woke it,
+    only to find the GIL taken, and the two switch back and forth. `release` may be called twice: `acquire` returns once
+    for both, or once for each.
+
+    Raises:
+        OSError: the process has too many open files.
+    """
+
+    __slots__ = ("_descriptor", "acquire", "release")
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise OSError("there is no eventfd")
+        # Closed with this object, which all threads keep alive that may still release it.
+        self._descriptor = descriptor = os.eventfd(0, os.EFD_CLOEXEC)
+        self.acquire: Callable[[], Any] = partial(os.read, descriptor, 8)  # these two never change
+        self.release: Callable[[], Any] = partial(os.eventfd_write, descriptor, 1)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was not opened
+            os.close(self._descriptor)
 
 
 class Parking:
@@ -17,12 +55,18 @@ class Parking:
     __slots__ = ("duties", "lock")
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # held; the mailbox thread waits for it, a waking thread releases it
+        # Held; the mailbox thread waits for it, a waking thread releases it. Replaced before the first wait only.
+        self.lock: WaitLock = threading.Lock()
         self.lock.acquire()
         # One entry while a wait is announced or under way. The thread that pops it, which is atomic, must release
         # `lock`, so each wait is ended once. If a KeyboardInterrupt leaves a thread unsure whether it has released, it
         # releases again: the mailbox thread tolerates a wait that ends without work.
         self.duties: list[Callable[[], None]] = []  # the mailbox thread appends and clears; any thread pops
+
+    def wake_sooner(self) -> None:
+        """Wait for a descriptor from now on, if the system has one left. Before the first wait, in its process."""
+        with contextlib.suppress(OSError):
+            self.lock = DescriptorLock()
 
     def announce(self) -> None:
         """Let `unpark` end the wait that follows. Afterwards look for work once more, then `wait`."""

@@ -44,9 +44,9 @@ class TaskMailbox:
     MAX_PRIORITY = MAX_PRIORITY
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
-        self._thread = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
+        self._owner = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
         # None until a given thread starts; any thread writes it, always the same value.
-        self._ident = self._thread.ident
+        self._ident = self._owner.ident
         self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; replaced in a forked child
         self.parking = Parking()  # where the mailbox thread waits; never changes
         self._queue: deque[Mail] = deque()  # guarded by _lock; urgent mail first, the newest first of all
@@ -60,9 +60,9 @@ class TaskMailbox:
     def is_mailbox_thread(self) -> bool:
         ident = self._ident
         if ident is None:
-            ident = self._ident = self._thread.ident
+            ident = self._ident = self._owner.ident
         # The ident alone is not enough: a new thread may get the ident of one that has ended.
-        return threading.get_ident() == ident and threading.current_thread() is self._thread
+        return threading.get_ident() == ident and threading.current_thread() is self._owner
 
     def put(self, mail: Mail) -> None:
         """Append `mail` for the mailbox thread; urgent mail goes before all that is not. Any thread; never blocks.
@@ -270,7 +270,7 @@ class TaskMailbox:
         if not self.is_mailbox_thread() and self._ident is not None:
             raise MailboxStateError(
                 f"cannot {action} on thread {threading.current_thread().name}: "
-                f"the mailbox belongs to thread {self._thread.name}. Send it a mail instead."
+                f"the mailbox belongs to thread {self._owner.name}. Send it a mail instead."
             )
 
     def _check_put(self) -> None:

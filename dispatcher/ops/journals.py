@@ -18,7 +18,8 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows, row_dicts
 from dispatcher.journal.format.frames import ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
-from dispatcher.journal.format.segments import Summary, segment_number
+from dispatcher.journal.format.segments import segment_number
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.reader import open_frames
 from dispatcher.journal.snapshot import look_at, summarize
 from dispatcher.ops.answers import Refusal

@@ -15,23 +15,23 @@ The steps of a post:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from operator import length_hint
 from time import perf_counter_ns
-from types import CodeType
-from typing import Any, Final
+from typing import Any
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
-from dispatcher.journal.segment_log import ReentrantAppendError
+from dispatcher.journal.segment_log import ReentrantAppendError, is_owned
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing, KeyOf
 from dispatcher.queue.contents import QueueContents
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.state import (
     ABANDONED,
+    DRAINING,
     FORKED,
     LOOK,
     RUNNING,
@@ -43,15 +43,6 @@ from dispatcher.queue.state import (
     Times,
 )
 from dispatcher.queue.write_ahead import WriteAhead
-
-
-def is_nested() -> bool:
-    """Whether the post that calls this has interrupted another one, of any dispatcher, on this thread."""
-    posts, frame = 0, sys._getframe()
-    while frame.f_back is not None and posts < 2:
-        frame = frame.f_back
-        posts += frame.f_code in _ENTRIES
-    return posts == 2
 
 
 class EventQueue:
@@ -77,7 +68,7 @@ class EventQueue:
         on_size: Callable[[int, int | None], None],
         write_ahead: WriteAhead,
     ) -> None:
-        self._name = name
+        self.name = name  # never changes
         self._is_inside = is_inside
         self.write_ahead = write_ahead  # never changes
         self._parking = mailbox.parking  # where the handler thread waits; never changes
@@ -87,11 +78,21 @@ class EventQueue:
         self.flags = state.flags
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
-        self.room = QueueRoom(name, config, state, self.coalescing, is_inside, is_nested, on_size)
-        self.shutdown = QueueShutdown(name, state, self.room, self.coalescing, mailbox.is_mailbox_thread, is_inside)
+        self.room = QueueRoom(name, config, state, self.coalescing, is_inside, nesting.is_nested, on_size)
+        self.shutdown = QueueShutdown(
+            name,
+            state,
+            self.room,
+            self.coalescing,
+            mailbox.is_mailbox_thread,
+            is_inside,
+            under_way=write_ahead.under_way,
+        )
         if write_ahead.is_on:
             self.flags.gate = LOOK
-        self._after_append = self._make_after_append()  # never changes, as `post`
+        self._after_append = self._make_after_append()  # never changes, as the next two and `post`
+        self._post_slowly = nesting.slow_path(self._post_special)
+        self._post_when_full = nesting.slow_path(self._post_full)
         self.post = self._make_post()
 
     @property
@@ -101,7 +102,7 @@ class EventQueue:
 
     def post_without_waiting(self, event: Any) -> bool:
         """As `post`, but raises QueueFullError, and does nothing, instead of waiting for room. Any thread."""
-        return self._post_special(event, wait=False)
+        return self._post_slowly(event, False)
 
     def wake(self) -> None:
         """Wake the handler thread if it waits. Any thread; never blocks."""
@@ -128,61 +129,55 @@ class EventQueue:
 
         A closure, because a producer would pay for a method's attribute lookups and calls with each event.
         """
-        flags, append, after_append, post_special = (
-            self.flags,
-            self.entries.append,
-            self._after_append,
-            self._post_special,
-        )
-        waits, stamped, now_ns = self._parking.duties, self.stamping.stamped, perf_counter_ns
-        take_permit, post_full = self.room.permits.pop, self._post_full
+        # Each name from outside that the function uses costs every post a nanosecond.
+        flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
+        take_permit, post_full, entry_of = self.room.permits.pop, self._post_when_full, self._gated_entry
 
         def post(event: Any) -> bool:
             if flags.gate:
-                if flags.gate is LOOK:
-                    return post_special(event)
-                if flags.gate is STAMP_ALL:
-                    event = QueuedEvent(event, now_ns())
-                elif not waits:
-                    event = stamped(event)
+                return post_gated(event)
             append(event)
             if flags.alert:
                 return after_append(event)
             return True
 
         def post_bounded(event: Any) -> bool:
-            if flags.gate is LOOK:
-                return post_special(event)
+            entry = event
+            if flags.gate:
+                if flags.gate is LOOK:
+                    return post_gated(event)
+                entry = entry_of(event)
+            # Nothing is made from here to the append: a collection could run foreign code amid a compiled post.
             try:
                 take_permit()
             except IndexError:
                 return post_full(event)
-            if flags.gate:
-                if flags.gate is STAMP_ALL:
-                    event = QueuedEvent(event, now_ns())
-                elif not waits:
-                    event = stamped(event)
-            append(event)
+            append(entry)
             if flags.alert:
-                return after_append(event)
+                return after_append(entry)
             return True
 
-        _ENTRIES.update((post.__code__, post_bounded.__code__))
+        nesting.entries(post, post_bounded, EventQueue.post_without_waiting)
         return post if self.room.capacity is None else post_bounded
 
-    def _post_full(self, event: Any) -> bool:
+    def _post_gated(self, event: Any) -> bool:
+        """Post when the gate asks for more than the append."""
+        return self._post_slowly(event) if self.flags.gate is LOOK else self._append(self._gated_entry(event))
+
+    def _gated_entry(self, event: Any) -> Any:
+        """The entry for an event whose post may have to note the time."""
+        if self.flags.gate is STAMP_ALL:
+            return QueuedEvent(event, perf_counter_ns())
+        return event if self._parking.duties else self.stamping.stamped(event)
+
+    def _post_full(self, event: Any, wait: bool = True) -> bool:
         """Post when no permit is left."""
-        return self.room.make(wait=True) and self._append(self._stamped_if_due(event))
+        return self.room.make(wait) and self._append(self._stamped_if_due(event))
 
     def _post_special(self, event: Any, wait: bool = True) -> bool:
         """The slow path: the queue is not RUNNING, or the event is coalesced, logged ahead or stamped."""
-        phase = self.flags.phase
-        if phase != RUNNING:
-            if phase == FORKED:
-                raise ForkedProcessError(self._name)
-            # A handler is not refused while its thread runs, so that it can finish its work (invariant 9).
-            if phase == ABANDONED or self.shutdown.has_ended or not self._is_inside():
-                return self.state.reject_shut()
+        if self.refuses():
+            return False
         key = self.coalescing.key_of(event)
         if key is not None:
             return self._post_keyed(event, key, wait)
@@ -198,6 +193,40 @@ class EventQueue:
                 self.room.undo()
         return accepted_seq != 0 and self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
 
+    def refuses(self) -> bool:
+        """Whether the queue is shut for this caller; then its post is counted as refused.
+
+        Raises:
+            ForkedProcessError: as a post.
+        """
+        phase = self.flags.phase
+        if phase == RUNNING:
+            return False
+        if phase == FORKED:
+            raise ForkedProcessError(self.name)
+        # A handler is not refused while its thread runs, so that it can finish its work (invariant 9).
+        if phase != ABANDONED and not self.shutdown.has_ended and self._is_inside():
+            return False
+        self.state.reject_shut()
+        return True
+
+    def reason(self) -> str:
+        """Why a post was refused just now: one of the reasons that `state.rejected` counts by."""
+        phase = self.flags.phase
+        if phase == RUNNING:
+            return self.room.refusal()
+        return "draining" if phase == DRAINING else "stopped"
+
+    def enqueue_logged(self, event: Any, key: ClassAndKey | None, accepted_seq: int) -> bool:
+        """Queue an event that is in the log and holds a permit. False: it is not in the log, and the queue has ended.
+
+        Raises:
+            Exception: raised by comparing keys.
+        """
+        if key is None:
+            return self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
+        return self._enqueue_keyed(event, key, accepted_seq, has_room=True)
+
     def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
         """Replace the queued event of the same key, or append the event."""
         accepted_seq = 0
@@ -206,11 +235,17 @@ class EventQueue:
             accepted_seq = self._log_ahead(event)
             if not accepted_seq:
                 return False
-        has_room, entry = False, None
+        return self._enqueue_keyed(event, key, accepted_seq, wait=wait)
+
+    def _enqueue_keyed(
+        self, event: Any, key: ClassAndKey, accepted_seq: int, *, wait: bool = False, has_room: bool = False
+    ) -> bool:
+        """`has_room`: the caller holds a permit, which is returned unless the event needs it."""
+        entry = None
         try:
             holder = self.coalescing.supersede(event, key, accepted_seq)
             if holder is None:
-                has_room = self.room.take(wait)
+                has_room = has_room or self.room.take(wait)
                 if not has_room:
                     self.state.settle(accepted_seq)
                     return False
@@ -235,7 +270,8 @@ class EventQueue:
         """Write an event ahead; returns its accepted seq, or 0 once its post is refused."""
         reason = "journal"
         try:
-            accepted_seq = self.write_ahead.accept(event)
+            # A `__del__` may post while its thread holds the lock, which the log's writer may need.
+            accepted_seq = self.write_ahead.accept(event, alone=is_owned(self.state.end_lock))
         except ReentrantAppendError:
             accepted_seq, reason = 0, "reentrant"
         if not accepted_seq and self.flags.phase == RUNNING:
@@ -254,18 +290,20 @@ class EventQueue:
     def _make_after_append(self) -> Callable[[Any], bool]:
         """The end of a post that finds `alert` set: its entry is queued, and the handler thread waits or stops."""
         flags, take_duty, take_back = self.flags, self._parking.duties.pop, self.shutdown.take_back
-        parking = self._parking
+        parking, now_ns = self._parking, perf_counter_ns
 
         def after_append(entry: Any) -> bool:
             try:
-                take_duty()  # only the thread that gets the duty wakes the handler thread
+                wake = take_duty()  # only the thread that gets the duty wakes the handler thread
                 # Reset before the release: the handler thread cannot end until then, so a producer that sees the alert
                 # reset does not strand its event.
                 flags.alert = False
-                flags.woken_ns = perf_counter_ns()
-                if flags.phase != RUNNING:
-                    flags.alert = True
-                parking.lock.release()
+                flags.woken_ns = now_ns()
+                if flags.phase == RUNNING:
+                    wake()
+                    return True
+                flags.alert = True
+                wake()
             except IndexError:
                 pass
             except BaseException as error:  # a KeyboardInterrupt, perhaps after the duty was taken
@@ -281,7 +319,3 @@ class EventQueue:
         self.flags.alert = False
         if self.flags.phase != RUNNING:  # a stop sets the phase before the alert, so the alert is not lost
             self.flags.alert = True
-
-
-_ENTRIES: Final[set[CodeType]] = {EventQueue.post_without_waiting.__code__}
-"""The functions that producers call. Each queue adds its own, which are the same for all."""

@@ -97,6 +97,17 @@ class QueueRoom:
             return True
         return self._state.reject_shut() if answer == "shut" else self._state.reject(answer)
 
+    def take_or_overdraw(self) -> None:
+        """Take a permit if the queue is bounded and one is left; never refuses. Any thread."""
+        if self.capacity is not None and not self.try_take():
+            self.overdraw()
+
+    def refusal(self) -> str:
+        """Why `take` refuses an event of a queue that is not shut."""
+        if self._full_policy == "reject":
+            return "full"
+        return "timeout" if self._full_policy == "block" and self._timeout_s is not None else "reentrant"
+
     def overdraw(self) -> None:
         """Count an entry that holds no permit."""
         self.overdrafts.append(None)
@@ -118,6 +129,15 @@ class QueueRoom:
         self.permits.append(None)
         if self.waiters:
             self.wake_one()
+
+    def give_back_quickly(self) -> None:
+        """As `give_back`. Handler thread."""
+        if self.is_crowded:
+            self.serve()
+        else:
+            self.permits.append(None)
+            if self.is_crowded:  # by a producer that may have looked for a permit before
+                self.wake_one()
 
     def serve(self) -> None:
         """As `give_back`, and reset `is_crowded` if no overdraft or waiting producer is left. Handler thread."""

@@ -34,21 +34,26 @@ class QueueShutdown:
         coalescing: Coalescing,
         is_mailbox_thread: Callable[[], bool],
         is_inside: Callable[[], bool],
+        *,
+        under_way: Sequence[None],
     ) -> None:
+        """`under_way`: an item for each event that is on its way into the log and then into the queue."""
         self._name = name
         self._state = state
         self._room = room
         self._coalescing = coalescing
         self._is_mailbox_thread = is_mailbox_thread
         self._is_inside = is_inside
+        self.under_way = under_way  # any thread reads it; changed by the log
         self._lingers = False  # written under end_lock, read by any thread without it
         # The handler thread takes no more entries; written under end_lock, read by any thread without it.
         self.has_ended = False
 
     def is_ending(self) -> bool:
-        """The handler thread ends once the queue is empty. A lingering one waits, while DRAINING, for its group."""
+        """The handler thread ends once the queue is empty. A lingering one waits, while DRAINING, for its group, and
+        each one for events that are under way."""
         phase = self._state.flags.phase
-        return phase >= STOPPED or (phase == DRAINING and not self._lingers)
+        return phase >= STOPPED or (phase == DRAINING and not self._lingers and not self.under_way)
 
     def shut(self, phase: int, *, lingers: bool = False) -> None:
         """Refuse posts from outside from now on. See `is_ending` for `lingers`."""
@@ -81,7 +86,8 @@ class QueueShutdown:
         with contextlib.ExitStack() as locks:
             for queue in queues:
                 locks.enter_context(queue._state.end_lock)
-            if any(queue._state.entries for queue in queues) or not is_at_rest():
+            # `under_way` first: an event leaves it only once it is queued.
+            if any(queue.under_way or queue._state.entries for queue in queues) or not is_at_rest():
                 return False
             for queue in queues:
                 queue._shut(STOPPED, lingers=False)

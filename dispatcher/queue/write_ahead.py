@@ -10,6 +10,7 @@ from typing import Any
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
 from dispatcher.journal.format.event_codec import EventCodec
+from dispatcher.journal.group_commit import LaterAppend
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.journal.writer import NOT_LOGGED, JournalWriter
 from dispatcher.util.foreign import tell
@@ -25,31 +26,54 @@ class WriteAhead:
         self._journal = journal
         self._codec = EventCodec(name)
         self.is_on = journal is not None and journal.config.write_ahead  # never changes
+        # An item for each event that is on its way into the log and that no thread waits for; any thread reads it.
+        self.under_way: list[None] = journal.under_way if journal is not None else []
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
         """As EventCodec.declare."""
         self._codec.declare(event_type, classes)
 
-    def accept(self, event: Any) -> int:
+    def accept(self, event: Any, *, alone: bool = False) -> int:
         """Log an event on its producer's thread, which may wait for the disk. Returns its accepted seq; 0: refused.
 
+        `alone`: the caller holds a lock of the queue, so it must not wait for other producers.
+
         Raises:
-            EventNotDeclaredError: the class of the event was not declared.
+            EventNotDeclaredError: the class of the event was not declared. JournalError: it cannot be kept.
             ReentrantAppendError: the post has interrupted its own thread's use of the journal.
         """
         journal = self._journal
         assert journal is not None
+        line = self.encode(event)
         try:
-            line = self._codec.encode(event)
-        except AttributeError as error:  # the event has no type
-            raise EventNotDeclaredError(self._name, event) from error
-        try:
-            return journal.append_accepted(line)
+            return journal.append_accepted(line, alone=alone)
         except ReentrantAppendError:
             raise
-        except JournalError:
-            # The journal has reported its failure. If the dispatcher continues without it, so do the producers.
-            return NOT_LOGGED if journal.is_failed and journal.config.failure_policy == "continue" else 0
+        except JournalError as error:
+            return self.seq_after(error)
+
+    def encode(self, event: Any) -> bytes:
+        """The event's line for `append_later`. Raises as `accept`, but not ReentrantAppendError."""
+        try:
+            return self._codec.encode(event)
+        except AttributeError as error:  # the event has no type
+            raise EventNotDeclaredError(self._name, event) from error
+
+    def append_later(self, later: LaterAppend, *, wait: bool) -> None:
+        """As JournalWriter.append_later."""
+        assert self._journal is not None
+        self._journal.append_later(later, wait=wait)
+
+    def seq_after(self, error: JournalError) -> int:
+        """What replaces the accepted seq of an event that could not be logged; 0: it is refused."""
+        journal = self._journal
+        assert journal is not None
+        # The journal has reported its failure. If the dispatcher continues without it, so do the producers.
+        return NOT_LOGGED if journal.is_failed and journal.config.failure_policy == "continue" else 0
+
+    def is_failed(self) -> bool:
+        """The disk has failed, and the journal has ended."""
+        return self._journal is not None and self._journal.is_failed
 
     def settle(self, accepted_seq: int) -> None:
         """Record that the logged event will never be handled; 0: it was not logged."""

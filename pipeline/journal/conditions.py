@@ -9,7 +9,7 @@ from typing import Any
 from dispatcher.journal.format.columns import RowsPayload
 from dispatcher.journal.format.frames import Header
 from dispatcher.journal.format.schema import EVENTS, Table
-from dispatcher.journal.format.segments import Summary
+from dispatcher.journal.format.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def main() -> None:
         "--containers", type=int, default=Settings.containers, help="containers of rm.endurance (%(default)s)"
     )
     parser.add_argument(
-        "--before", metavar="REVISION", help="ops: measure the dispatcher of this revision, too, such as HEAD~1"
+        "--before", metavar="REVISION", help="ops, rm: measure the packages of this revision, too, such as HEAD~1"
     )
     parser.add_argument(
         "--one-core",

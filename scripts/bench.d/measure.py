@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 Figures = dict[str, float]
-"""Medians by `table.row`; rates also have `table.row-highest`."""
+"""Medians by `table.row`; rates also have `table.row-highest`, and `table.row-share` of the row that a row names."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Row:
     run: Callable[[int], float]
     runs_per_round: int = 1
     """More than one if the results vary widely."""
+    per: str = ""
+    """The key of the row of the same table that this one is a share of, round by round; empty: of none."""
     rates: list[float] = field(default_factory=list)
 
     def measure(self) -> None:
@@ -83,9 +85,21 @@ class RateTable:
 
     def report(self) -> Figures:
         spreads = {row.name: Spread.of(row.rates) for row in self.rows}
-        print_table(self.title, spreads)
+        shares = self._shares()
+        columns = [f"{shares[row.key]:.2f} x" if row.key in shares else "" for row in self.rows]
+        print_table(self.title, spreads, extra={"of the bare": columns} if shares else {})
         medians = {f"{self.key}.{row.key}": spreads[row.name].median for row in self.rows}
+        medians |= {f"{self.key}.{key}-share": share for key, share in shares.items()}
         return medians | {f"{self.key}.{row.key}-highest": spreads[row.name].highest for row in self.rows}
+
+    def _shares(self) -> Figures:
+        """Medians over the rounds of each row's share of the row that it names, by key."""
+        rates = {row.key: row.rates for row in self.rows}
+        return {
+            row.key: statistics.median(own / other for own, other in zip(row.rates, rates[row.per], strict=True))
+            for row in self.rows
+            if row.per
+        }
 
 
 class RatePart:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from measure import Figures
@@ -40,11 +43,24 @@ CORE_TARGETS = (
     Target("one producer, premade, metrics on : pykka", "one-premade.on", "one-premade.pykka", 20),
     Target("one producer, premade, metrics on : queue.Queue", "one-premade.on", "one-premade.queue", 10),
     Target("one producer, premade, metrics on : bare loop", "one-premade.on", "one-premade.bare", 0.45),
+    *(
+        Target(f"{name}, {what} : bare loop", f"mixed-{key}.{types}-share", None, 0.45)
+        for key, what in (("functions", "functions"), ("methods", "bound methods"), ("objects", "objects"))
+        for types, name in (("one", "one type"), ("two", "two types"), ("four", "four types"))
+    ),
+    *(
+        Target(f"made in the loop, {what} : bare loop", f"made.{key}-share", None, None)
+        for key, what in (("event", "Event"), ("dataclass", "dataclass"), ("pydantic", "pydantic"))
+    ),
     Target("four producers : one, premade", "four-premade.on", "one-premade.on", 0.9),
     Target("bounded at 10,000 : unbounded, one producer", "one-premade.bounded", "one-premade.on", 0.5),
     Target("bounded at 10,000 : unbounded, four producers", "four-premade.bounded", "four-premade.on", 0.5),
     Target("metrics on : off, one producer, premade", "one-premade.on", "one-premade.off", 0.9),
-    Target("idle wake-up p50 : queue.SimpleQueue's", "wake.ours-p50", "wake.simple-p50", 1.2, at_most=True),
+    *(
+        Target(f"wake-up {name}, {percent} : SimpleQueue", f"wake.{place}.ours-{percent}-ratio", None, bound, True)
+        for place, name in (("free", "anywhere"), ("one", "on one core"), ("two", "on two cores"))
+        for percent, bound in (("p50", 1.1), ("p99", 1.2), ("p99.9", None))
+    ),
     Target("mails through execute", "mail.execute", None, 1_000_000, unit="/s"),
     Target("state machine : transitions", "machine.ours", "machine.transitions", 20),
     Target("state machine : python-statemachine", "machine.ours", "machine.python-statemachine", 150),
@@ -55,11 +71,16 @@ CORE_TARGETS = (
 )
 
 RM_TARGETS = (
-    Target("container life cycles, FIFO, 200 nodes", "rm.FIFO.200", None, 20_000, unit="/s"),
+    Target("container life cycles, FIFO, 200 nodes", "rm.FIFO.200", None, 22_000, unit="/s"),
+    Target("    : the revision before", "rm.FIFO.200.gain", None, None),
     Target("container life cycles, FIFO, 20,000 nodes", "rm.FIFO.20000", None, 20_000, unit="/s"),
-    Target("    the same with the journal, 200 nodes", "rm.FIFO, with journal.200", None, None, unit="/s"),
+    Target("    the same with the journal, 200 nodes", "rm.FIFO, with journal.200", None, 12_000, unit="/s"),
+    Target("    : the revision before", "rm.FIFO, with journal.200.gain", None, None),
+    Target("    : without the journal", "rm.FIFO, with journal.200", "rm.FIFO.200", None),
     Target("cost of a container, 20,000 : 200 nodes, FIFO", "rm.FIFO.growth", None, 1.5, at_most=True),
     Target("    the same, capacity", "rm.capacity, 3 queues.growth", None, 1.5, at_most=True),
+    Target("heartbeats of 10,000 nodes at 1 Hz, of a core", "rm.heartbeats.idle", None, 0.3, at_most=True, unit="%"),
+    Target("    the same, each runs 10 containers", "rm.heartbeats.running", None, 0.3, at_most=True, unit="%"),
     Target("200 nodes join, 10,000 living applications", "rm.joining", None, 0.3, at_most=True, unit=" s"),
     Target("life cycles with the model, FIFO, 200 nodes : none", "rm.model.kept.fifo.200", None, 0.95),
     Target("    the same, 2,000 nodes", "rm.model.kept.fifo.2000", None, 0.95),
@@ -128,6 +149,14 @@ JOURNAL_TARGETS = (
     Target("journaled events : logging to a file", "journal.interval", "journal.logging", 3),
     Target("journaled events : json.dumps lines", "journal.interval", "journal.json", None),
     Target("journaled events : SQLite", "journal.interval", "journal.sqlite", None),
+    Target("write-ahead, no fsync, one producer", "journal.ahead-none", None, 80_000, unit="/s"),
+    Target("write-ahead, sync: 32 producers : one", "journal.ahead-sync-32", "journal.ahead-sync", 12),
+    Target("    8 producers : one", "journal.ahead-sync-8", "journal.ahead-sync", None),
+    Target("write-ahead, sync: post_later", "journal.ahead-later", None, 40_000, unit="/s"),
+    Target("    one producer : write and fdatasync", "journal.ahead-sync", "journal.write-sync", None),
+    Target("    one producer : SQLite, a row a commit", "journal.ahead-sync", "journal.sqlite-full", None),
+    Target("    32 producers : SQLite, commits of 32", "journal.ahead-sync-32", "journal.sqlite-full-32", None),
+    Target("    post_later : SQLite, commits of 4096", "journal.ahead-later", "journal.sqlite-full-4096", None),
     Target("one entity's history, warm, beside the writer", "history.warm", None, 100, at_most=True, unit=" ms"),
     Target("    the same, cold: pages dropped", "history.cold", None, 1000, at_most=True, unit=" ms"),
     Target("    the same, without indexes", "history.scan", None, None, unit=" ms"),
@@ -214,7 +243,13 @@ WEB_TARGETS = (
 
 
 def print_targets(figures: Figures, targets: Sequence[Target], *, everything: bool) -> None:
-    """Print the targets measured in this run; with `everything`, also those that could not be measured."""
+    """Print the targets measured in this run; with `everything`, also those that could not be measured.
+
+    The file that BENCH_FIGURES names, if any, gets a line of JSON with the figures.
+    """
+    if "BENCH_FIGURES" in os.environ:
+        with Path(os.environ["BENCH_FIGURES"]).open("a", encoding="utf-8") as file:
+            print(json.dumps(figures), file=file)
     measured_here = [(target, target.measured(figures)) for target in targets]
     shown = [(target, value) for target, value in measured_here if value is not None or everything]
     if not shown:

@@ -64,7 +64,9 @@ class RMContext:
         """
         self.config = config
         self.acls = QueueACLs(config)  # never changes
-        self.factories = FACTORIES
+        self.factories: Mapping[str, StateMachineFactory[Any, Any]] = {
+            name: recorder.recorded(factory) for name, factory in FACTORIES.items()
+        }
         self.post: Callable[[Any], bool] = dispatcher.event_handler.handle
         self.timers = timers
         self.now_ms: Callable[[], int] = now_ms or timers.current_processing_time

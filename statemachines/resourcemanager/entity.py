@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from statemachines.factory import InvalidStateTransitionError, StateMachine, StateMachineFactory
 from statemachines.recorder import TransitionRecorder
@@ -24,16 +24,17 @@ class EntityContext(Protocol):
     factories: Mapping[str, StateMachineFactory[Any, Any]]
 
 
-class Entity:
+C = TypeVar("C", bound=EntityContext)
+
+
+class Entity(Generic[C]):
     """An object with a state machine. An event that its state does not accept is counted and logged."""
 
     machine: ClassVar[str]
 
     __slots__ = ("context", "entity", "state_machine")
 
-    context: EntityContext
-
-    def __init__(self, context: EntityContext, entity: str) -> None:
+    def __init__(self, context: C, entity: str) -> None:
         self.context = context
         self.entity = entity
         recorder = context.recorder

@@ -44,7 +44,7 @@ class Resource(NamedTuple):
             and 0 <= self.vcores_milli <= MOST
             and 0 <= self.gpus <= MOST
             and 0 < self.gpu_milli <= GPU_MILLI
-            and all(0 <= amount <= MOST for _, amount in self.others)
+            and (not self.others or all(0 <= amount <= MOST for _, amount in self.others))
         )
 
     def smaller_of(self, other: Resource) -> Resource:

@@ -47,6 +47,7 @@ EXIT_FAILURE = 1
 MOST_QUEUED = 2000
 """Events that the central dispatcher has queued when the daemons begin to wait: it handles them in some 50 ms."""
 _MAY_LEAVE = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
+_NODES_EVENTS = _MAY_LEAVE | {"CLEANUP_CONTAINER"}
 _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FINISHED"})
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
 
@@ -110,17 +111,19 @@ class SimulatedCluster(NodeManagers):
 
     def start_container(self, container: RMContainer) -> None:
         """Start a master's container; the master registers after a delay."""
-        self._run(container)
+        self._run(container, self._context.now_ms())
         master = SimulatedMaster(self, self._context, container, self.specs.get(container.application))
         self._masters[container.attempt] = master
         master.register_later()
 
     def start_task(self, container: RMContainer, duration_ms: int) -> None:
         """Start a master's task container, which ends after `duration_ms`."""
-        task, end_ms = self._run(container), self._context.now_ms() + duration_ms
+        now_ms = self._context.now_ms()
+        task, end_ms = self._run(container, now_ms), now_ms + duration_ms
         node = task.node
         node.ends.push(end_ms, task, task)
-        if not self.is_regular:
+        # Its node reports that it has started, which may be later than its end.
+        if not self.is_regular and (node.report is None or node.report_ms > end_ms):
             self._report_at(node, self._heartbeat_from(end_ms, node.phase))
 
     def end_container(self, container_id: str, exit_status: int, diagnostics: str = "") -> None:
@@ -134,14 +137,15 @@ class SimulatedCluster(NodeManagers):
         """Stop a container on the resource manager's order, if it runs."""
         self.end_container(container_id, EXIT_KILLED_BY_RESOURCEMANAGER, "stopped by the resource manager")
 
-    def _run(self, container: RMContainer) -> SimulatedTask:
+    def _run(self, container: RMContainer, now_ms: int) -> SimulatedTask:
         container_id = container.entity
         node = self._nodes.get(container.node)
         if node is None:
             raise ConnectionError(f"no node manager at {container.node}")
         task = self._running[container_id] = node.running[container_id] = SimulatedTask(container, node)
         node.launched.append(container_id)
-        self._report_at(node, self.next_heartbeat_ms(node.phase))
+        # As `next_heartbeat_ms`.
+        self._report_at(node, self._heartbeat_from(now_ms + 1 if self.is_regular else now_ms, node.phase))
         return task
 
     def _end(self, task: SimulatedTask, exit_status: int, diagnostics: str = "") -> None:
@@ -210,11 +214,11 @@ class SimulatedCluster(NodeManagers):
     # -- events that would otherwise reach the daemons by a response ---------------------------------------------------
 
     def on_node_event(self, event: Any) -> None:
-        if self.is_regular:
+        if event.type._name_ not in _NODES_EVENTS or self.is_regular:
             return
         if event.type is RMNodeEventType.CLEANUP_CONTAINER:
             self.stop_container(event.about)
-        elif event.type._name_ in _MAY_LEAVE:
+        else:
             # A DECOMMISSIONING node leaves with its first heartbeat without applications.
             node, rmnode = self._nodes.get(event.entity), self._context.nodes.get(event.entity)
             if node is not None and rmnode is not None and rmnode.state is RMNodeState.DECOMMISSIONING:
@@ -231,7 +235,7 @@ class SimulatedCluster(NodeManagers):
         elif event.status is not None and event.status.container == master.container:
             del self._masters[event.entity]
             master.stopped = True
-        else:
+        elif not master.reports:
             master.report_later()
 
     def on_app_completed(self, event: Any) -> None:
@@ -271,7 +275,7 @@ class SimulatedMaster:
         self._tags: dict[str, int] | None = {} if context.config.scheduler.preemption.enabled else None
         self._registered = False
         self.stopped = False  # its container has ended; read by the agenda
-        self._reports = False  # a heartbeat is scheduled
+        self.reports = False  # a heartbeat is scheduled; read by the cluster
         self._phase = cluster.phase_of(context.now_ms())
 
     def register_later(self) -> None:
@@ -288,21 +292,21 @@ class SimulatedMaster:
             self._ask(self)
         else:
             self._end_later()
-        if self._cluster.is_regular and not self._reports:
+        if self._cluster.is_regular and not self.reports:
             self._schedule_heartbeat()
 
     def report_later(self) -> None:
         """Schedule a heartbeat, as there is something to pull."""
-        if self._registered and not self._reports:
+        if self._registered and not self.reports:
             self._schedule_heartbeat()
 
     def _schedule_heartbeat(self) -> None:
-        self._reports = True
+        self.reports = True
         self._agenda.at(self._cluster.next_heartbeat_ms(self._phase), self._heartbeat, self)
 
     def _heartbeat(self, _: SimulatedMaster) -> None:
         """Send requests, start allocated containers, and count finished ones."""
-        self._reports = False
+        self.reports = False
         asks, self._asks = self._asks, []
         progress = 1.0 - self._left / len(self._containers) if self._containers else 0.0
         try:

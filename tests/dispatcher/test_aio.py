@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from dispatcher import (
     AsyncDispatcher,
     DispatcherConfig,
     EventDispatcher,
+    JournalConfig,
+    JournalWriter,
     MultiDispatcher,
     RejectedExecutionError,
     ServiceState,
@@ -20,6 +23,7 @@ from dispatcher import (
 )
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from .journal.conftest import Job, Posted
 
 Make = Callable[..., AsyncDispatcher]
 
@@ -121,6 +125,40 @@ def test_a_post_to_a_stopped_dispatcher_is_refused(make: Make) -> None:
     dispatcher.stop()
 
     assert run(aio.post(dispatcher, Numbered())) is False
+
+
+def test_posts_of_many_tasks_share_an_fsync_in_write_ahead_mode(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True, durability="sync"))
+    dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=50), journal=writer)
+    got: list[int] = []
+    dispatcher.register(Job, lambda event: got.append(event.number), events=Posted)
+
+    async def main() -> list[bool]:
+        return await asyncio.gather(*(aio.post(dispatcher, Posted(Job.STARTED, number)) for number in range(200)))
+
+    with dispatcher:
+        assert run(main()) == [True] * 200
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert sorted(got) == list(range(200))
+    assert writer.log.syncs < 200
+    assert run(aio.post(dispatcher, Posted(Job.STARTED, 0))) is False
+
+
+def test_a_post_in_write_ahead_mode_that_the_policy_refuses_says_so(tmp_path: Path, gate: Gate) -> None:
+    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
+    config = DispatcherConfig(queue_capacity=1, queue_full_policy="reject")
+    dispatcher = AsyncDispatcher(config, journal=writer)
+    dispatcher.register(Job, gate, events=Posted)
+
+    async def main() -> list[bool]:
+        answers = [await aio.post(dispatcher, Posted(Job.STARTED, 0))]
+        assert gate.entered.wait(TIMEOUT_S)
+        return answers + [await aio.post(dispatcher, Posted(Job.STARTED, number)) for number in (1, 2)]
+
+    with dispatcher:
+        assert run(main()) == [True, True, False]
+        gate.opened.set()
 
 
 def test_await_drained_gives_up_after_its_timeout_and_can_be_called_again(make: Make, gate: Gate) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from enum import Enum
 from typing import Any
 
@@ -64,12 +63,16 @@ def test_an_event_can_be_of_the_unix_epoch() -> None:
     assert Event(Job.STARTED, 0.0).timestamp == 0.0
 
 
-def test_without_a_time_an_event_is_of_now() -> None:
-    before = time.time()
+def test_without_a_time_an_event_has_minus_one_as_in_hadoop() -> None:
+    assert Event(Job.STARTED).timestamp == -1.0
 
+
+def test_an_event_can_be_given_a_time_later() -> None:
     event = Event(Job.STARTED)
 
-    assert before <= event.timestamp <= time.time()
+    event.timestamp = 12.5
+
+    assert event.timestamp == 12.5
 
 
 def test_a_plain_event_is_about_nothing() -> None:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from dispatcher.journal import EVENTS, TRANSITIONS, Table
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import EventRow, Kind, TransitionRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary
+from dispatcher.journal.format.segments import Manifest, SegmentFile
+from dispatcher.journal.format.summary import Summary
 from pipeline.journal.arrow import arrow_schema
 
 SECOND = 1_000_000_000

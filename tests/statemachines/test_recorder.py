@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum, auto
 from pathlib import Path
@@ -117,14 +118,14 @@ def test_state_is_never_counted_below_zero_while_machines_are_made_and_moved(rec
     Thing(recorder).handle(E.START)
     stats = recorder.machines["Thing"]
 
-    class Busy(dict[tuple[str, str], int]):
-        def copy(self) -> dict[tuple[str, str], int]:
-            content = dict(self)
+    class Busy(defaultdict[tuple[str, str], int]):
+        def copy(self) -> Busy:
+            content = Busy(int, self)
             stats.created += 1
-            stats.transitions["NEW", "UP"] += 1
+            stats.tell("NEW", "UP")
             return content
 
-    stats.transitions = Busy(stats.transitions)  # type: ignore[assignment]
+    stats.told = Busy(int, stats.told)
 
     assert min(stats.entities().values()) >= 0
 

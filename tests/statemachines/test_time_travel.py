@@ -473,7 +473,7 @@ class Witness:
         self.seen: dict[int, dict[tuple[str, str], str]] = {}
         self._looks_after = looks_after
         self._rows = 0
-        made, moved = Entity.__init__, TransitionRecorder.post_transition
+        made, moved = Entity.__init__, TransitionRecorder.record
 
         def note_made(entity: Entity, *args: Any) -> None:
             made(entity, *args)
@@ -486,7 +486,7 @@ class Witness:
                 self.seen[self._rows] = self.states()
 
         patch.setattr(Entity, "__init__", note_made)
-        patch.setattr(TransitionRecorder, "post_transition", note_moved)
+        patch.setattr(TransitionRecorder, "record", note_moved)
 
     def states(self) -> dict[tuple[str, str], str]:
         """Of all entities, including forgotten ones; a journal lacks those without a transition."""

@@ -241,8 +241,12 @@ class _Payload:
     def add_kinds(self, name: str, kinds: Sequence[int], among: Sequence[Kind]) -> list[Kind]:
         """Add each row's position among the kinds that occur, and return these kinds."""
         used = sorted(set(kinds))
-        position = {kind: index for index, kind in enumerate(used)}
-        self.add(name, array("H" if len(used) <= 0x10000 else "I", map(position.__getitem__, kinds)))
+        code = "H" if len(used) <= 0x10000 else "I"
+        if used[-1] < len(used):  # all of the first kinds occur: each is at its own position
+            self.add(name, array(code, kinds))
+        else:
+            position = {kind: index for index, kind in enumerate(used)}
+            self.add(name, array(code, [position[kind] for kind in kinds]))
         return [among[kind] for kind in used]
 
     def add_column(self, column: Column, name: str, values: Sequence[Any], first_seq: int) -> None:

@@ -28,6 +28,9 @@ _EVENT: Final = b',"event":'
 _MARKS: Final = frozenset(("redelivered",))
 """What the dispatcher sets on an event that it redelivers; a handler may post that event again."""
 
+_PAYLOADS: Final = json.JSONEncoder(default=str, separators=(",", ":"))
+"""One for all payloads: `json.dumps` would make its own for each."""
+
 
 class _Declared:
     """An event class, declared for an Enum class. Never changes."""
@@ -167,9 +170,17 @@ def _reason(event: Any, error: Exception) -> str:
     return said
 
 
+class JsonText(str):
+    """A payload that is JSON already, which its row takes as it is."""
+
+    __slots__ = ()
+
+
 def encode_payload(payload: Any) -> str:
     """An event's payload as JSON, for its row. Never raises."""
+    if type(payload) is JsonText:
+        return payload
     try:
-        return json.dumps(payload, default=str, separators=(",", ":"))
+        return _PAYLOADS.encode(payload)
     except BaseException as error:  # e.g. a key that is not a string, a cycle, a __str__ that raises
         return json.dumps({"unencodable": describe(error)})

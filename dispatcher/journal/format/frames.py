@@ -35,6 +35,7 @@ END: Final = 4
 
 SYNC: Final = b"\xffDJF\r\n\x1a\n"
 _HEADER: Final = struct.Struct("<8sIBxxxIIIQIIqqI")
+_PACK: Final = _HEADER.pack
 _CHECKED_FROM: Final = 12  # the header's checksum covers the bytes behind it
 _TRAILER: Final = struct.Struct("<QI4s")
 _TRAILER_MARK: Final = b"DJE\n"
@@ -86,10 +87,22 @@ class Damage(NamedTuple):
         return f"{self.segment.name}: {self.length} bytes from byte {self.offset} on hold no intact frame"
 
 
-def encode_frame(segment: int, kind: int, number: int, payload: bytes, *counts: int) -> bytes:
-    """`counts`: the header's fields from `first_seq` to `max_at`, or the first few of them."""
-    header = Header(kind, number, len(payload), crc32(payload), *counts)._replace(segment=segment)
-    checked = _HEADER.pack(SYNC, 0, *header)[_CHECKED_FROM:]
+def encode_frame(
+    segment: int,
+    kind: int,
+    number: int,
+    payload: bytes,
+    first_seq: int = 0,
+    events: int = 0,
+    transitions: int = 0,
+    min_at: int = 0,
+    max_at: int = 0,
+) -> bytes:
+    """The bytes of one frame; the parameters are the fields of its header."""
+    check = crc32(payload)
+    checked = _PACK(
+        SYNC, 0, kind, number, len(payload), check, first_seq, events, transitions, min_at, max_at, segment
+    )[_CHECKED_FROM:]
     return b"".join((SYNC, crc32(checked).to_bytes(4, "little"), checked, payload))
 
 

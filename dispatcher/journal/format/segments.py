@@ -32,10 +32,10 @@ from dispatcher.journal.format.frames import (
     ROWS,
     START,
     FrameReader,
-    Header,
     encode_frame,
     encode_trailer,
 )
+from dispatcher.journal.format.summary import Summary
 from dispatcher.util.files import ASIDE, PRIVATE_FILE, FileLock, open_file, read_file, replace_file, sync_folder
 
 FORMAT: Final = 1
@@ -45,6 +45,7 @@ LAST_NUMBER: Final = 2**31 - 1
 _NAME: Final = re.compile(r"\.?segment-(\d+)\.journal(\.open)?")
 _LONGEST_MANIFEST: Final = 1 << 12
 """In bytes; a sound one is far shorter."""
+_LOOK_EVERY_S: Final = 0.1
 
 
 def segment_path(journal: Path, number: int) -> Path:
@@ -103,51 +104,6 @@ def _names_in(journal: Path) -> list[str]:
         return [path.name for path in journal.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-class Summary(NamedTuple):
-    """The contents of a segment. Seqs and accepted seqs are contiguous."""
-
-    first_seq: int
-    events: int = 0
-    transitions: int = 0
-    first_accepted: int = 1
-    accepted: int = 0
-    min_at: int = 0
-    """Earliest time of any row, in Unix ns on the run's clock; like `max_at` 0 if there are no rows."""
-    max_at: int = 0
-    frames: int = 0
-    """Including START and END."""
-    closed_at: int = 0
-    """Unix ns on the wall clock."""
-    recover_from: int = 0
-    """The first segment that recovery must read: the one with the oldest event accepted but not handled."""
-
-    @property
-    def next_seq(self) -> int:
-        return self.first_seq + self.events
-
-    @property
-    def next_accepted(self) -> int:
-        return self.first_accepted + self.accepted
-
-    def following(self) -> Summary:
-        """Of an empty segment behind this one."""
-        return Summary(self.next_seq, first_accepted=self.next_accepted)
-
-    def with_rows(self, rows: EncodedRows | Header, next_seq: int) -> Summary:
-        """After one more frame of rows, which ends before `next_seq`."""
-        ranges = [(part.min_at, part.max_at) for part in (self, rows) if part.events or part.transitions] or [(0, 0)]
-        return self._replace(
-            events=max(0, next_seq - self.first_seq),
-            transitions=self.transitions + rows.transitions,
-            min_at=min(min_at for min_at, _ in ranges),
-            max_at=max(max_at for _, max_at in ranges),
-        )
-
-    def closed(self, recover_from: int) -> Summary:
-        """With the END frame."""
-        return self._replace(frames=self.frames + 1, closed_at=time.time_ns(), recover_from=recover_from)
 
 
 class SegmentEnd(NamedTuple):
@@ -287,8 +243,11 @@ class SegmentFile:
         self._identity = _identity(os.fstat(self._file))
         self.size = 0
         self.opened_s = time.monotonic()
-        self.summary = before.following()
-        about: dict[str, int | str] = {"format": FORMAT, "segment": number, "first_seq": self.summary.first_seq}
+        self._looked_s = self.opened_s  # when the file was last seen in its folder
+        self._rows = before.following()  # but for the two counts below, which change with each accepted event
+        self.frames = 0
+        self.next_accepted = self._rows.first_accepted
+        about: dict[str, int | str] = {"format": FORMAT, "segment": number, "first_seq": self.next_seq}
         if journal_id is not None:
             about["journal"] = journal_id
         try:
@@ -299,38 +258,58 @@ class SegmentFile:
 
     def append_rows(self, rows: EncodedRows) -> None:
         """Append a ROWS frame, whose first event gets the next seq."""
-        first_seq = self.summary.next_seq
+        first_seq = self.next_seq
         self._append(ROWS, rows.payload, first_seq, rows.events, rows.transitions, rows.min_at, rows.max_at)
-        self.summary = self.summary.with_rows(rows, first_seq + rows.events)
+        self._rows = self._rows.with_rows(rows, first_seq + rows.events)
 
-    def append_accepted(self, payload: bytes, events: int, at: int) -> None:
-        """Append an ACCEPTED frame, whose first event gets the next accepted seq."""
-        now = self.summary
-        self._append(ACCEPTED, payload, now.next_accepted, events, 0, at, at)
-        self.summary = self.summary._replace(accepted=now.accepted + events)
+    def append_accepted(self, payload: bytes, events: int, at: int, *, looks: bool = True) -> None:
+        """Append an ACCEPTED frame, whose first event gets the next accepted seq.
+
+        `looks`: before it, look whether the file is still in its folder. Otherwise, do so only if the last look is
+        100 ms ago: it costs more than the write.
+        """
+        now_s = time.monotonic()
+        if looks or now_s - self._looked_s >= _LOOK_EVERY_S:
+            self._look()
+            self._looked_s = now_s
+        first = self.next_accepted
+        self._write(encode_frame(self.number, ACCEPTED, self.frames, payload, first, events, 0, at, at))
+        self.frames += 1
+        self.next_accepted = first + events
+
+    @property
+    def next_seq(self) -> int:
+        return self._rows.next_seq
+
+    @property
+    def summary(self) -> Summary:
+        return self._rows._replace(frames=self.frames, accepted=self.next_accepted - self._rows.first_accepted)
 
     @property
     def is_empty(self) -> bool:
         """It has only its START frame."""
-        return self.summary.frames <= 1
+        return self.frames <= 1
 
     def _append(self, kind: int, payload: bytes, *numbers: int) -> None:
-        self._write(encode_frame(self.number, kind, self.summary.frames, payload, *numbers))
-        self.summary = self.summary._replace(frames=self.summary.frames + 1)
+        self._look()
+        self._write(encode_frame(self.number, kind, self.frames, payload, *numbers))
+        self.frames += 1
 
-    def _write(self, data: bytes) -> None:
+    def _look(self) -> None:
         # A file still accepts writes after its folder was removed or renamed, but no reader finds it any longer.
         if _identity(self._path.stat()) != self._identity:
             raise FileNotFoundError(2, "the segment that was being written is gone", str(self._path))
-        rest = memoryview(data)
+
+    def _write(self, data: bytes) -> None:
         try:
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
+            written = os.write(self._file, data)
+            while written < len(data):
+                written += os.write(self._file, data[written:])
         except BaseException:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self.size)
             raise
-        self.size += len(data)
+        self.size += written
 
     def sync(self) -> None:
         os.fdatasync(self._file)
@@ -342,11 +321,12 @@ class SegmentFile:
             self._path.unlink()
             return None
         self._refuse_a_second()
+        self._look()
         summary = self.summary.closed(recover_from)
         self._write(_encode_end(self.number, summary, self.size))
         if sync:
             os.fsync(self._file)
-        self.summary = summary
+        self._rows, self.frames = summary, summary.frames
         self.abandon()
         self._path.rename(self._closed_path)
         return self._closed_path

@@ -10,6 +10,7 @@ from functools import partial
 from core import peers
 from core.dispatchers import BOUND, async_dispatcher
 from core.jvm import Hadoop
+from core.mixed import mixed_tables
 from load import Kind, Load
 from measure import RatePart, RateTable, Row, Settings
 
@@ -19,7 +20,10 @@ MILLION = 1_000_000
 
 
 def throughput(settings: Settings, hadoop: Hadoop | None) -> RatePart:
-    """Four tables: one producer and four, with events made beforehand and in the loop that posts them."""
+    """Four tables: one producer and four, with events made beforehand and in the loop that posts them.
+
+    Then those of mixed events.
+    """
     premade = [Event(Kind.TICK, 0.0) for _ in range(settings.count(MILLION))]
     gc.freeze()  # the collector need not look at these in each round
     tables = []
@@ -28,7 +32,7 @@ def throughput(settings: Settings, hadoop: Hadoop | None) -> RatePart:
             key = f"{'one' if producers == 1 else 'four'}-{'premade' if events is not None else 'made'}"
             rows = _rows(settings, Load(producers, events), key, hadoop)
             tables.append(RateTable(key, f"Events per second: {who}, events {how}", rows))
-    return RatePart(*tables)
+    return RatePart(*tables, *mixed_tables(settings))
 
 
 def _rows(settings: Settings, load: Load, table: str, hadoop: Hadoop | None) -> list[Row]:

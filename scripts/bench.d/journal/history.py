@@ -32,7 +32,8 @@ from dispatcher import AsyncDispatcher, Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, history, read_rows
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import EventRow, TransitionRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary, segments
+from dispatcher.journal.format.segments import Manifest, SegmentFile, segments
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.history import entity_history
 from dispatcher.journal.indexing import index_journal
 from dispatcher.journal.pacing import Pace

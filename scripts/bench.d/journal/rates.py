@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from journal.commits import BATCH, sqlite_commits, write_and_sync
 from load import Counting, Kind
 from measure import Figures, RateTable, Row, Settings
 
@@ -28,7 +29,6 @@ from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.util.garbage import tune_garbage_collection
 
 ENTITIES = 5000
-PRODUCERS = 4
 COMMIT_EVERY = 4096  # rows of an SQLite transaction: as many as the journal writes at once
 COLUMNS = (
     "seq, dispatcher, event_class, event_type, entity, enqueued_at, started_at, finished_at, queue_ns, handling_ns, "
@@ -89,25 +89,32 @@ class JournalRates:
             ("ahead-none", "write-ahead, no fsync", 50_000, self._dispatched(write_ahead=True)),
             ("ahead-interval", "write-ahead, fsync every second", 50_000, self._ahead("interval")),
             ("ahead-sync", "write-ahead, fsync before True", 2_000, self._ahead("sync")),
-            ("ahead-sync-4", f"  the same, {PRODUCERS} producers", 4_000, self._ahead("sync", PRODUCERS)),
+            ("ahead-sync-8", "  the same, 8 producers", 8_000, self._ahead("sync", 8)),
             ("ahead-sync-32", "  the same, 32 producers", 16_000, self._ahead("sync", 32)),
+            ("ahead-later", "  the same, one producer, post_later", 50_000, self._ahead("sync", later=True)),
         ]
         peers: list[tuple[str, str, int, Callable[[int], float]]] = [
             ("logging", "logging to a file, the rows alone", 100_000, self._logging),
             ("json", "json.dumps lines, the rows alone", 100_000, self._json_lines),
             ("sqlite", f"SQLite, commits of {COMMIT_EVERY}, the rows alone", 200_000, self._sqlite),
+            ("write-sync", "write and fdatasync, the lines alone", 2_000, self._write_and_sync),
+            ("sqlite-full", "SQLite WAL, FULL, a row a commit", 2_000, self._sqlite_commits(1)),
+            ("sqlite-full-32", f"SQLite WAL, FULL, commits of {BATCH}", 16_000, self._sqlite_commits(BATCH)),
+            ("sqlite-full-4096", f"SQLite WAL, FULL, commits of {COMMIT_EVERY}", 100_000, self._sqlite_commits(4096)),
         ]
         rows = [Row(key, f"dispatcher, {name}", count(number), run) for key, name, number, run in journaled]
         rows += [Row(key, name, count(number), run) for key, name, number, run in peers]
         return RateTable("journal", "Journaled events per second, on one core", rows)
 
-    def _ahead(self, durability: str, producers: int = 1) -> Callable[[int], float]:
-        return self._dispatched(durability=durability, write_ahead=True, producers=producers)
+    def _ahead(self, durability: str, producers: int = 1, *, later: bool = False) -> Callable[[int], float]:
+        return self._dispatched(durability=durability, write_ahead=True, producers=producers, later=later)
 
-    def _dispatched(self, *, journal: bool = True, producers: int = 1, **config: Any) -> Callable[[int], float]:
-        return partial(self._dispatch, journal, producers, JournalConfig(**config))
+    def _dispatched(
+        self, *, journal: bool = True, producers: int = 1, later: bool = False, **config: Any
+    ) -> Callable[[int], float]:
+        return partial(self._dispatch, journal, producers, later, JournalConfig(**config))
 
-    def _dispatch(self, journal: bool, producers: int, config: JournalConfig, count: int) -> float:
+    def _dispatch(self, journal: bool, producers: int, later: bool, config: JournalConfig, count: int) -> float:
         """Seconds to post the events and to have them handled, and their rows written and closed."""
         path, handler = self._new_folder(), Counting()
         writer = JournalWriter(path, config) if journal else None
@@ -117,11 +124,12 @@ class JournalRates:
         dispatcher.start()
         events = self._events[:count]
         shares = [events[start::producers] for start in range(producers)]
-        threads = [threading.Thread(target=_post, args=(dispatcher, share)) for share in shares[1:]]
+        post = dispatcher.post_later if later else dispatcher.event_handler.handle
+        threads = [threading.Thread(target=_post, args=(post, share)) for share in shares[1:]]
         started = time.perf_counter()
         for thread in threads:
             thread.start()
-        _post(dispatcher, shares[0])
+        _post(post, shares[0])
         for thread in threads:
             thread.join()
         dispatcher.stop()
@@ -177,6 +185,12 @@ class JournalRates:
         self.bytes_per_event["SQLite"] = path.stat().st_size / count
         return took
 
+    def _write_and_sync(self, count: int) -> float:
+        return write_and_sync(self._new_folder(), count)
+
+    def _sqlite_commits(self, rows: int) -> Callable[[int], float]:
+        return lambda count: sqlite_commits(self._new_folder(), count, rows)
+
     def _new_folder(self) -> Path:
         """The folder of the run before goes: they would fill the disk."""
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -202,10 +216,9 @@ def rates(settings: Settings) -> Figures:
     return figures
 
 
-def _post(dispatcher: AsyncDispatcher, events: list[ContainerEvent]) -> None:
-    handle = dispatcher.event_handler.handle
+def _post(post: Callable[[ContainerEvent], object], events: list[ContainerEvent]) -> None:
     for event in events:
-        handle(event)
+        post(event)
 
 
 def _size(folder: Path) -> int:

@@ -103,14 +103,15 @@ def serve(start: Callable[[Answer], Any]) -> None:
 
 
 @contextmanager
-def source_of(revision: str | None) -> Iterator[Path | None]:
-    """A folder with the packages as of a revision of the repository; None for none."""
+def source_of(revision: str | None, *packages: str) -> Iterator[Path | None]:
+    """A folder with the packages as of a revision of the repository, by default the dispatcher; None for none."""
     if revision is None:
         yield None
         return
     root = HERE.parents[2]
     with tempfile.TemporaryDirectory() as folder:
-        packed = subprocess.run(["git", "-C", str(root), "archive", revision, "dispatcher"], capture_output=True)
+        archive = ["git", "-C", str(root), "archive", revision, *(packages or ("dispatcher",))]
+        packed = subprocess.run(archive, capture_output=True)
         if packed.returncode:
             raise SystemExit(f"--before {revision}: {packed.stderr.decode(errors='replace').strip()}")
         subprocess.run(["tar", "-x", "-C", folder], input=packed.stdout, check=True)

@@ -1,6 +1,7 @@
 """The resource manager: container life cycles, scheduling decisions, memory, and ten million containers in one run.
 
-Each measurement is a process of its own on one core, so that none finds the memory or the garbage of another.
+Each measurement is a process of its own on one core, so that none finds the memory or the garbage of another. Life
+cycles count by processor time, so that what other processes take of the core counts less.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
 from measure import Figures, Settings
+from ops.processes import source_of
 from rm.model import model
 
 WORKER = Path(__file__).with_name("resource_manager_worker.py")
@@ -23,6 +26,10 @@ CONTAINERS = {200: 100_000, 2_000: 150_000, 20_000: 800_000}
 """Enough to fill the cluster, and go on."""
 REPEATS = 3
 HYDRA_DECISIONS_PER_S = 40_000
+BEATING = 10_000
+RUNNING = 10
+"""Containers of each node that sends heartbeats."""
+BEATING_S = 15.0
 JOINING = 200
 LIVING = 10_000
 
@@ -48,31 +55,74 @@ CASES = (
 def life_cycles(settings: Settings) -> Figures:
     """Whole lives of containers, with all four machines, in a cluster that is kept 85 % busy."""
     repeats = min(settings.repeats, REPEATS)
-    print(f"\nContainer life cycles/s on one core, medians of {repeats} (lowest-highest); cluster 85 % busy")
+    print(f"\nContainer life cycles per second of processor time, medians of {repeats}; cluster 85 % busy")
     print(f"{'':24} " + " ".join(f"{f'{nodes:,} nodes':>26}" for nodes in NODES) + f" {'cost, last : first':>20}")
     figures: Figures = {}
-    for case in CASES:
-        cells, medians = [], []
-        for nodes in NODES:
-            rates = [_life_cycle_rate(case, nodes, settings) for _ in range(repeats)]
-            medians.append(statistics.median(rates))
-            cells.append(f"{medians[-1]:,.0f} ({min(rates):,.0f}-{max(rates):,.0f})")
-            figures[f"rm.{case.name}.{nodes}"] = medians[-1]
-        figures[f"rm.{case.name}.growth"] = medians[0] / medians[-1]
-        print(f"{case.name:24} " + " ".join(f"{cell:>26}" for cell in cells) + f" {medians[0] / medians[-1]:>18.2f} x")
+    with source_of(settings.before, "dispatcher", "statemachines") as before:
+        for case in CASES:
+            figures |= _life_cycles_of(case, settings, repeats, before)
     return figures
 
 
-def _life_cycle_rate(case: Case, nodes: int, settings: Settings) -> float:
+def _life_cycles_of(case: Case, settings: Settings, repeats: int, before: Path | None) -> Figures:
+    """One row; with an earlier revision, in turns with it, also its row and the ratios."""
+    figures: Figures = {}
+    now: list[list[float]] = []
+    then: list[list[float]] = []
+    for nodes in NODES:
+        now.append([])
+        then.append([])
+        for _ in range(repeats):
+            if before is not None:
+                then[-1].append(_life_cycle_rate(case, nodes, settings, before))
+            now[-1].append(_life_cycle_rate(case, nodes, settings))
+        figures[f"rm.{case.name}.{nodes}"] = statistics.median(now[-1])
+    figures[f"rm.{case.name}.growth"] = _print_rates(case.name, now)
+    if before is not None:
+        _print_rates(f"    at {settings.before}"[:24], then)
+        ratios = [statistics.median(map(truediv, *pair)) for pair in zip(now, then, strict=True)]
+        figures |= {f"rm.{case.name}.{nodes}.gain": ratio for nodes, ratio in zip(NODES, ratios, strict=True)}
+        print(f"{'    ratio':24} " + " ".join(f"{f'{ratio:.2f} x':>26}" for ratio in ratios))
+    return figures
+
+
+def _print_rates(name: str, rates: list[list[float]]) -> float:
+    """Print a row of rates by size; returns what a life cycle costs in the largest cluster : in the smallest."""
+    medians = [statistics.median(each) for each in rates]
+    cells = [f"{median:,.0f} ({min(each):,.0f}-{max(each):,.0f})" for median, each in zip(medians, rates, strict=True)]
+    growth = medians[0] / medians[-1]
+    print(f"{name:24} " + " ".join(f"{cell:>26}" for cell in cells) + f" {growth:>18.2f} x")
+    return growth
+
+
+def heartbeats(settings: Settings) -> Figures:
+    """What the heartbeats of many nodes in real time take of a core, with the scheduler and the simulated nodes."""
+    repeats, seconds = min(settings.repeats, REPEATS), max(4.0, BEATING_S * settings.scale)
+    figures: Figures = {}
+    print(f"\nShare of a core for the heartbeats of {BEATING:,} nodes at 1 Hz, medians of {repeats} (lowest-highest)")
+    for key, each in (("idle", 0), ("running", RUNNING)):
+        answers = [_worker("heartbeats", nodes=BEATING, containers=each, seconds=seconds) for _ in range(repeats)]
+        shares = [answer["cores"] for answer in answers]
+        rate = statistics.median(answer["heartbeats_per_s"] for answer in answers)
+        what = f"each runs {each} containers" if each else "idle nodes"
+        spread = f"({min(shares):.1%}-{max(shares):.1%})"
+        print(f"{what:28} {statistics.median(shares):>8.1%} {spread:>18} {rate:>10,.0f} heartbeats/s")
+        figures[f"rm.heartbeats.{key}"] = statistics.median(shares)
+        figures[f"rm.heartbeats.{key}-per-s"] = rate
+    return figures
+
+
+def _life_cycle_rate(case: Case, nodes: int, settings: Settings, source: Path | None = None) -> float:
     answer = _worker(
         "life_cycles",
+        source=source,
         nodes=nodes,
         containers=settings.count(CONTAINERS[nodes]),
         scheduler=case.scheduler,
         journaled=case.journaled,
         heartbeat_interval_ms=case.heartbeat_interval_ms,
     )
-    return float(answer["containers"]) / float(answer["took_s"])
+    return float(answer["containers"]) / float(answer["took_cpu_s"])
 
 
 def decisions(settings: Settings) -> Figures:
@@ -116,11 +166,16 @@ def endurance(settings: Settings) -> Figures:
     containers, took_s = int(answer["containers"]), float(answer["took_s"])
     early, late = float(answer["early_bytes"]), float(answer["late_bytes"])
     print(f"\nOne replay of {containers:,} containers on 2,000 nodes; the last 100 ended applications are kept")
+    print("RSS in MiB at each tenth: " + ", ".join(f"{size / 2**20:,.1f}" for size in answer["tenths_bytes"]))
     print(
         f"RSS at 10 %: {early / 2**20:,.1f} MiB, at 100 %: {late / 2**20:,.1f} MiB ({late / early - 1:+.1%}); "
         f"{took_s:,.1f} s, {containers / took_s:,.0f} containers/s"
     )
-    return {"rm.endurance.growth": late / early - 1, "rm.endurance.containers": containers}
+    return {
+        "rm.endurance.growth": late / early - 1,
+        "rm.endurance.containers": containers,
+        "rm.endurance.seconds": took_s,
+    }
 
 
 def joining(settings: Settings) -> Figures:
@@ -136,6 +191,7 @@ def joining(settings: Settings) -> Figures:
 
 PARTS = {
     "lifecycles": life_cycles,
+    "heartbeats": heartbeats,
     "decisions": decisions,
     "memory": memory,
     "joining": joining,
@@ -151,9 +207,15 @@ def resource_manager(chosen: list[str], settings: Settings) -> Figures:
     return figures
 
 
-def _worker(what: str, **options: Any) -> dict[str, Any]:
+def _worker(what: str, *, source: Path | None = None, **options: Any) -> dict[str, Any]:
+    """`source`: a folder with another revision of the packages."""
     command = [sys.executable, str(WORKER), what, json.dumps(options)]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=_on_one_core).stdout
+    environment = dict(os.environ)
+    if source is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(source), environment.get("PYTHONPATH", "")])
+    answer = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, preexec_fn=_on_one_core, env=environment
+    ).stdout
     result: dict[str, Any] = json.loads(answer)
     return result
 

@@ -43,21 +43,27 @@ def config(scheduler: str, **more: Any) -> ResourceManagerConfig:
 
 def life_cycles(
     nodes: int, containers: int, scheduler: str, journaled: bool, heartbeat_interval_ms: int
-) -> dict[str, float]:
-    """Seconds from the first submission to the last end, and the resident size after a tenth of it and at the end."""
+) -> dict[str, Any]:
+    """Seconds from the first submission to the last end, of the clock and of the processor, and the resident size after
+    each tenth of the containers and at the end.
+    """
     workload = busy_cluster(nodes, containers)
     settings = config(scheduler, simulation={"heartbeat_interval_ms": heartbeat_interval_ms})
     with tempfile.TemporaryDirectory() as folder:
         replay = Replay(workload, settings, journal_path=Path(folder) / "journal" if journaled else None)
         # Behind the mail that registers the nodes, whose events have been handled when the first application comes.
-        started_s: list[float] = []
-        replay.manager.dispatcher.mailbox_executor.execute(lambda: started_s.append(time.perf_counter()), "start")
+        started: list[tuple[float, float]] = []
+
+        def start() -> None:
+            started.append((time.perf_counter(), time.process_time()))
+
+        replay.manager.dispatcher.mailbox_executor.execute(start, "start")
         replay.start()
-        early_bytes = 0
+        tenths_bytes: list[int] = []
         while not replay.wait(0.05):
-            if not early_bytes and replay.progress().containers >= workload.container_count // 10:
-                early_bytes = _resident_bytes()
-        took_s = time.perf_counter() - started_s[0]
+            if replay.progress().containers >= workload.container_count * (len(tenths_bytes) + 1) // 10:
+                tenths_bytes.append(_resident_bytes())
+        took_s, took_cpu_s = time.perf_counter() - started[0][0], time.process_time() - started[0][1]
         late_bytes = _resident_bytes()
         replay.stop()
         replay.raise_failure()
@@ -66,8 +72,10 @@ def life_cycles(
     return {
         "containers": progress.containers,
         "took_s": took_s,
-        "early_bytes": early_bytes or late_bytes,
+        "took_cpu_s": took_cpu_s,
+        "early_bytes": tenths_bytes[0] if tenths_bytes else late_bytes,
         "late_bytes": late_bytes,
+        "tenths_bytes": tenths_bytes,
     }
 
 
@@ -135,6 +143,46 @@ class _Nowhere:
         if event.type is RMContainerEventType.START:
             self.started = event.entity
         return True
+
+
+def heartbeats(nodes: int, containers: int, seconds: float) -> dict[str, float]:
+    """Cores that a resource manager in real time takes for heartbeats alone, once a second from each node.
+
+    Each node runs `containers` containers, which its heartbeats list.
+    """
+    manager = ResourceManager(config("fifo"))
+    manager.init()
+    manager.start()
+    capacity = Resource(SLOT.memory_mb * max(1, containers), SLOT.vcores_milli * max(1, containers))
+    specs = tuple(NodeSpec(f"node{number}", capacity, f"/rack{number // 40}") for number in range(nodes))
+    tasks = (ContainerSpec(SLOT, 10**9),) * 99
+    apps = tuple(ApplicationSpec(f"app{number}", 0, SLOT, tasks) for number in range(nodes * containers // 100))
+    manager.bring(Workload("nodes", specs, apps))
+    running = len(apps) * 100
+    while manager.context.call(lambda: _reported(manager)) < (nodes, running):
+        time.sleep(0.5)
+    tune_garbage_collection()
+    time.sleep(2)  # what the last containers have brought is over
+    beats = manager.context.call(lambda: _beats(manager))
+    cpu_s, begun_s = time.process_time(), time.perf_counter()
+    time.sleep(seconds)
+    cores = (time.process_time() - cpu_s) / (time.perf_counter() - begun_s)
+    beats = manager.context.call(lambda: _beats(manager)) - beats
+    took_s = time.perf_counter() - begun_s
+    assert manager.context.call(lambda: _reported(manager)) == (nodes, running)
+    manager.stop()
+    return {"cores": cores, "heartbeats_per_s": beats / took_s}
+
+
+def _reported(manager: ResourceManager) -> tuple[int, int]:
+    """Nodes in service, and the containers that they have reported."""
+    nodes = manager.context.nodes.values()
+    return sum(node.in_scheduler for node in nodes), sum(len(node.containers) for node in nodes)
+
+
+def _beats(manager: ResourceManager) -> int:
+    stays = manager.recorder.machines["RMNode"].transitions
+    return stays["RUNNING", "RUNNING"]
 
 
 def memory(count: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from statemachines.resourcemanager.events.records import RMEvent
 
@@ -31,6 +31,10 @@ class RMAppEventType(Enum):
     APP_SAVE_FAILED = auto()
 
 
+_APP_RUNNING_ON_NODE: Final = RMAppEventType.APP_RUNNING_ON_NODE
+"""Bound once: to look a member up in its class takes as long as a call."""
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class RMAppEvent(RMEvent):
     """`node` is for APP_RUNNING_ON_NODE, `diagnostics` for events that end an application.
@@ -46,6 +50,20 @@ class RMAppEvent(RMEvent):
     def __post_init__(self) -> None:
         if self.diagnostics and self.payload is None:
             self.payload = {"diagnostics": self.diagnostics}
+
+
+class RMAppRunningOnNodeEvent(RMAppEvent):
+    """APP_RUNNING_ON_NODE."""
+
+    __slots__ = ()
+
+    def __init__(self, entity: str, node: str) -> None:
+        self.type = _APP_RUNNING_ON_NODE
+        self.timestamp = -1.0
+        self.entity = entity
+        self.node = node
+        self.diagnostics = ""
+        self.payload = None
 
 
 class RMAppRecoverEvent(RMAppEvent):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from statemachines.resourcemanager.events.records import ContainerStatus, FinalApplicationStatus, RMEvent
 
@@ -28,6 +28,10 @@ class RMAppAttemptEventType(Enum):
     ATTEMPT_UPDATE_SAVED = auto()
     ATTEMPT_ADDED = auto()
     RECOVER = auto()
+
+
+_STATUS_UPDATE: Final = RMAppAttemptEventType.STATUS_UPDATE
+"""Bound once: to look a member up in its class takes as long as a call."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -78,7 +82,7 @@ class RMAppAttemptStatusUpdateEvent(RMAppAttemptEvent):
     __slots__ = ("progress", "tracking_url")
 
     def __init__(self, entity: str, progress: float = 0.0, tracking_url: str | None = None) -> None:
-        self.type = RMAppAttemptEventType.STATUS_UPDATE
+        self.type = _STATUS_UPDATE
         self.timestamp = -1.0
         self.entity = entity
         self.progress = progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus, RMEvent
 from statemachines.resourcemanager.resource import Resource
@@ -25,6 +25,10 @@ class RMContainerEventType(Enum):
     NM_DONE_CHANGE_RESOURCE = auto()
 
 
+_START: Final = RMContainerEventType.START
+"""Bound once: to look a member up in its class takes as long as a call."""
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class RMContainerEvent(RMEvent):
     """`status` is for events that end a container."""
@@ -40,7 +44,7 @@ class _DescribedContainer(Protocol):
     @property
     def entity(self) -> str: ...
 
-    def payload(self) -> Any: ...
+    def payload_text(self) -> str: ...
 
 
 class RMContainerStartEvent(RMContainerEvent):
@@ -49,7 +53,7 @@ class RMContainerStartEvent(RMContainerEvent):
     __slots__ = ("container",)
 
     def __init__(self, container: _DescribedContainer) -> None:
-        self.type = RMContainerEventType.START
+        self.type = _START
         self.timestamp = -1.0
         self.entity = container.entity
         self.status = None
@@ -58,7 +62,7 @@ class RMContainerStartEvent(RMContainerEvent):
     @property
     def payload(self) -> Any:
         """Built on demand: most runs have no journal."""
-        return self.container.payload()
+        return self.container.payload_text()
 
 
 class RMContainerRecoverEvent(RMContainerEvent):

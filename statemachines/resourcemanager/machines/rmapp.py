@@ -57,11 +57,10 @@ class AppContext(AttemptContext, Protocol):
     app_lifetime_monitor: DeadlineMonitor
 
 
-class RMApp(Entity):
+class RMApp(Entity[AppContext]):
     """An application; `entity` is its id."""
 
     machine = "RMApp"
-    context: AppContext
 
     __slots__ = (
         "_first_stored_attempt",

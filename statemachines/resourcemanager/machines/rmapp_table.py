@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statemachines.factory import Hook
 from statemachines.resourcemanager.entity import Pending, finish_saving
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppFailedAttemptEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEventType as E
@@ -13,6 +12,7 @@ from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.machines.states import RMAppState as S
 from statemachines.table import STAY, Row, from_table
+from statemachines.topology import Hook
 
 # -- from submission to launch ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dispatcher.mailbox import ProcessingTimeService
 from statemachines.resourcemanager.config import ResourceManagerConfig
@@ -56,6 +56,10 @@ _APP_EVENT = {
     S.FAILED: RMAppEventType.ATTEMPT_FAILED,
     S.KILLED: RMAppEventType.ATTEMPT_KILLED,
 }
+
+
+_PULLED: Final = RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM
+"""Bound once: to look a member up in its class takes as long as a call."""
 
 
 @dataclass(slots=True)
@@ -156,11 +160,10 @@ class AttemptContext(NodeContext, Protocol):
     am_finishing_monitor: LivelinessMonitor
 
 
-class RMAppAttempt(Entity):
+class RMAppAttempt(Entity[AttemptContext]):
     """An attempt; `entity` is its id."""
 
     machine = "RMAppAttempt"
-    context: AttemptContext
 
     __slots__ = (
         "app",
@@ -278,9 +281,13 @@ class RMAppAttempt(Entity):
         """Tell the nodes that they need no longer report these finished containers."""
         by_node: dict[str, list[str]] = {}
         for node, status in finished:
-            by_node.setdefault(node, []).append(status.container)
+            if node in by_node:
+                by_node[node].append(status.container)
+            else:
+                by_node[node] = [status.container]
+        post = self.context.post
         for node, containers in by_node.items():
-            self.context.post(RMNodeEvent(RMNodeEventType.FINISHED_CONTAINERS_PULLED_BY_AM, node, tuple(containers)))
+            post(RMNodeEvent(_PULLED, node, tuple(containers)))
 
     def is_blacklist_effective(self) -> bool:
         """Whether enough nodes are left; a master that fails on most of them is itself at fault."""

@@ -6,7 +6,6 @@ concerned, each of their hooks is a few attribute operations.
 
 from __future__ import annotations
 
-from statemachines.factory import Hook
 from statemachines.resourcemanager.entity import Pending, finish_saving
 from statemachines.resourcemanager.events.rmapp import RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import (
@@ -24,6 +23,7 @@ from statemachines.resourcemanager.machines.rmappattempt import MasterSession, R
 from statemachines.resourcemanager.machines.states import RMAppAttemptState as S
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.table import STAY, Row, from_table
+from statemachines.topology import Hook
 
 _ALLOCATION_RETRY_MS = 500
 _RUNNING = S.RUNNING  # a global: looking up a member of an Enum is a call

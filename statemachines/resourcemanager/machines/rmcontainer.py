@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any, Protocol
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Final, Protocol
 
+from dispatcher.journal import JsonText
 from statemachines.resourcemanager.entity import Entity, EntityContext
 from statemachines.resourcemanager.events.records import EXIT_PREEMPTED, ContainerRequest, ContainerStatus
-from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmapp import RMAppRunningOnNodeEvent
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
@@ -40,6 +42,9 @@ class RMContainerState(Enum):
 
 
 S = RMContainerState
+# Bound once: to look a member up in its class takes as long as a call.
+_CONTAINER_ALLOCATED: Final = RMAppAttemptEventType.CONTAINER_ALLOCATED
+_CONTAINER_FINISHED: Final = RMAppAttemptEventType.CONTAINER_FINISHED
 CONTAINER_FINAL_STATES = frozenset({S.COMPLETED, S.EXPIRED, S.RELEASED, S.KILLED})
 """The states of an ended container."""
 
@@ -63,11 +68,10 @@ class ContainerContext(EntityContext, Protocol):
     def attempts(self) -> Mapping[str, UsageAccount]: ...
 
 
-class RMContainer(Entity):
+class RMContainer(Entity[ContainerContext]):
     """A container; `entity` is its id. `gpu_devices` are the GPUs of its node that it uses or shares."""
 
     machine = "RMContainer"
-    context: ContainerContext
 
     __slots__ = (
         "application",
@@ -121,13 +125,23 @@ class RMContainer(Entity):
             "kind": self.request.kind,
         }
 
+    def payload_text(self) -> JsonText:
+        """`payload` as JSON, in a quarter of the time that an encoder takes: each container has one."""
+        request, resource = self.request, self.request.resource
+        devices = ",".join(map(str, self.gpu_devices))
+        return JsonText(
+            f'{{"application":{quoted(self.application)},"attempt":{quoted(self.attempt)},"node":{quoted(self.node)},'
+            f'"memory_mb":{resource.memory_mb},"vcores_milli":{resource.vcores_milli},"gpus":{resource.gpus},'
+            f'"gpu_milli":{resource.gpu_milli},"gpu_devices":[{devices}],"kind":{quoted(request.kind)}}}'
+        )
+
 
 # -- hooks ------------------------------------------------------------------------------------------------------------
 
 
 def allocated(container: RMContainer, event: RMContainerEvent) -> None:
     """Report the allocation to the attempt."""
-    container.context.post(RMAppAttemptEvent(RMAppAttemptEventType.CONTAINER_ALLOCATED, container.attempt))
+    container.context.post(RMAppAttemptEvent(_CONTAINER_ALLOCATED, container.attempt))
 
 
 def reserve(container: RMContainer, event: RMContainerReservedEvent) -> None:
@@ -136,7 +150,7 @@ def reserve(container: RMContainer, event: RMContainerReservedEvent) -> None:
 
 
 def _app_running_on_node(container: RMContainer) -> None:
-    container.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, container.application, node=container.node))
+    container.context.post(RMAppRunningOnNodeEvent(container.application, container.node))
 
 
 def acquired(container: RMContainer, event: RMContainerEvent) -> None:
@@ -166,9 +180,7 @@ def ended(container: RMContainer, event: RMContainerEvent) -> None:
         preempted = status is not None and status.exit_status == EXIT_PREEMPTED
         is_master = attempt.master_container == container.entity
         attempt.add_usage(container.request.resource, finish_ms - container.created_ms, preempted, is_master)
-    context.post(
-        RMAppAttemptEvent(RMAppAttemptEventType.CONTAINER_FINISHED, container.maker, status=status, node=container.node)
-    )
+    context.post(RMAppAttemptEvent(_CONTAINER_FINISHED, container.maker, status=status, node=container.node))
     del context.containers[container.entity]
     container.state_machine.release()  # breaks the reference cycle: millions of containers are freed at once
 

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from statemachines.resourcemanager.entity import Entity
 from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus
-from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmapp import RMAppRunningOnNodeEvent
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType, RMContainerResourceEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
@@ -43,6 +43,8 @@ class RMNodeState(Enum):
     SHUTDOWN = auto()
 
 
+_NODE_UPDATE: Final = SchedulerEventType.NODE_UPDATE
+"""Bound once: to look a member up in its class takes as long as a call."""
 Launched = tuple[str, ...]
 Finished = tuple[ContainerStatus, ...]
 Report = tuple[Launched, Finished]
@@ -62,14 +64,13 @@ class NodeContext(ContainerContext, Protocol):
     nm_liveliness_monitor: LivelinessMonitor
 
     @property
-    def apps(self) -> Mapping[str, Entity]: ...
+    def apps(self) -> Mapping[str, Entity[Any]]: ...
 
 
-class RMNode(Entity):
+class RMNode(Entity[NodeContext]):
     """A node; `entity` is its id, `host:port`."""
 
     machine = "RMNode"
-    context: NodeContext
 
     __slots__ = (
         "apps_to_clean",
@@ -169,7 +170,7 @@ class RMNode(Entity):
         post = self.context.post
         if self.next_heartbeat:
             self.next_heartbeat = False
-            post(SchedulerEvent(SchedulerEventType.NODE_UPDATE, self.entity))
+            post(SchedulerEvent(_NODE_UPDATE, self.entity))
         for container_id, size in event.resized:
             post(RMContainerResourceEvent(RMContainerEventType.NM_DONE_CHANGE_RESOURCE, container_id, size))
 
@@ -178,20 +179,24 @@ class RMNode(Entity):
         known = self.containers
         if self.to_clean or self.apps_to_clean or not known.isdisjoint(launched):
             launched, finished = self._news(launched, finished)
-        expirer = self.context.container_allocation_expirer
+        if not (launched or finished):
+            return
+        unregister = self.context.container_allocation_expirer.unregister
+        containers, apps = self.context.containers, self.running_apps
         for container_id in launched:
             known.add(container_id)
-            self._note_app(container_id)
-            expirer.unregister(container_id)
+            container = containers.get(container_id)
+            if container is None or container.application not in apps:
+                self._note_app(container_id)
+            unregister(container_id)
         for status in finished:
             container_id = status.container
             if container_id in known:
                 known.remove(container_id)
             else:
                 self._note_app(container_id)
-            expirer.unregister(container_id)
-        if launched or finished:
-            self.updates.append((launched, finished))
+            unregister(container_id)
+        self.updates.append((launched, finished))
 
     def all_changes(self, launched: Launched, finished: Finished, running: frozenset[str]) -> Report:
         """The changes by a report of all running containers: those that it no longer lists are lost.
@@ -213,7 +218,7 @@ class RMNode(Entity):
         # An ended application may be forgotten before APP_RUNNING_ON_NODE reaches it: it could not clean up here.
         if app is not None and app.state not in FINAL_STATES:
             self.running_apps.add(app_id)
-            self.context.post(RMAppEvent(RMAppEventType.APP_RUNNING_ON_NODE, app_id, node=self.entity))
+            self.context.post(RMAppRunningOnNodeEvent(app_id, self.entity))
         else:
             self.apps_to_clean.append(app_id)
 

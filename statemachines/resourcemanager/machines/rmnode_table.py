@@ -101,7 +101,8 @@ def _take_from_inactive(node: RMNode) -> bool:
 
 def take_status(node: RMNode, event: RMNodeStatusEvent) -> S:
     """Take a heartbeat of a RUNNING node."""
-    node.take_health(event)
+    if node.health is not event.healthy or node.health_report != event.health_report:
+        node.take_health(event)
     if not event.healthy:
         _become_unusable(node)
         return S.UNHEALTHY

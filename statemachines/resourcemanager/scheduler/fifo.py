@@ -150,7 +150,7 @@ class FifoPolicy(SchedulingPolicy):
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
         self._config = config  # its access control lists are the queues'
         self._nodes = nodes
-        self.pending: PendingAsks = PendingAsks()
+        self.pending = self.asks = PendingAsks()
         self.allocates_on_arrival = nodes.is_searched
         self._maximum = maximum_allocation(config.maximum_allocation_mb, config.maximum_allocation_vcores)
         self._users: dict[str, User] = {}  # those with applications
@@ -162,19 +162,22 @@ class FifoPolicy(SchedulingPolicy):
 
     def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
         free: dict[str, int] = {}
+        nodes = self._nodes
         for partition in attempt.asked_partitions():
-            room = dict(self._free.get(partition, {}))
-            add(room, self._nodes.draining_room(partition).items(), -1)
-            add(free, ((type_, n) for type_, n in room.items() if n > 0))
+            room = self._free.get(partition, {})
+            if nodes.has_draining:
+                room = dict(room)
+                add(room, nodes.draining_room(partition).items(), -1)
+            add(free, [item for item in room.items() if item[1] > 0])
         return free
 
     def choose(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        return self.pending.choose(node, opportunity)
+        return self.asks.choose(node, opportunity)
 
     def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        choose = self.pending.choose
+        choose = self.asks.choose
         for node in freed:
             while (chosen := choose(node)) is not None:
                 yield *chosen, node
@@ -189,14 +192,16 @@ class FifoPolicy(SchedulingPolicy):
         self._users[attempt.app.user].add_pending(requirements, delta)
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
-        self._charge(attempt, partition, amounts_of(resource), 1)
+        amounts = amounts_of(resource)
+        self._users[attempt.app.user].charge(partition, amounts, 1)
+        free = self._free.get(partition)
+        add(free if free is not None else self._free.setdefault(partition, {}), amounts, -1)
 
     def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
-        self._charge(attempt, partition, amounts_of(resource), -1)
-
-    def _charge(self, attempt: SchedulerApplicationAttempt, partition: str, amounts: Amounts, sign: int) -> None:
-        self._users[attempt.app.user].charge(partition, amounts, sign)
-        add(self._free.setdefault(partition, {}), amounts, -sign)
+        amounts = amounts_of(resource)
+        self._users[attempt.app.user].charge(partition, amounts, -1)
+        free = self._free.get(partition)
+        add(free if free is not None else self._free.setdefault(partition, {}), amounts, 1)
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
         amounts = amounts_of(capacity)

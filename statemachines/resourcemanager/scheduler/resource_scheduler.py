@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
@@ -42,6 +43,10 @@ from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
 from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
+
+# Bound once: to look a member up in its class takes as long as a call.
+_ACQUIRED: Final = RMContainerEventType.ACQUIRED
+_EDIT_SCHEDULE: Final = SchedulerEventType.EDIT_SCHEDULE
 
 
 class ResourceScheduler:
@@ -69,7 +74,7 @@ class ResourceScheduler:
     def handle(self, event: SchedulerEvent) -> None:
         with self._lock:
             self._handlers[event.type._name_](event)
-            is_round = event.type is SchedulerEventType.EDIT_SCHEDULE
+            is_round = event.type is _EDIT_SCHEDULE
             self.is_settled = is_round and not self._preemption.is_under_way
             self._assign_containers()
 
@@ -117,9 +122,9 @@ class ResourceScheduler:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None or not attempt.new:
                 return []
-            new, attempt.new = attempt.new, []
+            new, attempt.new, post = attempt.new, [], self._context.post
             for container in new:
-                self._context.post(RMContainerEvent(RMContainerEventType.ACQUIRED, container.entity))
+                post(RMContainerEvent(_ACQUIRED, container.entity))
             return new
 
     def pull_preemption(self, attempt_id: str) -> list[RMContainer]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, NoReturn
 
 from dispatcher.service import Service
@@ -145,7 +145,7 @@ class ApplicationMasterService(Service):
         attempt = context.attempts[attempt_id]
         if asks:
             asks = tuple(asks)
-            self._check_sizes(attempt, [ask.resource for ask in asks])
+            self._check_sizes(attempt, dict.fromkeys([ask.resource for ask in asks]))
         if releases:
             releases = self._own(attempt, releases)
         if resizes:
@@ -231,7 +231,7 @@ class ApplicationMasterService(Service):
             f"the master of {attempt_id} sent response id {response_id}; its last response had {master.response_id}"
         )
 
-    def _check_sizes(self, attempt: RMAppAttempt, sizes: Sequence[Resource]) -> None:
+    def _check_sizes(self, attempt: RMAppAttempt, sizes: Collection[Resource]) -> None:
         """Refuse impossible sizes, as a negative amount would create room that no node has, and too large ones."""
         for size in sizes:
             if not size.is_possible():

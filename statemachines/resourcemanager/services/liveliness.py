@@ -41,12 +41,16 @@ class LivelinessMonitor(Service):
     def register(self, id: str) -> None:
         """Begin or restart monitoring."""
         if self.interval_ms is not None:
-            self._heard_ms[id] = self._now_ms()
-            self._heard_ms.move_to_end(id)
+            heard_ms = self._heard_ms
+            is_known = id in heard_ms
+            heard_ms[id] = self._now_ms()
+            if is_known:
+                heard_ms.move_to_end(id)
 
     def unregister(self, id: str) -> None:
         """End monitoring, if any."""
-        self._heard_ms.pop(id, None)
+        if id in self._heard_ms:  # most containers have been unregistered by their launch
+            del self._heard_ms[id]
 
     def received_ping(self, id: str) -> None:
         """Restart the interval of a monitored id."""

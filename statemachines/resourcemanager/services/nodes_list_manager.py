@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
+from statemachines.factory import InvalidStateTransitionError
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
@@ -83,6 +84,8 @@ class NodesListManager:
 
     def may_go_on(self, node: RMNode) -> bool:
         """Whether an active node may report. A DECOMMISSIONING node may although its host is excluded."""
+        if not (self.excluded or self.included):
+            return True
         return self.is_valid_node(node.spec.host) or node.entity in self.decommissioning_watcher
 
     def is_untracked(self, host: str) -> bool:
@@ -202,6 +205,9 @@ class NodesListManager:
             self._context.recorder.forgotten(node.machine, node.state, node.entity)
 
 
+_NEW: Final = RMNodeState.NEW
+
+
 class NodeEventDispatcher:
     """Dispatches each RMNodeEvent to the active node, else to the inactive one.
 
@@ -217,9 +223,14 @@ class NodeEventDispatcher:
         node = self._nodes.get(event.entity)
         if node is None:
             node = self._inactive.get(event.entity)
-        elif node.state is not RMNodeState.NEW:
-            node.handle(event)
-            return
+        else:
+            machine = node.state_machine
+            if machine.current_state is not _NEW:
+                try:  # Entity.handle inlined: each heartbeat passes here
+                    machine.do_transition(event.type, event)
+                except InvalidStateTransitionError as error:
+                    node.context.recorder.invalid(node, error)
+                return
         if node is not None and (node.state, event.type) in _TAKEN_OUT_OF_SERVICE:
             node.handle(event)
         else:

@@ -4,8 +4,9 @@ Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS`, separated
 in a process forked for it: prints its `pid`, `ready` when the first event was accepted, `stopped` and why once all is
 handled, and `ended` once the process has.
 
-Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True, and the
-handler the number of each event that it gets to FOLDER/handled. Each producer posts EVENTS events; 0: without end. RUN
+Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True or, if it is
+one of LATER, which use post_later(), once its future is done, and the handler the number of each event that it gets to
+FOLDER/handled. Each producer posts EVENTS events; 0: without end. RUN
 counts the runs on one journal; the numbers of each run are greater than all numbers of the run before.
 """
 
@@ -15,6 +16,8 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +25,8 @@ from pathlib import Path
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 
 PRODUCERS = 4
+LATER = (2, 3)
+MOST_UNDER_WAY = 50
 EACH_RUN = 1_000_000
 
 
@@ -66,10 +71,29 @@ def main(journal: str, folder: Path, segment_bytes: int, retention_bytes: int, r
             if number == run * EACH_RUN + 1 and producer == 0:
                 print("ready", flush=True)
 
+    def produce_later(producer: int) -> None:
+        accepted = append_to(folder / f"accepted-{producer}")
+        under_way: deque[Future[bool]] = deque()
+
+        def post(number: int) -> None:
+            future = dispatcher.post_later(Posted(Job.POSTED, producer, number))
+            future.add_done_callback(lambda done: done.exception() or os.write(accepted, b"%d\n" % number))
+            under_way.append(future)
+
+        number = run * EACH_RUN
+        while not events or number < run * EACH_RUN + events:
+            number += 1
+            post(number)
+            if len(under_way) >= MOST_UNDER_WAY and under_way.popleft().exception() is not None:
+                break
+
     dispatcher.register(Job, handle, events=Posted)
     dispatcher.init()
     dispatcher.start()
-    producers = [threading.Thread(target=produce, args=(producer,), daemon=True) for producer in range(PRODUCERS)]
+    producers = [
+        threading.Thread(target=produce_later if producer in LATER else produce, args=(producer,), daemon=True)
+        for producer in range(PRODUCERS)
+    ]
     for thread in producers:
         thread.start()
     for thread in producers:

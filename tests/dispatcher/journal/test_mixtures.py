@@ -26,13 +26,13 @@ from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
     SegmentFile,
-    Summary,
     open_segments,
     read_manifest,
     segment_number,
     segment_path,
     segments,
 )
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import journal_of
 from dispatcher.journal.verification import is_whole
 

@@ -16,15 +16,8 @@ import pytest
 from dispatcher import JournalConfig, JournalError, JournalWriter
 from dispatcher.journal import recover, tail, verify
 from dispatcher.journal.format import segments as segments_module
-from dispatcher.journal.format.segments import (
-    LAST_NUMBER,
-    Manifest,
-    SegmentFile,
-    Summary,
-    read_manifest,
-    segment_path,
-    segments,
-)
+from dispatcher.journal.format.segments import LAST_NUMBER, Manifest, SegmentFile, read_manifest, segment_path, segments
+from dispatcher.journal.format.summary import Summary
 
 from .conftest import seqs, write_event
 

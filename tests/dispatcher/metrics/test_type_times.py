@@ -19,6 +19,7 @@ Make = Callable[..., AsyncDispatcher]
 TIMED_MODULES = (
     "dispatcher.dispatching.batches",
     "dispatcher.dispatching.journaled",
+    "dispatcher.dispatching.lone",
     "dispatcher.dispatching.times",
     "dispatcher.queue.posting",
     "dispatcher.queue.state",

@@ -428,7 +428,7 @@ def prepare(scheduler: Scheduler) -> None:
 def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dispatchers made from now on take their steps as the scheduler says."""
     from dispatcher import async_dispatcher
-    from dispatcher.dispatching import batches, draining, progress
+    from dispatcher.dispatching import batches, draining, lone, progress
     from dispatcher.mailbox import parking, task_mailbox
     from dispatcher.queue import room as queue_room
     from dispatcher.queue import shutdown, state
@@ -448,7 +448,9 @@ def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "deque", SteppedDeque)
     monkeypatch.setattr(queue_room, "deque", SteppedDeque)
     monkeypatch.setattr(state.Tally, "take", take_and_count)
+    monkeypatch.setattr(parking.Parking, "wake_sooner", lambda _: None)
     monkeypatch.setattr(batches, "repeat", SteppedTurns)
+    monkeypatch.setattr(lone, "repeat", SteppedTurns)
     monkeypatch.setattr(queue_room, "sleep", lambda _: _step(spinning=True))
     for owner, names in (
         (state.PostFlags, ("gate", "alert", "phase")),

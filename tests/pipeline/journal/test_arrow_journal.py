@@ -18,7 +18,8 @@ from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Table, read_rows
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.frames import ROWS, Header
 from dispatcher.journal.format.schema import EventRow, Row, TransitionRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary, segment_path
+from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, summarize
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
 from pipeline.journal.conditions import Conditions

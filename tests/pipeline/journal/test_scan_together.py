@@ -13,7 +13,8 @@ import pyarrow as pa
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import EventRow, TransitionRow
-from dispatcher.journal.format.segments import Manifest, SegmentFile, Summary, segment_path
+from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
+from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, summarize
 from pipeline.journal.arrow import arrow_schema
 from pipeline.journal.scan import Part, divide, scan_together

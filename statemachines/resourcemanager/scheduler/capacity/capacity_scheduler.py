@@ -172,7 +172,7 @@ class CapacityPolicy(ContainerAllocator):
     def _move_up(self, app: QueueApplication) -> None:
         """Sort again an active application's asks, or a pending application: its position may have improved."""
         if app.is_active and app.attempt is not None:
-            self.pending.move_up(app.attempt)
+            self.asks.move_up(app.attempt)
         else:
             self.activations[app.leaf].reorder(app)
 

@@ -174,7 +174,7 @@ class ContainerAllocator(SchedulingPolicy):
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, nodes: ClusterNodeTracker) -> None:
-        self.pending: QueueAsks = QueueAsks(nodes)
+        self.pending = self.asks = QueueAsks(nodes)
         self._nodes = nodes
         self._shrunk: dict[str, dict[Queue, None]] = {}  # queues whose usage fell and that asks wait for; by partition
 
@@ -182,20 +182,20 @@ class ContainerAllocator(SchedulingPolicy):
 
     def _usage_shrank(self, leaf: LeafQueue, partition: str, user: str) -> None:
         self._queues_shrank(leaf.lineage, partition)
-        waiting = self.pending.for_user_limit(leaf, partition)
+        waiting = self.asks.for_user_limit(leaf, partition)
         if waiting is not None:
             for user_asks in waiting.within_limit_of(user):
-                self.pending.unblock(user_asks)
+                self.asks.unblock(user_asks)
 
     def _user_limits_grew(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
         """The limit of all users may have grown; `beyond_guarantee`: only if the queue uses at least its guarantee."""
-        waiting = self.pending.for_user_limit(leaf, partition)
+        waiting = self.asks.for_user_limit(leaf, partition)
         if waiting is None:
             return
         share = leaf.share(partition)
         if not beyond_guarantee or share.used_share >= share.guarantee:
             for user_asks in waiting.within_limit():
-                self.pending.unblock(user_asks)
+                self.asks.unblock(user_asks)
 
     def _partition_resized(self, partition: str, queues: Iterable[Queue]) -> None:
         """The partition's size has changed, and with it all limits there."""
@@ -203,13 +203,13 @@ class ContainerAllocator(SchedulingPolicy):
         self._queues_shrank(queues, partition)
         for queue in queues:
             if isinstance(queue, LeafQueue):
-                waiting = self.pending.for_user_limit(queue, partition)
+                waiting = self.asks.for_user_limit(queue, partition)
                 if waiting is not None:
                     waiting.resized()
                     self._user_limits_grew(queue, partition)
 
     def _queues_shrank(self, queues: Iterable[Queue], partition: str) -> None:
-        asks = self.pending
+        asks = self.asks
         if asks.has_for_queue(partition):
             for queue in queues:
                 if asks.for_queue(queue, partition):
@@ -220,11 +220,11 @@ class ContainerAllocator(SchedulingPolicy):
     @property
     def _has_servable(self) -> bool:
         """Whether asks might be served without new room on a node."""
-        return bool(self._shrunk) or self.pending.has_unblocked
+        return bool(self._shrunk) or self.asks.has_unblocked
 
     def may_allocate(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
         """True only if all servable asks have been served, and this one does not change what the others may have."""
-        asks, partition, app = self.pending, requirements.partition, app_of(attempt)
+        asks, partition, app = self.asks, requirements.partition, app_of(attempt)
         leaf, user = app.leaf, app.user
         if self._has_servable or asks.for_room(requirements) or asks.for_user_limit(leaf, partition) is not None:
             return False
@@ -251,17 +251,17 @@ class ContainerAllocator(SchedulingPolicy):
         by_partition: dict[str, list[SchedulerNode]] = {}
         for node in freed:
             by_partition.setdefault(node.partition, []).append(node)
-        while partitions := [*by_partition, *self._shrunk, *self.pending.unblocked_partitions()]:
+        while partitions := [*by_partition, *self._shrunk, *self.asks.unblocked_partitions()]:
             # Serving one partition may unblock asks in another: a user limit depends on the active users of all.
             yield from self._assign_in(partitions[0], by_partition.pop(partitions[0], []))
 
     def _assign_in(self, partition: str, freed: list[SchedulerNode]) -> Iterator[Assignment]:
         ready_sets = self._ready_on(freed)
         for queue in self._shrunk.pop(partition, ()):
-            for wait_set in self.pending.for_queue(queue, partition):
+            for wait_set in self.asks.for_queue(queue, partition):
                 if queue.share(partition).has_room(wait_set.amounts):
                     ready_sets.append(ReadySet(wait_set))
-        unblocked = ReadySet(self.pending.unblocked_in(partition))
+        unblocked = ReadySet(self.asks.unblocked_in(partition))
         if not (ready_sets or unblocked.wait_set):
             return
         order = ServiceOrder(partition, [*ready_sets, unblocked])
@@ -280,7 +280,7 @@ class ContainerAllocator(SchedulingPolicy):
         ready_sets: dict[NodeRequirements, ReadySet] = {}
         for node in freed:
             memory_mb, vcores_milli = node.free_memory_mb, node.free_vcores_milli
-            for wait_sets in self.pending.for_room_on(node):
+            for wait_sets in self.asks.for_room_on(node):
                 for requirements, wait_set in wait_sets.items():
                     if (
                         requirements.memory_mb <= memory_mb
@@ -301,7 +301,7 @@ class ContainerAllocator(SchedulingPolicy):
             ask = allocator.first
             node = self._nodes.find(user_asks.requirements, ask.request.host, ask.rack)
             if node is None:
-                self.pending.wait_for_room(user_asks)
+                self.asks.wait_for_room(user_asks)
                 return None
         if not self._is_allowed(ready, user_asks):
             return None
@@ -317,10 +317,10 @@ class ContainerAllocator(SchedulingPolicy):
             if ready.wait_set.queue is queue:
                 ready.is_done = True  # the queue holds up the whole set
             else:
-                self.pending.wait_for_queue(user_asks, queue)
+                self.asks.wait_for_queue(user_asks, queue)
             return False
         if is_user_full(user_asks.leaf, user_asks.user, partition, user_asks.amounts):
-            self.pending.wait_for_user_limit(user_asks)
+            self.asks.wait_for_user_limit(user_asks)
             return False
         return True
 
@@ -345,7 +345,7 @@ class ContainerAllocator(SchedulingPolicy):
         self._wait_for_heartbeats()
         ready_sets = [
             ReadySet(wait_set)
-            for wait_sets in self.pending.for_room_on(node)
+            for wait_sets in self.asks.for_room_on(node)
             for requirements, wait_set in wait_sets.items()
             if requirements.could_fit(node) and not requirements.fits(node)
         ]
@@ -354,7 +354,7 @@ class ContainerAllocator(SchedulingPolicy):
 
     def _wait_for_heartbeats(self) -> None:
         """Move unblocked asks, and those whose queue uses less now, to the wait sets for room."""
-        asks = self.pending
+        asks = self.asks
         for partition, queues in self._shrunk.items():
             for queue in queues:
                 for wait_set in asks.for_queue(queue, partition):
@@ -378,11 +378,11 @@ class ContainerAllocator(SchedulingPolicy):
                 allocator = user_asks.first()
                 ask = choose(allocator)
                 if ask is None:
-                    self.pending.remove(allocator)  # until the search ends
+                    self.asks.remove(allocator)  # until the search ends
                     skipped.append(allocator)
                 else:
                     first = allocator, ask
             order.put_back(ready, leaf)
         for allocator in skipped:
-            self.pending.add(allocator)
+            self.asks.add(allocator)
         return first

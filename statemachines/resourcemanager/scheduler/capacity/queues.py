@@ -160,18 +160,17 @@ class ParentQueue(Queue):
 class LeafQueue(Queue):
     """A queue with applications."""
 
-    maximum_applications: int
-
     def __init__(self, config: QueueConfig, parent: ParentQueue, index: int, scheduler: SchedulerConfig) -> None:
         super().__init__(config, parent, index, scheduler)
         own = config.maximum_am_resource_percent
         percent = scheduler.maximum_am_resource_percent if own is None else own
         self.am_share = _fraction(percent)  # what masters may use of its maximum
-        if config.maximum_applications is None:
+        most = config.maximum_applications
+        if most is None:
             capacity: Fraction = max(share.capacity for share in self.shares.values())
-            self.maximum_applications = max(1, int(scheduler.maximum_applications * capacity))
+            most = self.maximum_applications = max(1, int(scheduler.maximum_applications * capacity))
         part = _fraction(config.minimum_user_limit_percent) * _fraction(100 * config.user_limit_factor)
-        self.maximum_applications_per_user = max(1, int(self.maximum_applications * min(_ALL, part)))
+        self.maximum_applications_per_user = max(1, int(most * min(_ALL, part)))
         self.is_fair = config.ordering_policy == "fair"
         self._lines: dict[str, tuple[Share, ...]] = {}  # by partition
         self.masters_used: dict[str, dict[str, int]] = {}  # by masters of active applications; by partition

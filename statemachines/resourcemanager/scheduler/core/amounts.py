@@ -70,11 +70,14 @@ def total_of(resources: Iterable[Resource]) -> Resource:
 def add(to: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
     """Add in place, or with `sign` -1 subtract. Types whose sum is zero are removed."""
     for type_, amount in amounts:
-        sum_ = to.get(type_, 0) + sign * amount
-        if sum_:
-            to[type_] = sum_
-        else:
-            to.pop(type_, None)
+        if type_ in to:
+            sum_ = to[type_] + sign * amount
+            if sum_:
+                to[type_] = sum_
+            else:
+                del to[type_]
+        elif amount:
+            to[type_] = sign * amount
 
 
 def share_of(amounts: Iterable[tuple[str, int]], total: Mapping[str, float]) -> float:

@@ -81,22 +81,31 @@ class SchedulerBooks:
     def request(self, attempt: SchedulerApplicationAttempt, requests: Iterable[ContainerRequest]) -> None:
         """Allocate a container for each request, or make it pending."""
         requests, on_arrival = self._policy.arrange(attempt, requests)
+        last: tuple[Any, ...] | None = None
         for request in requests:
-            self._request(attempt, request, on_arrival)
+            # Most asks of a call require the same, and comparing them costs less than finding their requirements.
+            resource, _, _, gpu_models, _, _, _, relax_locality, node_label = request
+            asked = (resource, gpu_models, node_label)
+            if asked != last or not relax_locality:
+                requirements = self.requirements_of(attempt, request)
+                last = asked if relax_locality else None
+            self._request(attempt, request, requirements, on_arrival)
 
     def request_again(self, attempt: SchedulerApplicationAttempt, asks: Iterable[PendingAsk]) -> None:
         """The same for withdrawn asks, whose requirements or queue have changed."""
         for ask in asks:
-            self._request(attempt, ask.request, self._policy.allocates_on_arrival, ask)
+            requirements = self.requirements_of(attempt, ask.request)
+            self._request(attempt, ask.request, requirements, self._policy.allocates_on_arrival, ask)
 
     def _request(
         self,
         attempt: SchedulerApplicationAttempt,
         request: ContainerRequest,
+        requirements: NodeRequirements,
         on_arrival: bool,
         withdrawn: PendingAsk | None = None,
     ) -> None:
-        requirements, rack = self.requirements_of(attempt, request), request.rack
+        rack = request.rack
         if request.host is not None:
             rack = self._nodes.rack_of(request.host) or rack
         if on_arrival and self._policy.may_allocate(attempt, requirements):

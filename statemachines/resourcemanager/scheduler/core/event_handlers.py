@@ -6,7 +6,7 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
@@ -35,6 +35,11 @@ from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 from statemachines.resourcemanager.scheduler.core.preemption import ContainerPreemption
+
+# Bound once: to look a member up in its class takes as long as a call.
+_LAUNCHED: Final = RMContainerEventType.LAUNCHED
+_FINISHED: Final = RMContainerEventType.FINISHED
+_DECOMMISSIONING: Final = RMNodeState.DECOMMISSIONING
 
 
 class EventHandlers:
@@ -142,20 +147,22 @@ class EventHandlers:
         if rmnode is None:
             return
         post, books, node = self._context.post, self._books, self._nodes.get(event.entity)
+        containers = books.containers
         for launched, finished in rmnode.pull_updates():
             for container_id in launched:
-                if books.live(container_id) is None or node is None:
+                if container_id not in containers or node is None:
                     post(RMNodeEvent(RMNodeEventType.CLEANUP_CONTAINER, event.entity, container_id))
                 elif container_id not in node.launched:  # else recovered when its node registered again
                     node.launched.add(container_id)
-                    post(RMContainerEvent(RMContainerEventType.LAUNCHED, container_id))
+                    post(RMContainerEvent(_LAUNCHED, container_id))
             for status in finished:
-                live = books.live(status.container)
-                if live is not None:
-                    books.release(*live)
-                    post(RMContainerEvent(RMContainerEventType.FINISHED, status.container, status))
+                container = containers.get(status.container)
+                if container is not None:
+                    books.release(books.attempts[container.attempt], container)
+                    post(RMContainerEvent(_FINISHED, status.container, status))
         if node is not None:
-            self._drain_or_not(node, rmnode)
+            if node.is_draining or rmnode.state_machine.current_state is _DECOMMISSIONING:
+                self._drain_or_not(node, rmnode)
             if self._on_heartbeat and (books.pending_count or node.reserved_container is not None):
                 self._heartbeats += 1
                 self._assign_containers(node)

@@ -120,6 +120,18 @@ class SchedulerNode:
         Raises:
             ValueError: there is no room, or the container is booked already. The books are unchanged.
         """
+        memory_mb, vcores_milli, gpus, _, others = resource
+        if (
+            not gpus
+            and not others
+            and memory_mb <= self.free_memory_mb
+            and vcores_milli <= self.free_vcores_milli
+            and container not in self.containers
+        ):  # `fits` and `_book`, without the calls
+            self.free_memory_mb -= memory_mb
+            self.free_vcores_milli -= vcores_milli
+            self.containers[container] = (resource, ())
+            return ()
         if container in self.containers or not self.fits(resource):
             raise ValueError(f"{self.node_id}: no room for {resource} of {container}, or it is already booked")
         devices: tuple[int, ...] = ()

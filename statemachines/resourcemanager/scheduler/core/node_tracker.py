@@ -53,8 +53,8 @@ class NodeSearch:
 
     def find(self, requirements: NodeRequirements) -> SchedulerNode | None:
         """A node that meets the requirements; the next search for them starts with it."""
-        order, start = self._order, self._starts.get(requirements, 0)
-        end = len(order)
+        order, starts = self._order, self._starts
+        start, end = starts.get(requirements, 0), len(order)
         if start == end:
             return None
         memory_mb, vcores_milli, is_plain = requirements.memory_mb, requirements.vcores_milli, requirements.is_plain
@@ -67,7 +67,10 @@ class NodeSearch:
                     and node.free_vcores_milli >= vcores_milli
                     and (is_plain or requirements.fits_further(node))
                 ):
-                    self._remember(requirements, index)
+                    if requirements in starts:  # `_remember`, without the call
+                        starts[requirements] = index
+                    else:
+                        self._remember(requirements, index)
                     return node
             start += chunk
             if chunk == _CHUNK:  # a long search: perhaps one for smaller requirements has failed already
@@ -238,6 +241,10 @@ class ClusterNodeTracker:
         node.is_draining = False
         self.open(node)
         self.note_freed(node)
+
+    @property
+    def has_draining(self) -> bool:
+        return bool(self._draining)
 
     def draining_room(self, partition: str) -> dict[str, int]:
         """What is free on draining nodes, by type, and no ask can have."""

@@ -32,7 +32,8 @@ class User:
     def charge(self, partition: str, amounts: Amounts, sign: int) -> None:
         """Add a container or reservation (`sign` 1) or remove one (-1)."""
         self.containers += sign
-        _add(self.used, partition, amounts, sign)
+        used = self.used.get(partition)
+        add(used if used is not None else self.used.setdefault(partition, {}), amounts, sign)
 
     def charge_master(self, partition: str, amounts: Amounts, sign: int) -> None:
         """An application became active (`sign` 1) or is no longer active (-1)."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from dispatcher.journal.format.event_codec import encode_payload
 from statemachines.resourcemanager import Resource, RMContainer
 from statemachines.resourcemanager.entity import EntityEventHandler
 from statemachines.resourcemanager.events import (
@@ -15,6 +17,7 @@ from statemachines.resourcemanager.events import (
     ContainerStatus,
     RMContainerEvent,
     RMContainerEventType,
+    RMContainerStartEvent,
 )
 from statemachines.resourcemanager.resource import named
 
@@ -331,6 +334,19 @@ def test_payload_describes_the_container_for_the_journal(workshop: Workshop) -> 
         "gpu_devices": (),
         "kind": "map",
     }
+
+
+def test_text_of_the_payload_is_the_payload_as_json(workshop: Workshop) -> None:
+    plain, odd = workshop.container(), workshop.container()
+    odd.request = odd.request._replace(
+        resource=Resource(1, 2, gpus=2, gpu_milli=460, others=named({"fpga": 1})), kind='"größe"\n\udcff'
+    )
+    odd.gpu_devices = (0, 3)
+
+    for container in (plain, odd):
+        start = RMContainerStartEvent(container)
+        assert start.payload == json.dumps(container.payload(), separators=(",", ":"))
+        assert encode_payload(start.payload) == start.payload
 
 
 def test_event_without_a_row_changes_nothing(workshop: Workshop) -> None:

@@ -1,0 +1,146 @@
+"""Waiting while the queue is empty, and dispatching the events that come one at a time.
+
+This decides how soon an idle dispatcher handles an event. Each step between the end of the wait and the handler delays
+the event: what does not depend on the event is done before the wait, and what the handler does not need comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat, starmap
+from time import perf_counter_ns
+from typing import Any, Final
+
+from dispatcher.dispatching.draining import Drain
+from dispatcher.dispatching.error_policy import ErrorPolicy
+from dispatcher.dispatching.lanes import EventTaken
+from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.runs import SlowRuns
+from dispatcher.dispatching.times import EventTimes, IdleTime
+from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.state import RUNNING, STOPPED, QueuedEvent
+from dispatcher.routes import Route, RoutingTable
+from dispatcher.util.foreign import type_of
+
+_TURNS: Final = 1000
+"""Events that are counted by one iterator; see Progress."""
+
+
+class LoneEvents:
+    """The wait of one dispatcher for its next event. Handler thread.
+
+    `only_waits`: leave the events in the queue. `stays`: between two waits the dispatcher does nothing but dispatch, so
+    one turn of the mailbox loop may wait many times.
+    """
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        mailbox: TaskMailbox,
+        routes: RoutingTable,
+        progress: Progress,
+        times: EventTimes,
+        slow: SlowRuns,
+        drain: Drain,
+        errors: ErrorPolicy,
+        *,
+        only_waits: bool,
+        stays: bool,
+    ) -> None:
+        self.idle = IdleTime()  # says who may touch it
+        self._queue = queue  # never changes, like all fields below
+        self._entries, self._flags = queue.entries, queue.flags
+        self._due: list[None] = queue.stamping.due if times.samples else []
+        self._room, self._bounded = queue.room, queue.room.capacity is not None
+        self._mailbox, self._parking = mailbox, mailbox.parking
+        self._routes = routes
+        self._progress, self._times, self._slow = progress, times, slow
+        self._drain, self._errors = drain, errors
+        self._only_waits, self._stays = only_waits, stays
+
+    def dispatch(self) -> None:
+        """Wait for a post, and dispatch its event; then the same again, unless something else is to be done."""
+        entries, flags, mailbox, due = self._entries, self._flags, self._mailbox, self._due
+        progress, times, idle, parking = self._progress, self._times, self.idle, self._parking
+        by_type, slow_ns, stays, bounded = self._routes.by_type, self._slow.limit_ns, self._stays, self._bounded
+        duties, wait, wake, drain = parking.duties, parking.lock.acquire, parking.lock.release, self._drain
+        turns: Iterator[tuple[()]] = repeat((), _TURNS)
+        batch: Iterator[Any] = starmap(entries.popleft, turns)
+        progress.turns = (progress.taken() + _TURNS, turns)
+        ended_ns = perf_counter_ns()
+        for _ in range(_TURNS):
+            if due:
+                due.clear()  # the time of the post that wakes this thread is measured anyway
+            flags.woken_ns = 0
+            idle.waits = (idle.waits[0] + idle.until_ns - idle.waits[1], ended_ns)
+            if duties:
+                duties.clear()  # a second release ended the last wait, so its duty is still there
+            duties.append(wake)
+            flags.alert = True
+            # Look again only after setting the alert: a producer that appended before saw no alert; a later one wakes
+            # this thread.
+            if entries or mailbox.new_mail or (flags.phase != RUNNING and self._is_ending()):
+                parking.unpark()
+            wait()
+            if (flags.alert or mailbox.new_mail or self._only_waits) and not self._is_to_dispatch():
+                return
+            progress.begun += 1
+            started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
+            event: Any = None
+            route: Route | None = None
+            try:
+                event = progress.entry = next(batch)
+                if bounded:
+                    self._room.serve()
+                event_type = event.type
+                route = by_type.get(id(event_type)) or self._routes.find(event_type)
+                route.handle(event)
+                route.handled += 1
+            except BaseException as error:
+                if event is None and type(error) is IndexError:  # another thread has emptied the queue
+                    progress.turns = (progress.turns[0] - 1, turns)
+                    self._leave()
+                    return
+                route = self._failed(event, error)
+            if route is None or times.timed:
+                ended_ns = times.end_batch(1, started_ns)
+            else:
+                ended_ns = times.end_lone(route, started_ns)
+                if ended_ns - started_ns > slow_ns:
+                    route.slow += 1
+                    self._slow.event_ended(event, started_ns, ended_ns)
+            event = progress.entry = None
+            progress.since_ns = 0
+            progress.done += 1
+            if entries or mailbox.new_mail or mailbox.batch or drain.waiters or not stays or flags.phase != RUNNING:
+                return
+
+    def _is_ending(self) -> bool:
+        """No event is to be waited for."""
+        return self._queue.shutdown.is_ending() and self._progress.is_at_rest()
+
+    def _is_to_dispatch(self) -> bool:
+        """The wait may have ended without a post: whether to dispatch an event now."""
+        if self._flags.alert:
+            self._queue.calm()
+        if self._entries and not (self._mailbox.new_mail or self._only_waits or self._flags.phase >= STOPPED):
+            return True
+        self.idle.until_ns = perf_counter_ns()
+        return False
+
+    def _failed(self, event: Any, error: BaseException) -> Route | None:
+        """The handler has raised `error`. Returns the event's route; None: it is timed elsewhere."""
+        if type(event) is QueuedEvent:  # not a handler's error: its own dispatching deals with those
+            self._leave()
+            raise error
+        if type(error) is EventTaken:
+            return None
+        self._errors.failed(event, error)
+        return self._routes.find(type_of(event))
+
+    def _leave(self) -> None:
+        """No event is in hand any more."""
+        self._progress.entry = None
+        self._progress.since_ns = 0
+        self._progress.done += 1

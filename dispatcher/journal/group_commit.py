@@ -1,0 +1,387 @@
+"""Write-ahead: how accepted events get into the log, many of them in one frame and under one fsync.
+
+A producer that waits (`append`) puts its event at the end of `_pending` and tries to become the leader. The leader
+takes what is pending, writes it as one frame, syncs, and wakes each of those producers once. Meanwhile others queue up,
+which form the next batch; when the leader is done, it wakes the first of them to lead.
+
+An event that no thread waits for (`append_later`) is led by the log's own thread, the writer, which starts with the
+first of them: it alone takes such events from `_pending`, and so calls foreign code, in their order. A producer leads
+no further than up to the first of them, and leaves the rest to the writer.
+
+No wake-up is lost: a producer appends and then tries to lead; a leader gives up the leadership and then looks at
+`_pending`. The writer says that it waits and then looks at `_pending`; a producer appends and then reads that.
+
+Producers that were just woken are about to post again. If they need less time for that than half an fsync, the leader
+waits for them: they would otherwise form two groups that take turns, at half the rate.
+
+A signal handler, or a `__del__` that the garbage collector runs, may post while its thread leads or holds a lock of the
+log. It must not wait for its own thread, so its event goes into the log alone, as `SegmentLog` allows it. A post that
+interrupts such a post is refused: the next signal may come before the disk answers, and so on. A post that does not
+wait for its event is always possible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import repeat, starmap
+from time import perf_counter
+from typing import Final
+
+from dispatcher.errors import JournalError
+from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog, is_owned
+from dispatcher.util.histogram import snapshot
+
+_MOST_BYTES: Final = 1 << 20
+"""Of the events in a frame; one event may exceed it."""
+_MOST_SKIPS: Final = 64
+MOST_UNDER_WAY: Final = 4096
+"""Events that `append_later` takes before it waits for one to be in the log."""
+
+
+class Append:
+    """An event on its way into the log. Its producer waits until `turn` is released."""
+
+    is_later = False
+
+    def __init__(self, line: bytes) -> None:
+        self.line = line  # never changes
+        self.seq = 0  # its accepted seq, once it is in the file; written by the leader
+        self.error: JournalError | None = None  # why it is not accepted; written by the leader before `is_done`
+        self.is_done = False  # written by the leader
+        self.is_withdrawn = False  # its producer was interrupted and has gone; written by that producer
+        self.turn = threading.Lock()  # held until its producer is to look at it again; any thread releases it
+        self.turn.acquire()
+
+    def begin(self) -> bool:
+        """It is about to be written. False: it is to be left out. The leader calls this, and the next method."""
+        return not self.is_withdrawn
+
+    def end(self) -> None:
+        """It is in the log, or `error` is set."""
+        self.is_done = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let its producer look. Any thread."""
+        with contextlib.suppress(RuntimeError):  # it was woken before and has not looked yet
+            self.turn.release()
+
+
+class LaterAppend(Append):
+    """An event that no thread waits for. The writer calls its methods, in the order of the posts.
+
+    `end` may be foreign code; the leadership is held. `tell` comes after it, with no lock held.
+    """
+
+    is_later = True
+
+    def tell(self) -> None: ...
+
+
+class Gathering:
+    """How long a leader waits for producers that are about to post again. The leader calls all but `arrived`."""
+
+    def __init__(self) -> None:
+        self.is_on = False  # the leader waits; written by it, read by any thread
+        self._wanted = 0  # how many are to be pending; written by the leader, read by any thread
+        self._complete = threading.Lock()  # held while the leader waits; any thread releases it
+        self._complete.acquire()
+        self._sync_s = 0.0  # what an fsync takes; written by the leader, like the next two
+        self._misses = 0  # how often it has waited in vain, since it last did not; written by the leader
+        self._skips = 0  # batches for which it does not wait; written by the leader
+
+    def synced(self, took_s: float, producers: int) -> None:
+        """A batch was synced; so many producers wait for that or the next one."""
+        # The shortest counts: a thread that waits for the interpreter seems to wait for the disk.
+        self._sync_s = min(took_s, 1.1 * self._sync_s or took_s)
+        self._wanted = producers
+
+    def wait(self, pending: deque[Append]) -> None:
+        """Wait until as many are pending as there were producers, up to half an fsync."""
+        if len(pending) >= self._wanted:
+            return
+        if self._skips:
+            self._skips -= 1
+            return
+        self._complete.acquire(False)  # it may have been released too late for the last wait
+        try:
+            self.is_on = True
+            # Look again only after setting it: a producer that appended before did not see it.
+            if len(pending) >= self._wanted or self._complete.acquire(timeout=self._sync_s / 2):
+                self._misses = 0
+            else:
+                self._misses += 1
+                self._skips = min(1 << self._misses, _MOST_SKIPS)
+        finally:
+            self.is_on = False
+
+    def arrived(self, pending: int) -> None:
+        """One more is pending. Any thread."""
+        if pending >= self._wanted:
+            with contextlib.suppress(RuntimeError):  # another one has released it
+                self._complete.release()
+
+
+class GroupCommit:
+    """The accepted events of one log. Any thread.
+
+    `commits`: an event is accepted only when it is on the disk. `settle(seq)` records that an event in the log will not
+    be handled. `on_append()` is called after a batch, with no lock held.
+    """
+
+    def __init__(
+        self, log: SegmentLog, *, commits: bool, settle: Callable[[int], None], on_append: Callable[[], None]
+    ) -> None:
+        self._log = log  # never changes, like the next three
+        self._commits = commits
+        self._settle = settle
+        self._on_append = on_append
+        self._leading = threading.RLock()  # held by the leader; before the log's locks
+        self._pending: deque[Append] = deque()  # any thread appends; the leader takes from the left, and puts back
+        self.under_way: list[None] = []
+        """An item for each LaterAppend that has not ended. Any thread adds one, the writer removes it."""
+        # How deep each thread is in `append`; each thread touches its own item.
+        self._depths: dict[int, int] = {}
+        self._gathering = Gathering()
+        # Ended, and not told; the writer appends and takes, or any thread once there is no writer.
+        self._told: deque[LaterAppend] = deque()
+        self._writer: threading.Thread | None = None  # set once, by any thread
+        self._work = threading.Lock()  # held while the writer has nothing to do; any thread releases it
+        self._work.acquire()
+        self._waits = False  # the writer waits for `_work`; the writer writes, any thread reads
+        self._is_closing = False  # set once, by the thread that closes the log
+        self._has_ended = False  # there is no writer any more, so each thread leads its own; set once
+
+    # -- producers: any thread -----------------------------------------------------------------------------------------
+
+    def append(self, line: bytes, *, alone: bool = False) -> int:
+        """Append one event and return its accepted seq; under `commits`, it is on the disk then.
+
+        `alone`: the caller holds a lock that the writer may need, so it must not wait for the writer.
+
+        Raises:
+            JournalError: the disk failed, or the journal is closed.
+            ReentrantAppendError: the call has interrupted its own thread's use of the file.
+        """
+        if not (self._commits or self.under_way):
+            return self._append_alone(line)
+        thread = threading.get_ident()
+        depth = self._depths.get(thread, 0)
+        if depth > 1:
+            raise ReentrantAppendError(f"{self._log.path}: the post interrupted another one that interrupted a third")
+        try:
+            self._depths[thread] = depth + 1
+            return self._append_alone(line) if alone or self._is_nested() else self._append_with_others(line)
+        finally:
+            self._depths[thread] = depth
+            if not depth:
+                del self._depths[thread]
+
+    def _append_with_others(self, line: bytes) -> int:
+        mine = Append(line)
+        try:
+            self._pending.append(mine)
+            if self._gathering.is_on:
+                self._gathering.arrived(len(self._pending))
+            while not mine.is_done:
+                self._try_to_lead()
+                if not mine.is_done:
+                    mine.turn.acquire()
+        except BaseException:  # a KeyboardInterrupt
+            self._withdraw(mine)
+            raise
+        if mine.error is not None:
+            raise mine.error
+        return mine.seq
+
+    def append_later(self, later: LaterAppend, *, wait: bool) -> None:
+        """Append an event, and call `later.end` and `later.tell` once it is in the log or refused.
+
+        `wait`: if MOST_UNDER_WAY events are under way, wait until this one has ended. Never raises for the journal.
+        """
+        crowded = wait and len(self.under_way) >= MOST_UNDER_WAY and not self._is_nested() and not self._is_writer()
+        self.under_way.append(None)
+        self._pending.append(later)
+        if self._waits:
+            self._wake_writer()
+        if self._writer is None:
+            self._start_writer()
+        if self._has_ended:
+            self._lead_all()
+        elif crowded:
+            later.turn.acquire()
+
+    def close(self) -> None:
+        """The log was closed: end the writer once it has refused what is pending. Any thread; does not wait."""
+        self._is_closing = True
+        if self._writer is None:
+            self._has_ended = True
+        self._wake_writer()
+
+    def _is_nested(self) -> bool:
+        """The call comes from a signal handler or a `__del__`, and must not wait for another thread."""
+        return is_owned(self._leading) or self._log.is_used_by_caller()
+
+    def _is_writer(self) -> bool:
+        return threading.current_thread() is self._writer
+
+    def _append_alone(self, line: bytes) -> int:
+        log = self._log
+        try:
+            seq = log.append_accepted((line,))
+            if self._commits:
+                log.commit()
+        except OSError as error:
+            log.fail(error)
+            assert log.failure is not None
+            raise log.failure from error
+        self._on_append()
+        return seq
+
+    def _withdraw(self, mine: Append) -> None:
+        """The producer does not wait any longer. Its event may be in the log: then it is not to be handled."""
+        mine.is_withdrawn = True  # before the look: the leader sets `is_done` and then looks at this
+        if mine.is_done and mine.error is None:
+            self._settle(mine.seq)
+        self._hand_over()  # it may have been woken to lead
+
+    # -- leading -------------------------------------------------------------------------------------------------------
+
+    def _try_to_lead(self) -> None:
+        """Lead one batch, unless another thread leads."""
+        has_led = failed = False
+        writes = self._is_writer()
+        try:
+            has_led = self._leading.acquire(False)
+            if has_led:
+                failed = self._lead(laters=writes)
+        finally:
+            # Not `has_led`: a signal handler may have raised just behind the acquire.
+            if is_owned(self._leading):
+                self._leading.release()
+        if has_led:
+            self._has_led(failed)
+
+    def _lead_all(self) -> bool:
+        """Lead until nothing is pending; False: another thread leads, and hands over. The writer, or any thread once
+        there is none."""
+        # A thread that leads meanwhile looks at what is pending once it has given up the leadership.
+        while self._pending and self._leading.acquire(False):
+            try:
+                failed = self._lead(laters=True)
+            finally:
+                self._leading.release()
+            self._has_led(failed)
+        while self._told:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                self._told.popleft().tell()
+        return not self._pending
+
+    def _has_led(self, failed: bool) -> None:
+        """With the leadership given up."""
+        if self._pending:
+            self._hand_over()
+        if failed:
+            self._log.report()
+        self._on_append()
+
+    def _hand_over(self) -> None:
+        """Wake the first that is pending, to lead."""
+        for first in snapshot(self._pending.copy):
+            if first.is_later:
+                if self._has_ended:
+                    self._lead_all()
+                else:
+                    self._wake_writer()
+                return
+            if not first.is_withdrawn:
+                first.wake()
+                return
+
+    def _lead(self, *, laters: bool) -> bool:
+        """Write one batch; returns whether the log has failed by it. The leader."""
+        batch: deque[Append] = deque()
+        try:
+            if self._commits and not self.under_way:
+                self._gathering.wait(self._pending)
+            batch.extend(self._taken(laters))
+            return self._write(batch)
+        except BaseException:  # a signal handler has raised: the next leader goes on with the rest
+            self._pending.extendleft(reversed(batch))
+            raise
+
+    def _taken(self, laters: bool) -> starmap[Append]:
+        """An iterator that takes the next batch from `_pending`, all of it in one step."""
+        count = size = 0
+        for entry in snapshot(self._pending.copy):
+            if (entry.is_later and not laters) or size >= _MOST_BYTES:
+                break
+            count += 1
+            size += len(entry.line)
+        return starmap(self._pending.popleft, repeat((), count))
+
+    def _write(self, batch: deque[Append]) -> bool:
+        """Empties the batch, too."""
+        log, failed = self._log, False
+        error: JournalError | None = None
+        # One that an interrupted leader had written has its seq.
+        wanted = [entry for entry in batch if entry.seq or entry.begin()]
+        new = [entry for entry in wanted if not entry.seq]
+        try:
+            if new:
+                seq = log.append_accepted([entry.line for entry in new])
+                for entry in new:
+                    entry.seq = seq
+                    seq += 1
+            if self._commits and wanted:
+                started_s = perf_counter()
+                log.commit()
+                self._gathering.synced(perf_counter() - started_s, len(batch) + len(self._pending))
+        except OSError as raised:
+            failed, error = log.end(raised), log.failure
+            assert error is not None
+            error.__cause__ = raised
+        except JournalError as raised:
+            error = raised
+        while batch:
+            entry = batch[0]
+            entry.error = error
+            entry.end()
+            if isinstance(entry, LaterAppend):
+                self.under_way.pop()
+                self._told.append(entry)
+            elif entry.is_withdrawn and entry.seq and error is None:
+                self._settle(entry.seq)
+            batch.popleft()
+        return failed
+
+    # -- the writer ----------------------------------------------------------------------------------------------------
+
+    def _wake_writer(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was woken before
+            self._work.release()
+
+    def _start_writer(self) -> None:
+        """Start it unless it runs. Until the first event that no thread waits for, the process may fork."""
+        thread = threading.Thread(target=self._run, name=f"write-ahead-{self._log.path.name}", daemon=True)
+        if self._writer is None:  # no call, so no other thread, between the look and the store
+            self._writer = thread
+        if self._writer is thread:
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread left, or the interpreter ends
+                self._has_ended = True
+
+    def _run(self) -> None:
+        another_leads = False
+        while not self._is_closing:
+            self._waits = True
+            if (another_leads or not self._pending) and not self._is_closing:
+                self._work.acquire()
+            self._waits = False
+            another_leads = not self._lead_all()
+        self._has_ended = True
+        self._lead_all()  # what came before a producer saw that

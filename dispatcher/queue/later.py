@@ -1,0 +1,180 @@
+"""Posting without waiting for the disk: a future tells when the event is in the write-ahead log and in the queue.
+
+The producer takes the event's permit, so a bounded queue bounds the posts under way as well, and encodes the event. The
+journal's writer puts it into the queue once it is in the log, in the order of the posts, and completes the future. A
+later `handle` of the same thread waits behind it in the log, so the thread's order is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from typing import Any
+
+from dispatcher.errors import EventRefusedError, ForkedProcessError
+from dispatcher.journal.group_commit import LaterAppend
+from dispatcher.queue import nesting
+from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.state import ClassAndKey
+from dispatcher.util.foreign import tell
+
+log = logging.getLogger("dispatcher.async_dispatcher")
+
+
+def post_later(queue: EventQueue, event: Any, *, wait: bool = True) -> Future[bool]:
+    """The future of a post. `wait`: block while a bounded queue is full or too many posts are under way. Any thread.
+
+    Raises:
+        ForkedProcessError: this process is a fork of the one that made the dispatcher. All else is in the future.
+    """
+    future: Future[bool] = Future()
+    try:
+        if queue.write_ahead.is_on:
+            _post_ahead(queue, event, future, wait)
+        else:
+            _post_now(queue, event, future, wait)
+    except ForkedProcessError:
+        raise
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+def _post_now(queue: EventQueue, event: Any, future: Future[bool], wait: bool) -> None:
+    if not (queue.post(event) if wait else queue.post_without_waiting(event)):
+        raise EventRefusedError(queue.name, queue.reason())
+    future.set_result(True)
+
+
+def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool) -> None:
+    if queue.refuses():
+        raise EventRefusedError(queue.name, queue.reason())
+    key = queue.coalescing.key_of(event)
+    has_room = False
+    try:
+        # An event that will supersede another one needs no room.
+        if key is None or key not in queue.coalescing.queued:
+            has_room = queue.room.take(wait)
+            if not has_room:
+                raise EventRefusedError(queue.name, queue.reason())
+        later = _LaterPost(queue, event, key, has_room, queue.write_ahead.encode(event), future)
+    except BaseException:
+        if has_room:
+            queue.room.undo()
+        raise
+    queue.write_ahead.append_later(later, wait=wait)
+
+
+nesting.entries(_post_ahead)
+
+
+class PostMethods:
+    """The methods of a dispatcher for posts that wait for less than `event_handler.handle` does. Any thread."""
+
+    queue: EventQueue  # never changes
+
+    def post_without_waiting(self, event: Any) -> bool:
+        """As `event_handler.handle`, for a thread that must not wait for room.
+
+        Raises:
+            QueueFullError: the queue is full and its policy is `block`; the event was not accepted.
+        """
+        return self.queue.post_without_waiting(event)
+
+    def post_later(self, event: Any) -> Future[bool]:
+        """Post without waiting for the disk: the future's result is True once the event is accepted.
+
+        In write-ahead mode, the event is in the journal then, and under `sync` on the disk; posts that are under way at
+        the same time share a write and an fsync. Otherwise the future is done on return. Posts of a thread, by this and
+        by `event_handler.handle`, are handled in their order.
+
+        Blocks while a bounded queue is full, as its policy says; each post under way takes up room. If 4096 are under
+        way, blocks until this one is done. `stop` and `await_drained` wait for those under way.
+
+        `cancel()` of the future withdraws the event as long as the journal's thread has not begun to write it, and
+        returns False from then on. Callbacks of the future run on that thread: they must be short, and must not wait
+        for a post.
+
+        The future's error is one of:
+            EventRefusedError: what `handle` returns False for: a full queue, a stop, or a disk that failed. After an
+                error of the disk, the event may be there after the next start.
+            EventNotDeclaredError, JournalError: the event cannot be kept in the journal.
+            What `coalesce_by` raised.
+
+        Raises:
+            ForkedProcessError: this process is a fork of the one that made the dispatcher.
+        """
+        return post_later(self.queue, event)
+
+
+class _LaterPost(LaterAppend):
+    """An event on its way through the log into the queue."""
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        event: Any,
+        key: ClassAndKey | None,
+        has_room: bool,
+        line: bytes,
+        future: Future[bool],
+    ) -> None:
+        super().__init__(line)
+        self._queue = queue  # never changes, like the next four
+        self._event = event
+        self._key = key
+        self._has_room = has_room  # it holds a permit of the queue
+        self._future = future
+        self._is_running = False  # the future can no longer be cancelled; the writer, like the next two
+        self._is_cancelled = False
+        self._problem: BaseException | None = None  # the future's error
+
+    def begin(self) -> bool:
+        if not self._is_running and not self._is_cancelled:
+            self._is_running = self._future.set_running_or_notify_cancel()
+            self._is_cancelled = not self._is_running
+        return self._is_running
+
+    def end(self) -> None:
+        try:
+            self._problem = self._enqueue()
+        except BaseException as error:  # raised by comparing keys
+            self._problem = error
+        super().end()
+
+    def tell(self) -> None:
+        queue = self._queue
+        if not queue.write_ahead.under_way:
+            queue.wake()  # a drain may wait for the last one
+        if self._is_cancelled:
+            return
+        try:
+            if self._problem is None:
+                self._future.set_result(True)
+            else:
+                self._future.set_exception(self._problem)
+        except BaseException as error:  # of a callback that ends its thread, or of a future that is no longer ours
+            message = "%s: the future of a posted event could not be completed"
+            tell(log, logging.ERROR, message, self._queue.name, error=error)
+
+    def _enqueue(self) -> EventRefusedError | None:
+        queue, accepted_seq = self._queue, self.seq
+        if self.error is not None:
+            accepted_seq = queue.write_ahead.seq_after(self.error)
+        if self._is_cancelled or not accepted_seq:
+            if self._has_room:
+                queue.room.undo()
+            return None if self._is_cancelled else self._refusal()
+        if not self._has_room:
+            queue.room.take_or_overdraw()
+        if queue.enqueue_logged(self._event, self._key, accepted_seq):
+            return None
+        return EventRefusedError(self._queue.name, "stopped")  # the dispatcher goes on without its journal
+
+    def _refusal(self) -> EventRefusedError:
+        queue, name = self._queue, self._queue.name
+        if queue.write_ahead.is_failed():
+            queue.state.reject("journal")
+            return EventRefusedError(name, "journal", self.error)
+        queue.state.reject_shut()
+        return EventRefusedError(name, queue.reason())

@@ -1,0 +1,94 @@
+"""The two kinds of lock on which an idle mailbox thread waits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dispatcher.mailbox.parking import DescriptorLock, Parking
+
+from ..conftest import TIMEOUT_S
+
+needs_eventfd = pytest.mark.skipif(sys.platform != "linux", reason="eventfd is Linux's")
+
+
+def waiting(parking: Parking) -> threading.Event:
+    """Set once the thread that waits has announced its wait and another ended it."""
+    parking.announce()
+    ended = threading.Event()
+
+    def wait() -> None:
+        parking.wait()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
+@needs_eventfd
+@pytest.mark.parametrize("sooner", [False, True])
+def test_a_wait_lasts_until_it_is_ended(sooner: bool) -> None:
+    parking = Parking()
+    if sooner:
+        parking.wake_sooner()
+    ended = waiting(parking)
+    before = parking.is_waiting(), ended.is_set()
+
+    parking.unpark()
+
+    assert ended.wait(TIMEOUT_S)
+    assert before == (True, False)
+    assert not parking.is_waiting()
+
+
+@needs_eventfd
+def test_a_second_release_ends_at_most_one_more_wait() -> None:
+    parking = Parking()
+    parking.wake_sooner()
+    ended = waiting(parking)
+    parking.unpark()
+    assert ended.wait(TIMEOUT_S)
+    parking.release_anyhow()
+
+    parking.announce()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(parking.wait).result(TIMEOUT_S)
+    ended = waiting(parking)
+
+    assert not ended.is_set()
+    parking.unpark()
+    assert ended.wait(TIMEOUT_S)
+
+
+@needs_eventfd
+def test_the_descriptor_is_closed_with_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    eventfd = os.eventfd
+    monkeypatch.setattr(os, "eventfd", lambda *given: opened.append(eventfd(*given)) or opened[-1])
+    lock = DescriptorLock()
+    os.fstat(opened[0])  # raises if it is closed
+
+    del lock
+
+    with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+        os.fstat(opened[0])
+
+
+def test_without_a_descriptor_the_wait_is_for_a_plain_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "eventfd", refuse, raising=False)
+    parking = Parking()
+
+    parking.wake_sooner()
+
+    assert isinstance(parking.lock, type(threading.Lock()))
+    ended = waiting(parking)
+    parking.unpark()
+    assert ended.wait(TIMEOUT_S)

@@ -1,0 +1,547 @@
+"""Posts whose producer does not wait for the disk: a future tells when the event is accepted."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    EventNotDeclaredError,
+    EventRefusedError,
+    JournalConfig,
+    JournalError,
+    JournalWriter,
+    MultiDispatcher,
+)
+from dispatcher.journal import group_commit, recover, verify
+from dispatcher.journal.format import segments as segments_module
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ..journal.conftest import Job, Posted, after_a_crash
+from ..waiting import until
+
+Start = Callable[..., AsyncDispatcher]
+
+
+class Disk:
+    """Its fdatasync waits until the test lets it go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+        self.error: OSError | None = None
+        self.syncs = 0
+        self._monkeypatch = monkeypatch
+
+    def hold(self) -> None:
+        self._monkeypatch.setattr(segments_module.os, "fdatasync", self._sync)
+
+    def _sync(self, _: int) -> None:
+        self.syncs += 1
+        self.entered.set()
+        assert self.opened.wait(TIMEOUT_S)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.opened.set()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def start(journal: Path, disk: Disk) -> Iterator[Start]:
+    """Starts dispatchers on a journal in write-ahead mode, and stops them at the end."""
+    started: list[AsyncDispatcher] = []
+
+    def start(
+        handler: Callable[[Any], Any],
+        config: DispatcherConfig | None = None,
+        coalesce_by: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> AsyncDispatcher:
+        writer = JournalWriter(journal, JournalConfig(**{"write_ahead": True, "durability": "sync", **options}))
+        dispatcher = AsyncDispatcher(config, name="central", journal=writer)
+        started.append(dispatcher)
+        dispatcher.register(Job, handler, events=Posted, coalesce_by=coalesce_by)
+        dispatcher.init()
+        dispatcher.start()
+        return dispatcher
+
+    yield start
+    disk.opened.set()
+    for dispatcher in started:
+        dispatcher.stop()
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def posted(number: int) -> Posted:
+    return Posted(Job.STARTED, number)
+
+
+def numbers(events: list[Any]) -> list[int]:
+    return [event.number for event in events]
+
+
+def error_of(future: Future[bool]) -> BaseException | None:
+    return future.exception(TIMEOUT_S)
+
+
+def reason_of(future: Future[bool]) -> str:
+    error = error_of(future)
+    assert isinstance(error, EventRefusedError)
+    return error.reason
+
+
+def started(action: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(thread: threading.Thread) -> None:
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+# -- without write-ahead -----------------------------------------------------------------------------------------------
+
+
+def test_without_write_ahead_the_future_is_done_at_once(make: Callable[..., AsyncDispatcher]) -> None:
+    handled: list[Numbered] = []
+    dispatcher = make(handler=handled.append)
+
+    futures = [dispatcher.post_later(Numbered(number)) for number in range(3)]
+
+    assert [future.done() and future.result() for future in futures] == [True] * 3
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert numbers(handled) == [0, 1, 2]
+
+
+def test_each_partition_takes_posts(gate: Gate) -> None:
+    group = MultiDispatcher(partitions=2)
+    group.register(Work, lambda _: None)
+    with group:
+        assert group.post_later(Numbered()).result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"queue_full_policy": "reject"}, "full"), ({"queue_full_timeout_s": 0.001}, "timeout")],
+    ids=["reject", "timeout"],
+)
+def test_a_full_queue_reaches_the_future(
+    make: Callable[..., AsyncDispatcher], gate: Gate, options: dict[str, Any], reason: str
+) -> None:
+    dispatcher = make(DispatcherConfig(queue_capacity=1, **options), handler=gate)
+    assert dispatcher.post_later(Numbered(0)).result(TIMEOUT_S)
+    assert gate.entered.wait(TIMEOUT_S)
+    assert dispatcher.post_later(Numbered(1)).result(TIMEOUT_S)
+
+    refused = dispatcher.post_later(Numbered(2))
+
+    assert reason_of(refused) == reason
+    assert dispatcher.rejected == {reason: 1}
+
+
+def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispatcher]) -> None:
+    dispatcher = make(name="central")
+    dispatcher.stop()
+
+    error = error_of(dispatcher.post_later(Numbered()))
+
+    assert isinstance(error, EventRefusedError)
+    assert str(error) == "central: the event was refused (stopped). The dispatcher has stopped."
+    assert dispatcher.rejected == {"stopped": 1}
+
+
+# -- accepted ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["none", "interval", "sync"])
+def test_an_event_whose_future_is_done_is_in_the_log(
+    start: Start, gate: Gate, journal: Path, tmp_path: Path, durability: str
+) -> None:
+    dispatcher = start(gate.handle, durability=durability)
+
+    for number in range(3):
+        assert dispatcher.post_later(posted(number)).result(TIMEOUT_S)
+        left = recover(after_a_crash(journal, tmp_path / f"crash {number}")).accepted
+        assert [accepted.seq for accepted in left] == list(range(1, number + 2))
+    gate.opened.set()
+    dispatcher.stop()
+
+    assert numbers(gate.events) == [0, 1, 2]
+    assert verify(journal)[2:] == ((), (), ())
+
+
+def test_posts_that_are_under_way_together_share_an_fsync(start: Start, disk: Disk) -> None:
+    dispatcher = start(lambda _: None)
+    disk.hold()
+    futures = [dispatcher.post_later(posted(0))]
+    assert disk.entered.wait(TIMEOUT_S)
+
+    futures += [dispatcher.post_later(posted(number)) for number in range(1, 100)]
+    assert not any(future.done() for future in futures)
+    assert not dispatcher.is_drained()
+    disk.opened.set()
+
+    assert all(future.result(TIMEOUT_S) for future in futures)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert dispatcher.handled == 100
+    assert disk.syncs == 2
+
+
+@pytest.mark.parametrize("durability", ["none", "sync"])
+def test_the_order_of_a_thread_is_kept_whichever_way_it_posts(start: Start, durability: str) -> None:
+    handled: list[Posted] = []
+    dispatcher = start(handled.append, durability=durability)
+
+    for number in range(200):
+        if number % 7 == 6:
+            assert dispatcher.event_handler.handle(posted(number))
+        else:
+            dispatcher.post_later(posted(number))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert numbers(handled) == list(range(200))
+
+
+def test_several_producers_of_both_kinds_keep_their_orders(start: Start) -> None:
+    handled: list[Posted] = []
+    dispatcher = start(handled.append)
+
+    def produce(producer: int) -> None:
+        for number in range(50):
+            event = posted(1000 * producer + number)
+            if producer % 2 and number % 5:
+                dispatcher.post_later(event)
+            else:
+                assert dispatcher.event_handler.handle(event)
+
+    threads = [started(lambda producer=producer: produce(producer)) for producer in range(4)]  # type: ignore[misc]
+    for thread in threads:
+        ended(thread)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    for producer in range(4):
+        assert [n % 1000 for n in numbers(handled) if n // 1000 == producer] == list(range(50))
+    assert_accounts_balance(dispatcher, accepted=200)
+
+
+def test_a_newer_event_supersedes_a_queued_one(start: Start, gate: Gate) -> None:
+    dispatcher = start(gate.handle, coalesce_by=lambda event: event.number % 10)
+    assert dispatcher.post_later(posted(0)).result(TIMEOUT_S)
+    assert gate.entered.wait(TIMEOUT_S)
+
+    futures = [dispatcher.post_later(posted(number)) for number in (1, 2, 11, 12, 21)]
+
+    assert all(future.result(TIMEOUT_S) for future in futures)
+    gate.opened.set()
+    dispatcher.stop()
+    assert numbers(gate.events) == [0, 21, 12]
+    assert dispatcher.discarded == 3
+
+
+def test_a_key_that_cannot_be_compared_reaches_the_future_and_its_event_does_not_come_again(
+    start: Start, gate: Gate, journal: Path
+) -> None:
+    class Key:
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            if threading.current_thread().name.startswith("write-ahead"):
+                raise LookupError("not comparable")
+            return self is other
+
+    dispatcher = start(gate.handle, coalesce_by=lambda _: Key())
+    assert dispatcher.post_later(posted(0)).result(TIMEOUT_S)
+    assert gate.entered.wait(TIMEOUT_S)
+    assert dispatcher.post_later(posted(1)).result(TIMEOUT_S)
+
+    assert isinstance(error_of(dispatcher.post_later(posted(2))), LookupError)
+
+    gate.opened.set()
+    dispatcher.stop()
+    assert numbers(gate.events) == [0, 1]
+    assert recover(journal).accepted == ()
+
+
+def test_events_that_cannot_be_kept_reach_the_future_and_leave_the_queue_its_room(start: Start) -> None:
+    dispatcher = start(lambda _: None, DispatcherConfig(queue_capacity=1))
+
+    for _ in range(3):
+        assert isinstance(error_of(dispatcher.post_later(Numbered())), EventNotDeclaredError)
+        error = error_of(dispatcher.post_later(Posted(Job.STARTED, object())))  # type: ignore[arg-type]
+        assert isinstance(error, JournalError)
+        assert "cannot be kept in the journal" in str(error)
+
+    assert dispatcher.post_later(posted(1)).result(TIMEOUT_S)
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_makes_the_producer_wait(start: Start, gate: Gate) -> None:
+    dispatcher = start(gate.handle, DispatcherConfig(queue_capacity=2))
+    futures: list[Future[bool]] = []
+    producer = started(lambda: futures.extend(dispatcher.post_later(posted(number)) for number in range(10)))
+
+    until(lambda: dispatcher.queue.room.waiters, "the producer's wait")
+    assert len(futures) <= 3
+    gate.opened.set()
+    ended(producer)
+
+    assert all(future.result(TIMEOUT_S) for future in futures)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert numbers(gate.events) == list(range(10))
+
+
+def test_so_many_posts_under_way_make_the_producer_wait_for_its_own(
+    start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "MOST_UNDER_WAY", 4)
+    dispatcher = start(lambda _: None)
+    disk.hold()
+    futures = [dispatcher.post_later(posted(number)) for number in range(4)]
+    producer = started(lambda: futures.append(dispatcher.post_later(posted(4))))
+
+    until(lambda: len(dispatcher.queue.write_ahead.under_way) == 5, "the fifth post")
+    assert producer.is_alive()
+    assert len(futures) == 4
+    disk.opened.set()
+    ended(producer)
+
+    assert all(future.result(TIMEOUT_S) for future in futures)
+
+
+# -- cancellation and callbacks ----------------------------------------------------------------------------------------
+
+
+def test_an_event_that_is_cancelled_in_time_is_neither_logged_nor_handled(
+    start: Start, disk: Disk, gate: Gate, journal: Path
+) -> None:
+    dispatcher = start(gate.handle, DispatcherConfig(queue_capacity=3))
+    disk.hold()
+    futures = [dispatcher.post_later(posted(0))]
+    assert disk.entered.wait(TIMEOUT_S)
+    futures += [dispatcher.post_later(posted(number)) for number in (1, 2)]
+
+    cancelled = [future.cancel() for future in futures[:2]]
+    disk.opened.set()
+    gate.opened.set()
+
+    assert cancelled == [False, True]
+    assert futures[0].result(TIMEOUT_S)
+    assert futures[2].result(TIMEOUT_S)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert len(dispatcher.queue.room.permits) == 3
+    dispatcher.stop()
+    assert numbers(gate.events) == [0, 2]
+    assert [accepted.seq for accepted in recover(journal).accepted] == []
+    assert_accounts_balance(dispatcher, accepted=2)
+
+
+def test_callbacks_may_post_both_ways(start: Start) -> None:
+    handled: list[Posted] = []
+    dispatcher = start(handled.append)
+    answers: list[bool] = []
+
+    def post_more(_: Future[bool]) -> None:
+        answers.append(dispatcher.event_handler.handle(posted(1)))
+        dispatcher.post_later(posted(2)).add_done_callback(post_again)
+
+    def post_again(_: Future[bool]) -> None:
+        answers.append(dispatcher.event_handler.handle(posted(3)))
+
+    for _ in range(20):
+        dispatcher.post_later(posted(0)).add_done_callback(post_more)
+
+    until(lambda: len(answers) == 40, "the callbacks")
+    assert all(answers)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert sorted(numbers(handled)) == sorted([0, 1, 2, 3] * 20)
+
+
+def test_a_callback_that_ends_its_thread_ends_no_post(start: Start, disk: Disk) -> None:
+    def exit_thread(_: Future[bool]) -> None:
+        raise SystemExit
+
+    dispatcher = start(lambda _: None)
+    disk.hold()
+    dispatcher.post_later(posted(0)).add_done_callback(exit_thread)
+    disk.opened.set()
+
+    assert dispatcher.post_later(posted(1)).result(TIMEOUT_S)
+
+
+def test_a_post_that_interrupts_the_leader_is_accepted(start: Start) -> None:
+    """As from a signal handler: it appends, and waits for nothing."""
+    handled: list[Posted] = []
+    dispatcher = start(handled.append)
+    assert dispatcher.journal is not None
+    commit, futures = dispatcher.journal.log.commit, []
+
+    def interrupted() -> None:
+        if not futures:
+            futures.append(dispatcher.post_later(posted(2)))
+        commit()
+
+    dispatcher.journal.log.commit = interrupted  # type: ignore[method-assign]
+
+    assert dispatcher.event_handler.handle(posted(1))
+
+    assert futures[0].result(TIMEOUT_S)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert sorted(numbers(handled)) == [1, 2]
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_waits_for_posts_under_way_and_handles_their_events(start: Start, disk: Disk) -> None:
+    handled: list[Posted] = []
+    dispatcher = start(handled.append)
+    disk.hold()
+    futures = [dispatcher.post_later(posted(number)) for number in range(10)]
+    assert disk.entered.wait(TIMEOUT_S)
+
+    stopping = started(dispatcher.stop)
+    until(lambda: reason_of(dispatcher.post_later(posted(99))) == "draining", "the stop")
+    assert not dispatcher.is_stopped()
+    disk.opened.set()
+    ended(stopping)
+
+    assert all(future.result(0) for future in futures)
+    assert dispatcher.is_stopped()
+    assert numbers(handled) == list(range(10))
+    assert_accounts_balance(dispatcher, accepted=10)
+
+
+def test_a_stop_that_does_not_drain_leaves_no_future_undone_and_no_event_lost(
+    start: Start, disk: Disk, journal: Path
+) -> None:
+    handled: list[Posted] = []
+    dispatcher = start(handled.append)
+    dispatcher.set_drain_events_on_stop(False)
+    disk.hold()
+    futures = [dispatcher.post_later(posted(0))]
+    assert disk.entered.wait(TIMEOUT_S)
+    futures += [dispatcher.post_later(posted(number)) for number in range(1, 10)]
+    stopping = started(dispatcher.stop)
+    until(lambda: reason_of(dispatcher.post_later(posted(99))) in ("draining", "stopped"), "the stop")
+    disk.opened.set()
+    ended(stopping)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    answers = [error_of(future) for future in futures]
+
+    accepted = [number for number, error in enumerate(answers) if error is None]
+    assert 0 in accepted
+    assert all(isinstance(error, EventRefusedError) for error in answers if error is not None)
+    left = [accepted.seq - 1 for accepted in recover(journal).accepted]
+    assert sorted(numbers(handled) + left) == accepted
+
+
+def test_the_log_has_no_thread_left_after_a_stop(start: Start) -> None:
+    dispatcher = start(lambda _: None)
+    assert dispatcher.post_later(posted(0)).result(TIMEOUT_S)
+    [writer] = [thread for thread in threading.enumerate() if thread.name == "write-ahead-journal"]
+
+    dispatcher.stop()
+
+    ended(writer)
+    assert reason_of(dispatcher.post_later(posted(1))) == "stopped"
+
+
+def test_posts_made_before_the_start_are_handled_after_it(journal: Path) -> None:
+    handled: list[Posted] = []
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True, durability="sync"))
+    dispatcher = AsyncDispatcher(journal=writer)
+    dispatcher.register(Job, handled.append, events=Posted)
+
+    assert dispatcher.post_later(posted(0)).result(TIMEOUT_S)
+    with dispatcher:
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert numbers(handled) == [0]
+
+
+# -- a disk that fails -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync"])
+@pytest.mark.parametrize("number", [28, 5], ids=["ENOSPC", "EIO"])
+def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_handled(
+    start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    handled: list[Posted] = []
+    dispatcher = start(handled.append)
+    disk.hold()
+    first = dispatcher.post_later(posted(0))
+    assert disk.entered.wait(TIMEOUT_S)
+    futures = [dispatcher.post_later(posted(number)) for number in range(1, 6)]
+    answers: list[bool] = []
+    producers = [started(lambda: answers.append(dispatcher.event_handler.handle(posted(9)))) for _ in range(4)]
+    assert dispatcher.journal is not None
+    until(lambda: len(dispatcher.journal._group._pending) == 9, "the next batch")  # type: ignore[union-attr]
+
+    def fail(*_: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    if call == "write":
+        monkeypatch.setattr(segments_module.os, "write", fail)
+    else:
+        disk.error = OSError(number, os.strerror(number))
+    disk.opened.set()
+    for producer in producers:
+        ended(producer)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    refused = futures if call == "write" else [first, *futures]
+    for future in refused:
+        error = error_of(future)
+        assert isinstance(error, EventRefusedError)
+        assert error.reason == "journal"
+        assert isinstance(error.__cause__, JournalError)
+        assert f"the journal cannot be written: {os.strerror(number)}" in str(error)
+    assert answers == [False] * 4
+    assert numbers(handled) in ([], [0] if call == "write" else [])
+    assert dispatcher.rejected["journal"] + dispatcher.rejected.get("stopped", 0) == len(refused) + 4
+    assert_accounts_balance(dispatcher, accepted=1 if call == "write" else 0)
+    assert f"{os.strerror(number)}" in str(dispatcher.failure_cause)
+
+
+def test_under_continue_the_events_are_accepted_without_a_log(
+    start: Start, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    handled: list[Posted] = []
+    dispatcher = start(handled.append, failure_policy="continue")
+    disk.hold()
+    disk.error = OSError(5, "Input/output error")
+    futures = [dispatcher.post_later(posted(number)) for number in range(5)]
+    disk.opened.set()
+
+    assert all(future.result(TIMEOUT_S) for future in futures)
+
+    futures = [dispatcher.post_later(posted(number)) for number in range(5, 8)]
+    assert all(future.result(TIMEOUT_S) for future in futures)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert numbers(handled) == list(range(8))
+    assert len([message for message in caplog.messages if "continues without it" in message]) == 1

@@ -1,0 +1,107 @@
+"""The compiled build: what is loaded, what it says of itself, and when it refuses to be made."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dispatcher.compiled import loaded
+
+from .compiled import IS_COMPILED
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MODULES: list[str] = PYPROJECT["tool"]["central-dispatcher"]["compiled"]["modules"]
+
+
+def backend(call: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Call a hook of the build backend, as pip does, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import wheel_backend; print(wheel_backend.{call})"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "scripts" / "wheel"), **environment},
+    )
+
+
+@pytest.mark.skipif("TESTS_COMPILED" not in os.environ, reason="only a run that is to be compiled has to be")
+@pytest.mark.parametrize("module", MODULES)
+def test_a_compiled_run_loads_the_compiled_module(module: str) -> None:
+    assert Path(str(importlib.import_module(module).__file__)).suffix == ".so"
+
+
+def test_the_modules_to_compile_exist_and_are_named_once() -> None:
+    assert sorted(set(MODULES)) == MODULES
+    assert [module for module in MODULES if not (ROOT / f"{module.replace('.', '/')}.py").is_file()] == []
+
+
+def test_the_build_says_what_is_loaded() -> None:
+    assert loaded.describe_build() == ("compiled" if IS_COMPILED else "pure Python")
+
+
+@pytest.mark.parametrize(
+    ("installed", "found", "says"),
+    [
+        (set(), set(), "pure Python"),
+        ({"a", "b"}, {"a", "b"}, "compiled"),
+        ({"a", "b"}, {"a"}, "compiled in part: 1 of 2 modules, without b"),
+        ({"a", "b"}, set(), "pure Python, although 2 compiled modules are installed: other sources come before them"),
+        (
+            set(),
+            {"a"},
+            "compiled in part: 1 modules, and no installation has put a there; delete them if the sources beside them "
+            "have changed",
+        ),
+    ],
+)
+def test_a_part_that_is_not_compiled_is_told(
+    monkeypatch: pytest.MonkeyPatch, installed: set[str], found: set[str], says: str
+) -> None:
+    monkeypatch.setattr(loaded, "_installed", lambda: installed)
+    monkeypatch.setattr(loaded, "_loaded", lambda: found)
+
+    assert loaded.describe_build() == says
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pure_build_needs_no_compiler() -> None:
+    done = backend("is_compiled()", DISPATCHER_COMPILE="", CC="no-such-compiler")
+
+    assert (done.returncode, done.stdout) == (0, "False\n")
+
+
+def test_a_compiled_build_without_a_compiler_says_so_in_one_line() -> None:
+    done = backend("get_requires_for_build_wheel()", DISPATCHER_COMPILE="1", CC="no-such-compiler -O2")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "DISPATCHER_COMPILE=1 needs the C compiler no-such-compiler, which was not found (Debian: apt-get install gcc "
+        "libc6-dev, or set CC). Without DISPATCHER_COMPILE the wheel is pure Python and needs neither."
+    )
+
+
+def test_an_editable_install_is_never_compiled() -> None:
+    done = backend("get_requires_for_build_editable()", DISPATCHER_COMPILE="1")
+
+    assert done.returncode == 1
+    assert "an editable install is pure Python" in done.stderr.splitlines()[-1]
+
+
+def test_another_value_of_the_variable_is_refused() -> None:
+    done = backend("is_compiled()", DISPATCHER_COMPILE="yes")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "DISPATCHER_COMPILE=yes: expected 1, or 0 for pure Python, which is the default"
+    )
