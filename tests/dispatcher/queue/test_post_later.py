@@ -380,7 +380,7 @@ def test_callbacks_may_post_both_ways(start: Start) -> None:
 
 
 def test_a_post_made_while_a_callback_runs_is_not_left_behind(start: Start) -> None:
-    """The writer took it for one that another thread would write, and waited for ever."""
+    """The log's writer looks for more once it has run the callbacks."""
     dispatcher = start(lambda _: None)
     posts: list[Future[bool]] = []
 
