@@ -27,7 +27,7 @@ NO_TYPE: Final = object()
 """Is not the type of any event."""
 
 Turn = tuple[Callable[[Any], Any], Any]
-"""What a batch calls with the next event of a type, and the type, whose next events in a row take the same turn."""
+"""What a batch calls with the next event of a type, and the type, whose later events in it may take the same turn."""
 
 
 class Registration:
