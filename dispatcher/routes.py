@@ -28,7 +28,7 @@ NO_TYPE: Final = object()
 
 
 class Turn(NamedTuple):
-    """What a batch calls with the next event of a type, and the type, whose next events in a row take the same turn.
+    """What a batch calls with the next event of a type, and the type, whose later events in it may take the same turn.
 
     A class, because turns are told apart by identity, which compiled code does not keep for a plain tuple.
     """

@@ -188,15 +188,15 @@ class BatchDispatching:
 
         The hot path: for each event one call, the handler's, one count and one other store; no lock and no clock.
         """
-        mailbox, progress, find = self._mailbox, self.progress, self.routes.find
+        mailbox, progress, by_id, find = self._mailbox, self.progress, self.routes.by_type.get, self.routes.find
         bounded, give_back = self._bounded, self._room.give_back_quickly
         most_upto = progress.turns[0] - count + self._batch_size
         event: Any = None
-        # The batch keeps the handlers of the last four types that it has looked up: four comparisons are faster than a
-        # look-up. That is safe because a thread that changes registrations also sends a mail, which ends the batch.
-        # Each of the four has its own call, which CPython adapts to that handler. The loop is short, because a jump
-        # back over more than 255 code units takes another instruction for each event.
-        type_0, route_0 = type_1, route_1 = type_2, route_2 = type_3, route_3 = NO_TYPE, self.routes.others
+        # The batch keeps the handlers of four types: four comparisons are faster than a look-up. Once there are four,
+        # another one takes the place of the newest. That is safe because a thread that changes registrations also sends
+        # a mail, which ends the batch. Each of the four has its own call, which CPython adapts to that handler.
+        no_type: Any = NO_TYPE
+        type_0, route_0 = type_1, route_1 = type_2, route_2 = type_3, route_3 = no_type, self.routes.others
         handle_0 = handle_1 = handle_2 = handle_3 = route_0.handle
         while batch is not None:
             try:
@@ -207,29 +207,28 @@ class BatchDispatching:
                     event_type = event.type
                     if event_type is type_0:
                         handle_0(event)
-                        event = None
                         route_0.handled += 1
                     elif event_type is type_1:
                         handle_1(event)
-                        event = None
                         route_1.handled += 1
                     elif event_type is type_2:
                         handle_2(event)
-                        event = None
                         route_2.handled += 1
                     elif event_type is type_3:
                         handle_3(event)
-                        event = None
                         route_3.handled += 1
                     else:
-                        type_3, handle_3, route_3 = type_2, handle_2, route_2
-                        type_2, handle_2, route_2 = type_1, handle_1, route_1
-                        type_1, handle_1, route_1 = type_0, handle_0, route_0
-                        route_0 = find(event_type)
-                        handle_0, type_0 = route_0.turn
-                        handle_0(event)
-                        event = None
-                        route_0.handled += 1
+                        route = by_id(id(event_type)) or find(event_type)
+                        handle, known = route.turn
+                        handle(event)
+                        route.handled += 1
+                        if known is not no_type:
+                            if type_3 is no_type:
+                                type_3, handle_3, route_3 = type_2, handle_2, route_2
+                                type_2, handle_2, route_2 = type_1, handle_1, route_1
+                                type_1, handle_1, route_1 = type_0, handle_0, route_0
+                            type_0, handle_0, route_0 = known, handle, route
+                    event = None  # counted
                     if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
                         return
                 batch = self._next_batch(most_upto)
