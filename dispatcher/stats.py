@@ -205,7 +205,7 @@ def take_stats(
         handled[key] += route.handled
         failed[key] += route.failed
         slow[key] += route.slow
-        every = route.handled + route.failed if journal is not None else None  # with a journal, each event is timed
+        every = route.handled + route.failed if dispatching.times.every else None
         _add_times(handling, key, route.timed if every is None else every, route.handling_ns)
         _add_times(queueing, key, route.queue_timed if every is None else every, route.queue_ns)
     ended = handled.total() + failed.total()

@@ -26,7 +26,7 @@ from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent
-from dispatcher.routes import NO_TYPE, RoutingTable
+from dispatcher.routes import NO_TYPE, Route, RoutingTable
 from dispatcher.util.foreign import type_of
 
 
@@ -119,6 +119,8 @@ class BatchDispatching:
         try:
             if self.journaled is not None:
                 self.journaled.dispatch(batch)
+            elif times.every:
+                self._dispatch_every(batch, count)
             elif count > 1 and times.singly:
                 self._dispatch_singly(batch)
             else:
@@ -231,7 +233,7 @@ class BatchDispatching:
                     event = None  # counted
                     if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
                         return
-                batch = self._next_batch(most_upto)
+                batch = None if self.times.singly else self._next_batch(most_upto)
             except BaseException as error:
                 if event is None and type(error) is IndexError:  # another thread has emptied the queue
                     upto, turns = progress.turns
@@ -243,13 +245,13 @@ class BatchDispatching:
                     return
 
     def _next_batch(self, most_upto: int) -> Iterator[Any] | None:
-        """What a quick batch goes on with once its turns are used up, until that many are taken; None: nothing.
+        """What a batch goes on with once its turns are used up, until that many are taken; None: nothing.
 
         Handlers may post one event at a time: a turn of the loop for each would cost more than the event.
         """
-        upto = self.progress.turns[0]
+        upto = self.progress.taken()
         more = min(len(self._entries), most_upto - upto)
-        if more <= 0 or self.times.singly or self._flags.phase >= STOPPED:
+        if more <= 0 or self._mailbox.new_mail or self._flags.phase >= STOPPED:
             return None
         turns = repeat((), more)
         self.progress.turns = (upto + more, turns)
@@ -266,16 +268,63 @@ class BatchDispatching:
         if type(error) is not EventTaken:
             self.errors.failed(event, error)
 
+    def _dispatch_every(self, batch: Iterator[Any] | None, count: int) -> None:
+        """As `_dispatch_singly`, and what handlers post meanwhile."""
+        most_upto = self.progress.turns[0] - count + self._batch_size
+        while batch is not None:
+            self._dispatch_singly(batch)
+            batch = self._next_batch(most_upto)
+
     def _dispatch_singly(self, batch: Iterator[Any]) -> None:
-        """Dispatch and time each event, until there is mail."""
-        mailbox, progress = self._mailbox, self.progress
+        """Dispatch and time each event, until there is mail: as `_dispatch_one`, without a call for each step."""
+        mailbox, progress, times, clock_ns = self._mailbox, self.progress, self.times, perf_counter_ns
+        bounded, by_type, find, slow_ns = self._bounded, self.routes.by_type, self.routes.find, self.slow.limit_ns
+        queue_time, handling_time = times.queue_time, times.handling_time
+        queue_counts, handling_counts = queue_time.counts, handling_time.counts
+        measures, samples = times.measures, times.samples
         entry: Any = None
+        known: Any = NO_TYPE  # as in a quick batch, events of one type in a row share one lookup
+        route: Route | None = None
+        timed = timed_ns = 0
         try:
             for entry in batch:
-                if self._bounded:
-                    self._room.give_back()
-                progress.entry = entry
-                self._dispatch_one(entry)
+                if bounded:
+                    self._room.serve()
+                progress.entry = event = entry
+                enqueued_ns = 0
+                if type(entry) is QueuedEvent:
+                    if entry.key is not None:
+                        self.queue.coalescing.close(entry)
+                    event, enqueued_ns = entry.event, entry.enqueued_ns
+                started_ns = progress.since_ns = clock_ns()
+                try:
+                    event_type = event.type
+                    if event_type is not known or route is None:
+                        route = by_type.get(id(event_type)) or find(event_type)
+                        handle, known = route.handle, route.event_type
+                    handle(event)
+                    route.handled += 1
+                except BaseException as error:
+                    route, known = self._failed_singly(event, error), NO_TYPE
+                ended_ns = clock_ns()
+                if route is not None:
+                    handling_ns = ended_ns - started_ns
+                    timed, timed_ns = timed + 1, timed_ns + handling_ns
+                    if measures:
+                        handling_counts[handling_ns.bit_length()] += 1
+                        handling_time.total_ns += handling_ns
+                        route.handling_ns += handling_ns
+                        if samples:
+                            route.timed += 1
+                            route.queue_timed += enqueued_ns > 0
+                        if enqueued_ns:
+                            queue_ns = started_ns - enqueued_ns if started_ns > enqueued_ns else 0
+                            queue_counts[queue_ns.bit_length()] += 1
+                            queue_time.total_ns += queue_ns
+                            route.queue_ns += queue_ns
+                    if handling_ns > slow_ns:
+                        route.slow += 1
+                        self.slow.event_ended(event, started_ns, ended_ns)
                 entry = None
                 if mailbox.new_mail:
                     break
@@ -284,6 +333,16 @@ class BatchDispatching:
                 raise
             upto, turns = progress.turns  # another thread has emptied the queue
             progress.turns = (upto - 1, turns)
+        finally:
+            times.timed, times.timed_ns = times.timed + timed, times.timed_ns + timed_ns
+
+    def _failed_singly(self, event: Any, error: BaseException) -> Route | None:
+        """An event was not handled. Returns its route; None: a coroutine has taken it, and is timed instead."""
+        if type(error) is EventTaken:
+            self.progress.since_ns = perf_counter_ns()
+            return None
+        self.errors.failed(event, error)
+        return self.routes.find(type_of(event))
 
     def _dispatch_one(self, entry: Any) -> None:
         """Dispatch and time one event."""

@@ -31,6 +31,7 @@ class EventTimes:
         self._flags, self._stamping = queue.flags, queue.stamping
         self.measures: Final = times != "none"
         self.samples: Final = times == "sampled"
+        self.every: Final = times == "all"  # so a type's events that were timed are all that have ended
         self.queue_time = Histogram()  # handler thread writes, any reads
         self.handling_time = Histogram()  # handler thread writes, any reads
         # Whether to time the next batch singly. Under "all", events are timed singly anyway: each post notes its time.
