@@ -265,9 +265,15 @@ class GroupCommit:
         if has_led:
             self._has_led(failed)
 
-    def _lead_all(self) -> bool:
-        """Lead until nothing is pending; False: another thread leads, and hands over. The writer, or any thread once
-        there is none."""
+    def _has_to_lead(self) -> bool:
+        """Something is pending and no thread leads; one that leads hands over. The writer, which leads next if so."""
+        if not self._pending or not self._leading.acquire(False):
+            return False
+        self._leading.release()
+        return True
+
+    def _lead_all(self) -> None:
+        """Lead until nothing is pending or another thread leads. The writer, or any thread once there is none."""
         # A thread that leads meanwhile looks at what is pending once it has given up the leadership.
         while self._pending and self._leading.acquire(False):
             try:
@@ -278,7 +284,6 @@ class GroupCommit:
         while self._told:
             with contextlib.suppress(IndexError):  # another thread was faster
                 self._told.popleft().tell()
-        return not self._pending
 
     def _has_led(self, failed: bool) -> None:
         """With the leadership given up."""
@@ -376,12 +381,12 @@ class GroupCommit:
                 self._has_ended = True
 
     def _run(self) -> None:
-        another_leads = False
         while not self._is_closing:
             self._waits = True
-            if (another_leads or not self._pending) and not self._is_closing:
+            # Look again only after setting it: a producer that appended before has woken nobody.
+            if not self._is_closing and not self._has_to_lead():
                 self._work.acquire()
             self._waits = False
-            another_leads = not self._lead_all()
+            self._lead_all()
         self._has_ended = True
         self._lead_all()  # what came before a producer saw that

@@ -379,6 +379,21 @@ def test_callbacks_may_post_both_ways(start: Start) -> None:
     assert sorted(numbers(handled)) == sorted([0, 1, 2, 3] * 20)
 
 
+def test_a_post_made_while_a_callback_runs_is_not_left_behind(start: Start) -> None:
+    """The log's writer looks for more once it has run the callbacks."""
+    dispatcher = start(lambda _: None)
+    posts: list[Future[bool]] = []
+
+    def post_elsewhere(_: Future[bool]) -> None:
+        ended(started(lambda: posts.append(dispatcher.post_later(posted(1)))))
+
+    for _ in range(20):
+        dispatcher.post_later(posted(0)).add_done_callback(post_elsewhere)
+
+    until(lambda: len(posts) == 20, "the posts")
+    assert all(future.result(TIMEOUT_S) for future in posts)
+
+
 def test_a_callback_that_ends_its_thread_ends_no_post(start: Start, disk: Disk) -> None:
     def exit_thread(_: Future[bool]) -> None:
         raise SystemExit
