@@ -42,6 +42,7 @@ __all__ = [
     "RMAppManagerEvent",
     "RMAppManagerEventType",
     "RMAppRecoverEvent",
+    "RMAppRunningOnNodeEvent",
     "RMAppStartAttemptEvent",
     "RMContainerEvent",
     "RMContainerEventType",
