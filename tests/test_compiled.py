@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 import tomllib
+from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event
 from dispatcher.compiled import loaded
 
 from .compiled import IS_COMPILED
@@ -70,6 +73,21 @@ def test_a_part_that_is_not_compiled_is_told(
     monkeypatch.setattr(loaded, "_loaded", lambda: found)
 
     assert loaded.describe_build() == says
+
+
+class Work(Enum):
+    AGAIN = "AGAIN"
+
+
+def test_a_handler_without_python_code_that_posts_for_ever_lets_the_dispatcher_be_stopped() -> None:
+    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=10))
+    event = Event(Work.AGAIN)
+    dispatcher.register(Work, partial(dispatcher.event_handler.handle, event))
+    dispatcher.set_drain_events_on_stop(False)
+    with dispatcher:
+        dispatcher.event_handler.handle(event)
+
+    assert dispatcher.wait_for_service_to_stop(10)
 
 
 # -- building ----------------------------------------------------------------------------------------------------------

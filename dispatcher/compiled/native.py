@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+
+def let_others_run() -> None:
+    """Let other threads and signal handlers run, if they wait.
+
+    Python lets them when an interpreted function begins, and this one is never compiled. A compiled loop that calls
+    functions in C only would keep the GIL for as long as it runs.
+    """
+
+
 if TYPE_CHECKING:
     from mypy_extensions import mypyc_attr as mypyc_attr
 else:

@@ -10,6 +10,7 @@ from itertools import repeat, starmap
 from time import perf_counter_ns
 from typing import Any
 
+from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.backlog import Backlog
 from dispatcher.dispatching.draining import Drain
@@ -108,6 +109,7 @@ class BatchDispatching:
             if count >= SIZE_STEP:
                 self._room.on_size(count, self._room.remaining())
             count = self._batch_size
+        let_others_run()
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
         batch: Iterator[Any] = starmap(self._popleft, turns)

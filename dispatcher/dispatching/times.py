@@ -175,7 +175,7 @@ class IdleTime:
         """Time spent waiting so far. Any thread."""
         while True:
             waits, until_ns = self.waits, self.until_ns
-            if waits is self.waits:  # otherwise a wait has begun, and the two do not belong together
+            if waits == self.waits:  # otherwise a wait has begun, and the two do not belong together
                 break
         waited_ns, since_ns = waits
         return waited_ns + (until_ns if until_ns >= since_ns else perf_counter_ns()) - since_ns
