@@ -102,7 +102,13 @@ def extensions(folder: str) -> list[Any]:
         needed = " ".join(f"'{requirement}'" for requirement in COMPILER)
         raise SystemExit(f"{VARIABLE}=1 needs mypy where builds are not isolated: pip install {needed}") from None
     modules = _pyproject()["tool"]["central-dispatcher"]["compiled"]["modules"]
-    options = [f"--python-version={sys.version_info.major}.{sys.version_info.minor}", f"--cache-dir={folder}/cache"]
+    options = [
+        f"--python-version={sys.version_info.major}.{sys.version_info.minor}",
+        f"--cache-dir={folder}/cache",
+        # What these modules import only for its types may need packages that the build has not.
+        "--follow-imports=silent",
+        "--ignore-missing-imports",
+    ]
     sources = [f"{module.replace('.', '/')}.py" for module in modules]
     compiled: list[Any] = mypycify(
         [*options, *sources], opt_level="2", debug_level="0", target_dir=folder, group_name="central_dispatcher"
