@@ -78,7 +78,7 @@ set_up_compiled() {
     ! -name '*.pyc' -print0 | sort -z | xargs -0 cksum | cksum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     python=$(find_python) || exit 1
-    echo "Compiling the packages into $venv; this takes two or three minutes." >&2
+    echo "Compiling the packages into $venv; this takes a minute or two." >&2
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || die "cannot make a virtual environment in $venv"
     rm -rf "$venv/wheel"
     copy_tree "$tree"

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from dispatcher.compiled.native import mypyc_attr
 from statemachines.factory import InvalidStateTransitionError, StateMachine, StateMachineFactory
 from statemachines.recorder import TransitionRecorder
 
@@ -28,7 +27,6 @@ class EntityContext(Protocol):
 C = TypeVar("C", bound=EntityContext)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Entity(Generic[C]):
     """An object with a state machine. An event that its state does not accept is counted and logged."""
 
