@@ -298,6 +298,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         finally:
             self.queue.shutdown.end()
             self._end()
+            self._mailbox.parking.retire()
             self.stop()  # after a failure: the service becomes STOPPED and notifies its listeners
 
     def _end(self) -> None:

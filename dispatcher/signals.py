@@ -58,8 +58,11 @@ class StopSignals:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds for a signal or a `notify`; returns whether a signal has come."""
-        if self.received is None and select.select([self._read_end], [], [], timeout)[0]:
-            os.read(self._read_end, 4096)
+        if self.received is None:
+            reading = select.poll()  # `select` takes no descriptor from 1024 on
+            reading.register(self._read_end, select.POLLIN)
+            if reading.poll(None if timeout is None else timeout * 1000):
+                os.read(self._read_end, 4096)
         return self.received is not None
 
     def notify(self) -> None:

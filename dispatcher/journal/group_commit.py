@@ -174,7 +174,9 @@ class GroupCommit:
             raise ReentrantAppendError(f"{self._log.path}: the post interrupted another one that interrupted a third")
         try:
             self._depths[thread] = depth + 1
-            return self._append_alone(line) if alone or self._is_nested() else self._append_with_others(line)
+            # A post that interrupts another one's wait must not wait, too: that one may be woken to lead.
+            is_alone = alone or depth > 0 or self._is_nested()
+            return self._append_alone(line) if is_alone else self._append_with_others(line)
         finally:
             self._depths[thread] = depth
             if not depth:

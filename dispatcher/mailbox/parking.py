@@ -12,7 +12,11 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from io import FileIO
+from typing import Any, Final, Protocol
+
+_ONE: Final = (1).to_bytes(8, sys.byteorder)
+"""What an eventfd is to add."""
 
 
 class WaitLock(Protocol):
@@ -21,6 +25,13 @@ class WaitLock(Protocol):
     def acquire(self) -> Any: ...
 
     def release(self) -> Any: ...
+
+
+class _EventFile(FileIO):
+    """An eventfd, which is closed once nothing refers to this object, be it a bound method."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class DescriptorLock:
@@ -34,19 +45,15 @@ class DescriptorLock:
         OSError: the process has too many open files.
     """
 
-    __slots__ = ("_descriptor", "acquire", "release")
+    __slots__ = ("acquire", "release")
 
     def __init__(self) -> None:
         if sys.platform != "linux":
             raise OSError("there is no eventfd")
-        # Closed with this object, which all threads keep alive that may still release it.
-        self._descriptor = descriptor = os.eventfd(0, os.EFD_CLOEXEC)
-        self.acquire: Callable[[], Any] = partial(os.read, descriptor, 8)  # these two never change
-        self.release: Callable[[], Any] = partial(os.eventfd_write, descriptor, 1)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # it was not opened
-            os.close(self._descriptor)
+        file = _EventFile(os.eventfd(0, os.EFD_CLOEXEC), "r+b")
+        # These two never change. Each keeps the file open, so a late release goes to no other file.
+        self.acquire: Callable[[], Any] = partial(file.read, len(_ONE))
+        self.release: Callable[[], Any] = partial(file.write, _ONE)
 
 
 class Parking:
@@ -55,7 +62,8 @@ class Parking:
     __slots__ = ("duties", "lock")
 
     def __init__(self) -> None:
-        # Held; the mailbox thread waits for it, a waking thread releases it. Replaced before the first wait only.
+        # Held; the mailbox thread waits for it, a waking thread releases it. Replaced before the first wait and after
+        # the last one only.
         self.lock: WaitLock = threading.Lock()
         self.lock.acquire()
         # One entry while a wait is announced or under way. The thread that pops it, which is atomic, must release
@@ -67,6 +75,12 @@ class Parking:
         """Wait for a descriptor from now on, if the system has one left. Before the first wait, in its process."""
         with contextlib.suppress(OSError):
             self.lock = DescriptorLock()
+
+    def retire(self) -> None:
+        """Do without the descriptor again. The mailbox thread, at its end."""
+        lock = threading.Lock()
+        lock.acquire()
+        self.lock = lock
 
     def announce(self) -> None:
         """Let `unpark` end the wait that follows. Afterwards look for work once more, then `wait`."""

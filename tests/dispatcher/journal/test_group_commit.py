@@ -179,6 +179,37 @@ def test_an_interrupted_producer_has_its_event_left_out_or_settled(
     assert [accepted.line for accepted in recover(writer.path).accepted] == [b"first", b"second"]
 
 
+def test_a_post_that_interrupts_a_waiting_one_waits_for_no_other_thread(
+    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The post that it interrupted may be woken to lead, and cannot before this one has returned."""
+    commits = HeldCommits(writer)
+    first = Producer(writer, b"first")
+    assert commits.entered.acquire(timeout=TIMEOUT_S)
+    nested: list[int] = []
+    interrupted = threading.Event()
+
+    class Interrupted(Append):
+        def __init__(self, line: bytes) -> None:
+            super().__init__(line)
+            self._turn = self.turn
+            self.turn = types.SimpleNamespace(acquire=self._interrupt, release=self.turn.release)  # type: ignore[assignment]
+
+        def _interrupt(self) -> None:
+            if not interrupted.is_set():
+                interrupted.set()
+                nested.append(writer.append_accepted(b"nested"))
+            self._turn.acquire()
+
+    monkeypatch.setattr(group_commit, "Append", Interrupted)
+    outer = Producer(writer, b"outer")
+    assert interrupted.wait(TIMEOUT_S)
+    commits.goes_on.release(5)
+
+    assert first.end() == 1
+    assert sorted([outer.end(), *nested]) == [2, 3]
+
+
 def test_a_post_that_interrupts_a_nested_one_is_refused(writer: JournalWriter) -> None:
     """Signals that come faster than the disk answers would nest without end."""
     commit, depths = writer.log.commit, []

@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from dispatcher import AsyncDispatcher
 from dispatcher.mailbox.parking import DescriptorLock, Parking
 
 from ..conftest import TIMEOUT_S
+from ..waiting import until
 
 needs_eventfd = pytest.mark.skipif(sys.platform != "linux", reason="eventfd is Linux's")
 
@@ -28,6 +30,14 @@ def waiting(parking: Parking) -> threading.Event:
 
     threading.Thread(target=wait, daemon=True).start()
     return ended
+
+
+def is_closed(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError as error:
+        return error.errno == errno.EBADF
+    return False
 
 
 @needs_eventfd
@@ -77,6 +87,22 @@ def test_the_descriptor_is_closed_with_its_lock(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         os.fstat(opened[0])
+
+
+@needs_eventfd
+def test_a_dispatcher_that_has_stopped_holds_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever keeps it, or a cycle that is not collected soon, keeps no file open."""
+    opened: list[int] = []
+    eventfd = os.eventfd
+    monkeypatch.setattr(os, "eventfd", lambda *given: opened.append(eventfd(*given)) or opened[-1])
+    dispatcher = AsyncDispatcher(name="stopped")
+    dispatcher.init()
+    dispatcher.start()
+    os.fstat(opened[0])  # raises if it is closed
+
+    dispatcher.stop()
+
+    until(lambda: is_closed(opened[0]), "the end of the handler thread")
 
 
 def test_without_a_descriptor_the_wait_is_for_a_plain_lock(monkeypatch: pytest.MonkeyPatch) -> None:

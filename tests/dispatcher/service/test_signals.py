@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import select
 import signal
 import sys
@@ -235,3 +237,24 @@ def test_the_pipe_is_not_closed_under_a_notify(monkeypatch: pytest.MonkeyPatch) 
         notified.result(TIMEOUT_S)
 
     assert still_open == [True]
+
+
+def test_a_process_with_many_open_files_waits_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`select` refuses descriptors from 1024 on."""
+    pipe = os.pipe
+
+    def high_pipe() -> tuple[int, int]:
+        low = pipe()
+        high = fcntl.fcntl(low[0], fcntl.F_DUPFD_CLOEXEC, 1024), fcntl.fcntl(low[1], fcntl.F_DUPFD_CLOEXEC, 1024)
+        for end in low:
+            os.close(end)
+        return high
+
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1100:
+        pytest.skip("a process may not open 1,100 files here")
+    monkeypatch.setattr(os, "pipe", high_pipe)
+
+    with StopSignals() as stop:
+        stop.notify()
+        assert not stop.wait(TIMEOUT_S)
+        assert not stop.wait(0.001)

@@ -195,8 +195,9 @@ class TopApp(App[int]):
             self._show()
 
     def _show(self) -> None:
-        for frame in self.screen_stack[0].query(Frame):
-            frame.refresh()
+        for screen in self.screen_stack[:1]:  # none once the app ends
+            for frame in screen.query(Frame):
+                frame.refresh()
 
 
 class Frame(Widget):
