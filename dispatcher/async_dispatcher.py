@@ -298,7 +298,6 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         finally:
             self.queue.shutdown.end()
             self._end()
-            self._mailbox.parking.retire()
             self.stop()  # after a failure: the service becomes STOPPED and notifies its listeners
 
     def _end(self) -> None:
@@ -315,6 +314,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
                 self.note_failure(error)
                 tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error)
         self._processor.metrics_controller.stop_latency_measurement()
+        self._mailbox.parking.retire()
         self._drain.finish()
 
     def _flush_due(self) -> None:
