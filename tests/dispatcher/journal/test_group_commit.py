@@ -413,5 +413,6 @@ def test_no_post_waits_for_ever_in_any_order(
     assert in_all_orders(monkeypatch, preemptions, producers, later, closes=closes) > 100
 
 
+@pytest.mark.slow
 def test_no_post_waits_for_ever_with_one_change_of_threads_at_any_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_all_orders(monkeypatch, 1, producers=1, later=1, closes=True) > 10
