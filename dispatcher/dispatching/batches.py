@@ -339,7 +339,7 @@ class BatchDispatching:
             times.timed, times.timed_ns = times.timed + timed, times.timed_ns + timed_ns
 
     def _failed_singly(self, event: Any, error: BaseException) -> Route | None:
-        """An event was not handled. Returns its route; None: a coroutine has taken it, and is timed instead."""
+        """Account for a handler's error. Returns the event's route; None: a coroutine has taken it, and is timed."""
         if type(error) is EventTaken:
             self.progress.since_ns = perf_counter_ns()
             return None
@@ -359,12 +359,11 @@ class BatchDispatching:
             route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
             route.handle(event)
             route.handled += 1
-        except EventTaken:
-            self.progress.since_ns = perf_counter_ns()
-            return
         except BaseException as error:
-            self.errors.failed(event, error)
-            route = self.routes.find(type_of(event))
+            failed_route = self._failed_singly(event, error)
+            if failed_route is None:
+                return
+            route = failed_route
         finished_ns = self.progress.since_ns = perf_counter_ns()
         self.times.note(route, started_ns, finished_ns, enqueued_ns)
         if finished_ns - started_ns > self.slow.limit_ns:
