@@ -21,10 +21,10 @@ T = TypeVar("T", bound=Enum)
 
 
 class Event(Generic[T]):
-    """Something that happened: `type` says what, `timestamp` when (Unix seconds; -1, as in Hadoop: nobody asked).
+    """Something that happened: `type` says what, `timestamp` when, in Unix seconds.
 
-    The default reads no clock: that would cost as much as the rest of the event, and few handlers look at it. Give
-    `time.time()` to those that do. A journal notes the times of each event anyway.
+    A `timestamp` that is not given is -1, as in Hadoop. Reading the clock would cost as much as the rest of the event,
+    and few handlers look at the time. Pass `time.time()` if yours do. A journal notes the times of each event anyway.
 
     Subclasses add attributes, best as slots. The journal records two of them if a subclass has them: `entity` (str:
     what the event is about) and `payload` (a mapping that JSON can hold, or None).

@@ -140,7 +140,7 @@ class LoneEvents:
         return self._routes.find(type_of(event))
 
     def _leave(self) -> None:
-        """No event is in hand any more."""
+        """Note that no event is in hand."""
         self._progress.entry = None
         self._progress.since_ns = 0
         self._progress.done += 1

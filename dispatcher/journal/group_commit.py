@@ -14,10 +14,10 @@ No wake-up is lost: a producer appends and then tries to lead; a leader gives up
 Producers that were just woken are about to post again. If they need less time for that than half an fsync, the leader
 waits for them: they would otherwise form two groups that take turns, at half the rate.
 
-A signal handler, or a `__del__` that the garbage collector runs, may post while its thread leads or holds a lock of the
-log. It must not wait for its own thread, so its event goes into the log alone, as `SegmentLog` allows it. A post that
-interrupts such a post is refused: the next signal may come before the disk answers, and so on. A post that does not
-wait for its event is always possible.
+A signal handler, or a `__del__` that the garbage collector runs, may post while its thread leads, waits for its turn,
+or holds a lock of the log. It must not wait for its own thread, so its event goes into the log alone, as `SegmentLog`
+allows it. A post that interrupts such a post is refused: the next signal may come before the disk answers, and so on. A
+post that does not wait for its event is always possible.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Gathering:
         self._skips = 0  # batches for which it does not wait; written by the leader
 
     def synced(self, took_s: float, producers: int) -> None:
-        """A batch was synced; so many producers wait for that or the next one."""
+        """Note that a batch was synced, and that `producers` wait for it or for the next batch."""
         # The shortest counts: a thread that waits for the interpreter seems to wait for the disk.
         self._sync_s = min(took_s, 1.1 * self._sync_s or took_s)
         self._wanted = producers
@@ -153,7 +153,7 @@ class GroupCommit:
         self._work.acquire()
         self._waits = False  # the writer waits for `_work`; the writer writes, any thread reads
         self._is_closing = False  # set once, by the thread that closes the log
-        self._has_ended = False  # there is no writer any more, so each thread leads its own; set once
+        self._has_ended = False  # the writer has ended or cannot start: other threads lead instead; set once
 
     # -- producers: any thread -----------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class GroupCommit:
             raise ReentrantAppendError(f"{self._log.path}: the post interrupted another one that interrupted a third")
         try:
             self._depths[thread] = depth + 1
-            # A post that interrupts another one's wait must not wait, too: that one may be woken to lead.
+            # A nested post must not wait for its turn: the leader may wake the post that it has interrupted, to lead.
             is_alone = alone or depth > 0 or self._is_nested()
             return self._append_alone(line) if is_alone else self._append_with_others(line)
         finally:
@@ -275,7 +275,7 @@ class GroupCommit:
         return True
 
     def _lead_all(self) -> None:
-        """Lead until nothing is pending or another thread leads. The writer, or any thread once there is none."""
+        """Lead until nothing is pending or another thread leads. The writer, or any thread once it has ended."""
         # A thread that leads meanwhile looks at what is pending once it has given up the leadership.
         while self._pending and self._leading.acquire(False):
             try:
@@ -331,7 +331,7 @@ class GroupCommit:
         return starmap(self._pending.popleft, repeat((), count))
 
     def _write(self, batch: deque[Append]) -> bool:
-        """Empties the batch, too."""
+        """Write and sync the batch, end its events and empty it. Returns whether the log has failed."""
         log, failed = self._log, False
         error: JournalError | None = None
         # One that an interrupted leader had written has its seq.
@@ -385,7 +385,7 @@ class GroupCommit:
     def _run(self) -> None:
         while not self._is_closing:
             self._waits = True
-            # Look again only after setting it: a producer that appended before has woken nobody.
+            # Look at `_pending` only after setting it: a producer that appended before saw no writer waiting.
             if not self._is_closing and not self._has_to_lead():
                 self._work.acquire()
             self._waits = False

@@ -90,7 +90,7 @@ class Groups:
             self._held += len(part[0])
 
     def is_full(self, most: int) -> bool:
-        """Whether to `take`: more than `most` rows are held, and merging those of a key and bucket leaves over half."""
+        """Whether to `take`: beyond `most` rows, merges them, and is full if over half of `most` remain."""
         if self._held <= most:
             return False
         self._merge()
