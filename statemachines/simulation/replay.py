@@ -47,7 +47,8 @@ class ReplayProgress:
 class Replay:
     """One run of a workload: `start`, `wait`, `stop`; or `run`, which does all three.
 
-    Any thread may call `progress`. `on_done` is called on the handler thread when no event and no deadline is left.
+    Any thread may call `progress`. `on_done` is called once, on the handler thread, when no event and no deadline is
+    left.
     """
 
     def __init__(
@@ -162,5 +163,6 @@ class Replay:
         )
 
     def _idle(self) -> None:
-        self._done.set()
-        self._on_done()
+        if not self._done.is_set():  # the handler thread may wake again, without an event, until it is stopped
+            self._done.set()
+            self._on_done()

@@ -286,6 +286,20 @@ def test_ended_entities_are_freed_without_the_cyclic_garbage_collector() -> None
     assert {entity.state.name for entity in new} <= {"ACCEPTED", "SCHEDULED", "RUNNING"}
 
 
+def test_a_replay_is_done_once_however_often_its_thread_wakes_up() -> None:
+    done: list[bool] = []
+    replay = Replay(workload(node(), app(tasks=(task(500),))), config(), on_done=lambda: done.append(True))
+    replay.start()
+    try:
+        assert replay.wait(TIMEOUT_S)
+        for _ in range(20):
+            replay.manager.dispatcher.mailbox_executor.submit(lambda: None, "wakes the thread").result(TIMEOUT_S)
+    finally:
+        replay.stop()
+
+    assert done == [True]
+
+
 # -- the run itself ---------------------------------------------------------------------------------------------------
 
 
