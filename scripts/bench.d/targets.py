@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from measure import Figures
@@ -243,13 +240,7 @@ WEB_TARGETS = (
 
 
 def print_targets(figures: Figures, targets: Sequence[Target], *, everything: bool) -> None:
-    """Print the targets measured in this run; with `everything`, also those that could not be measured.
-
-    The file that BENCH_FIGURES names, if any, gets a line of JSON with the figures.
-    """
-    if "BENCH_FIGURES" in os.environ:
-        with Path(os.environ["BENCH_FIGURES"]).open("a", encoding="utf-8") as file:
-            print(json.dumps(figures), file=file)
+    """Print the targets measured in this run; with `everything`, also those that could not be measured."""
     measured_here = [(target, target.measured(figures)) for target in targets]
     shown = [(target, value) for target, value in measured_here if value is not None or everything]
     if not shown:
