@@ -296,7 +296,7 @@ def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(fu
     dispatcher.stop()
 
     stopped.set()
-    producer.join(1.0)
+    producer.join(TIMEOUT_S)
     ended = not producer.is_alive()
 
     dispatcher.queue.room.permits.append(None)  # whoever goes round still gets out

@@ -24,7 +24,7 @@ from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 """For waits that succeed at once unless something is broken."""
 
 MOST_IDLES = 1000
