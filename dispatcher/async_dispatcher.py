@@ -359,6 +359,12 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             return
         self._stop_wait.wait(self.drain_timeout_s, is_handling=self.is_handling())
 
+    def end_joint_drain(self) -> None:
+        """After a stop by its group: wait for the thread as well if a handler's own stop came first, which did not."""
+        if self.queue.phase < ABANDONED and not self.is_stopped():
+            self.queue.shutdown.shut(DRAINING)
+            self._stop_wait.wait(self.drain_timeout_s, is_handling=False)
+
     def nudge(self) -> None:
         """Make the loop check the queue's phase, even if its thread waits or is in a long batch. Any thread."""
         self.queue.wake()

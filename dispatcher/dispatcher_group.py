@@ -113,7 +113,10 @@ class DispatcherGroup(CompositeService):
             for partition in self.partitions:
                 partition.drain_timeout_s = max(0.0, deadline - monotonic())
             # In parallel: each stop may wait for a handler that hangs.
-            stops = [threading.Thread(target=each.stop, name=f"{each.name}-stop") for each in self.partitions]
+            stops = [
+                threading.Thread(target=_stop_partition, args=(each,), name=f"{each.name}-stop")
+                for each in self.partitions
+            ]
             for stop in stops:
                 stop.start()
             for stop in stops:
@@ -129,3 +132,10 @@ class DispatcherGroup(CompositeService):
         if partition.in_state(ServiceState.STOPPED) and cause is not None and self.in_state(ServiceState.STARTED):
             self.note_failure(cause)
             self.stop()
+
+
+def _stop_partition(partition: AsyncDispatcher) -> None:
+    try:
+        partition.stop()
+    finally:
+        partition.end_joint_drain()

@@ -87,7 +87,7 @@ def test_a_handler_without_python_code_that_posts_for_ever_lets_the_dispatcher_b
     with dispatcher:
         dispatcher.event_handler.handle(event)
 
-    assert dispatcher.wait_for_service_to_stop(10)
+    assert dispatcher.wait_for_service_to_stop(60)
 
 
 # -- building ----------------------------------------------------------------------------------------------------------

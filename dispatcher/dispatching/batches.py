@@ -150,11 +150,12 @@ class BatchDispatching:
         progress = self.progress
         progress.begun += 1
         while True:
-            turns = repeat((), 1)
-            progress.turns = (progress.taken() + 1, turns)
+            before, turns = progress.taken(), repeat((), 1)
+            progress.turns = (before + 1, turns)
             is_last = progress.begun - progress.done == 1  # this call's own
             entry = self.queue.shutdown.take_last(starmap(self._popleft, turns), ends=is_last)
             if entry is None:
+                progress.turns = (before, repeat((), 0))  # the turn may be used up, in vain
                 break
             progress.since_ns = perf_counter_ns()
             try:

@@ -102,7 +102,8 @@ class QueueShutdown:
         """
         with self._state.end_lock:
             if self._state.entries and not self.has_ended:
-                return next(entries)
+                with contextlib.suppress(IndexError):  # a producer that drops the oldest, late, has taken it
+                    return next(entries)
             if ends:
                 self.has_ended = True
             return None

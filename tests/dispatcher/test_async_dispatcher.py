@@ -12,6 +12,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, ServiceState, UnregisteredEventTypeError
 from dispatcher.errors import RejectedExecutionError
+from dispatcher.testing import DrainDispatcher, ManualClock
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 
@@ -310,7 +311,7 @@ def test_an_alias_is_counted_under_its_members_name(make: Make) -> None:
     assert dispatcher.stats().handled_by_type == {("Mode", "A"): 1}
 
 
-def test_a_turn_dispatches_what_its_handlers_post_next_up_to_the_batch_size(make: Make) -> None:
+def test_a_turn_dispatches_what_its_handlers_post_next_up_to_the_batch_size() -> None:
     turns: list[int] = []
 
     def handle(event: Numbered) -> None:
@@ -318,11 +319,13 @@ def test_a_turn_dispatches_what_its_handlers_post_next_up_to_the_batch_size(make
         if event.number < 9:
             dispatcher.event_handler.handle(Numbered(event.number + 1))
 
-    dispatcher = make(DispatcherConfig(batch_size=4, measure_times="all"), handler=handle)
+    config = DispatcherConfig(batch_size=4, measure_times="all")
+    with DrainDispatcher(config, time_service=ManualClock()) as dispatcher:
+        dispatcher.register(Work, handle)
+        dispatcher.wait_for_event_thread_to_wait(TIMEOUT_S)
+        dispatcher.event_handler.handle(Numbered(0))
+        assert dispatcher.await_drained(TIMEOUT_S)
 
-    dispatcher.event_handler.handle(Numbered(0))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
     assert [turns.count(turn) for turn in sorted(set(turns))] == [1, 4, 4, 1]  # the first wakes the thread
 
 

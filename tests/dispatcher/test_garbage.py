@@ -13,7 +13,7 @@ import pytest
 from dispatcher.util.garbage import EVERY_S, GROWTH, LEAST, MIDDLE, YOUNG, Freezer, tune_garbage_collection
 
 MOST_AT_ONCE = YOUNG * (MIDDLE + 2)
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(autouse=True)

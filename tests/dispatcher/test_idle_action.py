@@ -40,7 +40,7 @@ class Simulation:
 def test_events_of_the_idle_action_are_handled_before_it_is_called_again() -> None:
     simulation = Simulation(30)
     with simulation.dispatcher:
-        assert simulation.done.wait(30)
+        assert simulation.done.wait(60)
 
     assert simulation.handled == [left for left in reversed(range(30)) if left % 3]
     assert not any(simulation.had_work)
@@ -49,7 +49,7 @@ def test_events_of_the_idle_action_are_handled_before_it_is_called_again() -> No
 def test_it_runs_on_the_handler_thread() -> None:
     simulation = Simulation(3)
     with simulation.dispatcher:
-        assert simulation.done.wait(30)
+        assert simulation.done.wait(60)
         assert not simulation.dispatcher.is_handler_thread()
 
     assert all(simulation.on_handler_thread)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .conftest import TIMEOUT_S
@@ -16,6 +17,20 @@ def until(condition: Callable[[], Any], what: str = "the condition") -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what} has not come about in {TIMEOUT_S} s"
         time.sleep(0)
+
+
+@contextmanager
+def no_thread_is_left(*but: str) -> Iterator[None]:
+    """Each thread that is started inside ends, unless its name is one of `but`.
+
+    It is waited for: a thread that has done its work may not have ended yet.
+    """
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name not in but:
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive(), f"{thread.name} is left"
 
 
 def in_threads(*actions: Callable[[], Any]) -> None:

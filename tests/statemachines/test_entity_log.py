@@ -236,7 +236,7 @@ def test_the_handler_thread_does_not_wait_for_a_reader() -> None:
 
     with log._lock:  # as a reader holds it
         threading.Thread(target=lambda: (log.look(), done.set()), daemon=True).start()
-        assert done.wait(10)
+        assert done.wait(60)
         assert len(log.rows) == 300
 
     log._publish_at_ns = 0
@@ -299,7 +299,7 @@ def test_no_row_is_lost_between_the_handler_thread_and_readers() -> None:
             log.look()
     stop.set()
     for reader in readers:
-        reader.join(10)
+        reader.join(60)
     log.publish()
 
     assert errors == []

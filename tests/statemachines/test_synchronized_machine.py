@@ -16,7 +16,7 @@ from statemachines import InvalidStateTransitionError, MultiStateTransitionListe
 
 from .lights import Diary, E, Factory, Light, S
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 THREADS, EVENTS_EACH = 8, 250
 
 

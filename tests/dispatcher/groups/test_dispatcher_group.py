@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherGroup, Event, EventDispatcher, ServiceState
+from dispatcher.testing import DrainDispatcher
 
 
 class Ball(Enum):
@@ -61,7 +62,7 @@ def test_handlers_of_a_group_post_to_each_other_at_any_bound() -> None:
     with group:
         for _ in range(3):
             group.partitions[0].event_handler.handle(Event(Ball.PING))
-        assert group.await_drained(30)
+        assert group.await_drained(60)
 
     assert len(played) >= 200
 
@@ -93,7 +94,7 @@ def test_without_drain_a_stop_discards_what_is_queued() -> None:
 
     def wait(event: Event[Ball]) -> None:
         seen.set()
-        gate.wait(30)
+        gate.wait(60)
 
     central.register(Ball, wait)
     group = DispatcherGroup("both", [central], drains_on_stop=False)
@@ -102,14 +103,14 @@ def test_without_drain_a_stop_discards_what_is_queued() -> None:
     group.start()
     for _ in range(3):
         central.event_handler.handle(Event(Ball.PING))
-    assert seen.wait(30)
+    assert seen.wait(60)
 
     stopping = threading.Thread(target=group.stop)
     stopping.start()
     while central.discarded < 2:
         stopping.join(0.001)
     gate.set()
-    stopping.join(30)
+    stopping.join(60)
 
     assert (central.handled, central.discarded) == (1, 2)
 
@@ -127,9 +128,49 @@ def test_one_that_fails_takes_the_others_along() -> None:
 
     central.event_handler.handle(Event(Ball.PING))
 
-    assert group.wait_for_service_to_stop(30)
+    assert group.wait_for_service_to_stop(60)
     assert behind.in_state(ServiceState.STOPPED)
     assert isinstance(group.failure_cause, OSError)
+
+
+def test_a_member_that_fails_while_the_group_begins_to_stop_ends_with_the_group() -> None:
+    """The stop of its handler came first, so the group's did nothing; its thread lingered for ever."""
+    has_failed, lingers = threading.Event(), threading.Event()
+
+    class First(AsyncDispatcher):
+        def nudge(self) -> None:
+            """The group calls this before it lets the other member linger."""
+            failing.event_handler.handle(Event(Ball.PING))
+            assert has_failed.wait(60)
+            super().nudge()
+
+    class Failing(DrainDispatcher):
+        def nudge(self) -> None:
+            """The group calls this once it lets the member linger, and goes on when the member waits."""
+            super().nudge()
+            if not lingers.is_set():
+                lingers.set()
+                self.wait_for_event_thread_to_wait(60)
+
+    def fail(event: Event[Ball]) -> None:
+        raise OSError("disk full")
+
+    def hold(_: object) -> None:
+        if failing.in_state(ServiceState.STOPPED):
+            has_failed.set()
+            assert lingers.wait(60)
+
+    failing = Failing(name="failing")
+    failing.register(Ball, fail, on_error="stop")
+    group = DispatcherGroup("both", [First(name="first"), failing])
+    failing.register_service_listener(hold)
+    group.init()
+    group.start()
+
+    group.stop()
+
+    assert failing.is_stopped()
+    assert (failing.failed, failing.discarded) == (1, 0)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -144,6 +185,6 @@ def test_a_handler_of_any_member_cannot_wait_until_the_group_is_drained(which: i
             errors.append(error)
 
     with group:
-        group.partitions[which].mailbox_executor.submit(wait, "wait").result(30)
+        group.partitions[which].mailbox_executor.submit(wait, "wait").result(60)
 
     assert "both: a handler cannot wait" in str(errors[0])

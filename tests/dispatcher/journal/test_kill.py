@@ -19,7 +19,7 @@ from dispatcher.journal import EVENTS, read_rows, verify
 from . import _daemon
 
 KILLS = 50
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 class Daemon:

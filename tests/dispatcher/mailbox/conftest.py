@@ -21,7 +21,7 @@ from dispatcher.mailbox import (
 
 T = TypeVar("T")
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 """For waits that succeed at once unless something is broken."""
 
 

@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from dispatcher.util.histogram import Histogram
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Counted:

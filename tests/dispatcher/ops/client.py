@@ -15,7 +15,7 @@ import httpx
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event
 from dispatcher.web.security import Principal
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Job(Enum):

@@ -19,7 +19,7 @@ from dispatcher.ops import ops_app
 from dispatcher.ops.sampler import Sampler
 from dispatcher.view import dispatchers
 
-from .client import Client, Hanging, Job, JobEvent, hanging
+from .client import WAIT_S, Client, Hanging, Job, JobEvent, hanging
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_services_are_a_tree(client: Client) -> None:
 def test_a_dispatcher_has_its_numbers(client: Client, central: Hanging) -> None:
     central.post(Job.START)
     central.post(Job.FAIL)
-    central.dispatcher.await_drained(10)
+    assert central.dispatcher.await_drained(WAIT_S)
 
     found = item(client.json("/dispatchers")["items"], name="central")
 
@@ -119,7 +119,7 @@ def test_lists_come_in_pages(client: Client) -> None:
 def test_types_have_their_numbers_and_last_failure(client: Client, central: Hanging) -> None:
     central.post(Job.START)
     central.post(Job.FAIL, "job 7")
-    central.dispatcher.await_drained(10)
+    assert central.dispatcher.await_drained(WAIT_S)
 
     items = client.json("/dispatchers/central/types")["items"]
 
@@ -154,7 +154,7 @@ def test_rates_and_shares_come_from_the_sampler() -> None:
         sampler.sample()
         for _ in range(30):
             found.post(Job.START)
-        found.dispatcher.await_drained(10)
+        assert found.dispatcher.await_drained(WAIT_S)
         now_s = 101.0
         sampler.sample()
         now_s = 110.0
@@ -210,7 +210,7 @@ def test_types_of_one_name_are_counted_together(client: Client, central: Hanging
 
 
 def test_nothing_runs_in_an_idle_dispatcher(client: Client, central: Hanging) -> None:
-    central.dispatcher.await_drained(10)
+    assert central.dispatcher.await_drained(WAIT_S)
 
     assert client.json("/dispatchers/central/running") is None
     found = client.json("/dispatchers/central/running", samples=2, interval_ms=1)
@@ -239,7 +239,7 @@ def test_what_runs_is_shown_with_its_stack(client: Client, central: Hanging) -> 
 
 def test_a_mail_that_runs_is_shown_with_its_description(client: Client, central: Hanging) -> None:
     central.dispatcher.mailbox_executor.execute(central.hang_here, "count %s", "sheep")
-    assert central.entered.wait(10)
+    assert central.entered.wait(WAIT_S)
 
     found = client.json("/dispatchers/central/running")
 
@@ -277,7 +277,7 @@ def test_samples_are_taken_one_at_a_time_and_an_answer_is_kept(central: Hanging)
 def test_failures_come_newest_first_in_pages(client: Client, central: Hanging) -> None:
     for number in range(3):
         central.post(Job.FAIL, f"job {number}")
-    central.dispatcher.await_drained(10)
+    assert central.dispatcher.await_drained(WAIT_S)
 
     first = client.json("/dispatchers/central/failures", limit=2)
     second = client.json("/dispatchers/central/failures", limit=2, after=first["next"])
@@ -296,7 +296,7 @@ def test_a_failed_dispatcher_says_why(client: Client) -> None:
     dispatcher.register(Job, _raise, on_error="stop")
     with dispatcher:
         dispatcher.event_handler.handle(JobEvent(Job.START))
-        assert dispatcher.wait_for_service_to_stop(10)
+        assert dispatcher.wait_for_service_to_stop(WAIT_S)
 
     assert client.json("/dispatchers/failing")["failure"] == "RuntimeError: on strike"
     assert client.json("/dispatchers/failing")["state"] == "STOPPED"

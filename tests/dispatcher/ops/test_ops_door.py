@@ -153,7 +153,7 @@ def test_a_stop_ends_open_streams_at_once(folder: Path) -> None:
         rest = [name for name, _ in found]
 
     assert set(rest) <= {"dispatchers", ""}
-    assert door.wait_for_service_to_stop(1.0)
+    assert door.wait_for_service_to_stop(WAIT_S)
 
 
 def test_a_log_level_is_set_through_the_door_and_restored_by_its_stop(

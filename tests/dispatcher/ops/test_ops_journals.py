@@ -20,7 +20,7 @@ from dispatcher.ops.answers import Refusal
 from dispatcher.ops.journals import Deadline, Moment, parse_moment, states_at
 
 from ...journal_rows import begin, end
-from .client import Client
+from .client import WAIT_S, Client
 
 NS_PER_S = 1_000_000_000
 
@@ -168,7 +168,7 @@ def test_one_scan_is_made_at_a_time(
 
     def scan(*_: Any) -> dict[str, Any]:
         entered.set()
-        assert release.wait(10)
+        assert release.wait(WAIT_S)
         return {}
 
     monkeypatch.setattr(journals, "states_at", scan)

@@ -24,7 +24,7 @@ from dispatcher import CompositeService, Service
 from dispatcher.errors import DispatcherError
 from dispatcher.ops import OpsConfig, controls, ops_app
 
-from .client import Client, hanging
+from .client import WAIT_S, Client, hanging
 
 
 async def hello(request: Request) -> Response:
@@ -196,7 +196,7 @@ def test_a_stop_stops_the_services_where_no_signal_is_handled(monkeypatch: pytes
     response = Client(mounted(OpsConfig(control=True)), "admin", "/ops/v1").post("/stop")
 
     assert response.json() == {"stopping": True, "by": "services"}
-    assert door.wait_for_service_to_stop(10)
+    assert door.wait_for_service_to_stop(WAIT_S)
     assert order == ["part", "door"]
 
 

@@ -15,7 +15,7 @@ from dispatcher.ops.sampler import Sampler, SharedSampler
 from dispatcher.util.histogram import Histogram
 from dispatcher.view import TypeNumbers
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Stats:

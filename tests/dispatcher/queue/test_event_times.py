@@ -157,7 +157,7 @@ def test_the_time_of_an_event_in_the_queue_is_how_long_it_waited(make: Make, gat
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.stats().queue_time.total_ns >= 10_000_000
-    assert at_least(dispatcher.stats().queue_time, 0.008) == 1
+    assert at_least(dispatcher.stats().queue_time, 0.008) >= 1  # 2 if the first one had to wait for its thread
 
 
 def test_idle_time_grows_while_idle_and_stands_still_while_a_handler_runs() -> None:

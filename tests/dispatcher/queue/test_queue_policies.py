@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -95,6 +95,33 @@ def test_a_queue_that_loses_all_of_a_batch_to_drop_oldest_goes_on(make: Make) ->
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert got == [0, 9]
+
+
+def test_a_queue_that_loses_its_very_last_event_to_drop_oldest_ends(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler thread failed when a producer, which had seen the queue run, took the event before it."""
+    dispatcher = make(config(1, "drop_oldest"), handler=lambda _: None)
+    shutdown, late = dispatcher.queue.shutdown, [Numbered()]
+    take_last = shutdown.take_last
+
+    def emptied(entries: Iterator[Any]) -> Iterator[Any]:
+        dispatcher.queue.state.take_dropped("drop_oldest")
+        yield next(entries)
+
+    def take_last_late(entries: Iterator[Any], *, ends: bool) -> Any:
+        if late:
+            dispatcher.queue.entries.append(late.pop())
+            entries = emptied(entries)
+        return take_last(entries, ends=ends)
+
+    monkeypatch.setattr(shutdown, "take_last", take_last_late)
+    dispatcher.stop()
+
+    assert dispatcher.is_stopped()
+    assert dispatcher.failure_cause is None
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
+    assert_accounts_balance(dispatcher, accepted=1)
 
 
 def test_a_post_under_block_is_refused_after_its_timeout_and_leaves_nothing(full: Make, gate: Gate) -> None:
@@ -269,7 +296,7 @@ def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(fu
     dispatcher.stop()
 
     stopped.set()
-    producer.join(1.0)
+    producer.join(TIMEOUT_S)
     ended = not producer.is_alive()
 
     dispatcher.queue.room.permits.append(None)  # whoever goes round still gets out

@@ -125,7 +125,7 @@ def test_details_are_printed_as_soon_as_info_is_logged(caplog: pytest.LogCapture
 
     watched.log(3, None)
 
-    assert watched.logged.acquire(timeout=0.1)
+    assert watched.logged.acquire(timeout=TIMEOUT_S)
 
 
 def test_details_are_not_collected_for_nobody(caplog: pytest.LogCaptureFixture) -> None:

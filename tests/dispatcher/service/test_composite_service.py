@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher import CompositeService, Service, ServiceState, ServiceStateError
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Child(Service):

@@ -14,7 +14,7 @@ from ..recorder import Recorder, fail
 
 NOTINITED, INITED, STARTED, STOPPED = ServiceState
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Latch:

@@ -20,7 +20,7 @@ from dispatcher.signals import StopSignals
 
 from ..waiting import until
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def send(number: int) -> None:

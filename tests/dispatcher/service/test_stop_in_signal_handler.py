@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -15,6 +14,7 @@ from dispatcher import AsyncDispatcher, Service, ServiceState
 
 from ..conftest import TIMEOUT_S
 from ..recorder import Recorder
+from ..waiting import no_thread_is_left
 
 
 class Interruption:
@@ -78,8 +78,6 @@ def test_a_stop_by_a_signal_handler_runs_the_stop_hook_once_and_nothing_after_it
 
 @pytest.mark.timeout(60)
 def test_a_stop_by_a_signal_handler_ends_a_dispatcher_wherever_it_comes() -> None:
-    before = threading.active_count()
-    for service in interruptions(AsyncDispatcher, live):
-        assert service.wait_for_service_to_stop(TIMEOUT_S)
-
-    assert threading.active_count() <= before + 1  # the monitor's thread, which the process keeps
+    with no_thread_is_left("dispatcher-monitor"):
+        for service in interruptions(AsyncDispatcher, live):
+            assert service.wait_for_service_to_stop(TIMEOUT_S)

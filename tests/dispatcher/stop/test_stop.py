@@ -128,7 +128,7 @@ def test_stop_returns_within_its_timeout_although_a_handler_hangs(gate: Gate, ca
         dispatcher.stop()
         took = time.monotonic() - started
 
-    assert took < 1.1
+    assert took < 5  # the handler would wait for a minute
     assert dispatcher.state is ServiceState.STOPPED
     assert not dispatcher.is_stopped()
     assert "stop discarded 2 queued events: 2 Work.DO" in caplog.text

@@ -218,7 +218,7 @@ def test_a_client_that_sends_nothing_does_not_hold_the_close() -> None:
 
     with client:
         # Its thread would be left after the longest time of a close, if the connection had not been ended.
-        assert set(threading.enumerate()) == threads
+        assert set(threading.enumerate()) <= threads
 
 
 def test_an_application_may_close_its_own_server() -> None:

@@ -198,6 +198,10 @@ def test_without_the_extra_the_message_names_it(app: App, monkeypatch: pytest.Mo
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
+MOST_S = 5.0
+"""For a stop that takes a second at most, on a machine that has more to do; a delayed one waits for its clients."""
+
+
 def stop_timed(host: WebHost) -> float:
     begun_s = time.monotonic()
     host.stop()
@@ -243,7 +247,7 @@ def test_neither_held_nor_unread_nor_silent_clients_delay_a_stop(make_host: Make
 
     took_s = stop_timed(host)
 
-    assert took_s < 1.0
+    assert took_s < MOST_S
     assert web_threads() == []
     for each in (idle, halfway, unread, held):
         read_to_end(each)
@@ -267,7 +271,7 @@ def test_an_app_that_blocks_the_loop_does_not_delay_a_stop(
 
     took_s = stop_timed(host)
 
-    assert took_s < 1.0
+    assert took_s < MOST_S
     assert "the door's event loop is blocked" in caplog.text
     assert host.socket_path is not None
     assert not host.socket_path.exists()

@@ -413,7 +413,7 @@ def test_a_stop_ends_the_wait_for_a_turn(make_host: MakeHost) -> None:
         begun = time.monotonic()
         host.stop()
 
-        assert time.monotonic() - begun < 1.5
+        assert time.monotonic() - begun < 10  # of the 100 s until its turn
     waiting.close()
 
 

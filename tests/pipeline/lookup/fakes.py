@@ -14,7 +14,7 @@ from pipeline.lookup.schema import Column, Key, Row
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 SCHEMA = LookupSchema((Column("node", "string"),), (Column("rack", "string"),))
 
 

@@ -20,7 +20,7 @@ from statemachines.resourcemanager.statestore import (
     SqliteRMStateStore,
 )
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def app_id(number: int) -> str:

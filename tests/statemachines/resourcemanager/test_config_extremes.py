@@ -16,7 +16,7 @@ from dispatcher.config import parse_config
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.simulation.workload import read_workload
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 Key = tuple[str | int, ...]
 

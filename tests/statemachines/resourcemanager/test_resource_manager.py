@@ -24,7 +24,7 @@ from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 from statemachines.simulation.workload.model import WorkloadRunner
 
-from ...dispatcher.waiting import until
+from ...dispatcher.waiting import no_thread_is_left, until
 from ..simulation.replays import TIMEOUT_S, app, config, node, task, workload
 
 N1, N2 = node_id("n1"), node_id("n2")
@@ -220,9 +220,8 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
     manager, completed = ResourceManager(settings), threading.Event()
     manager.dispatcher.register(RMAppManagerEventType, lambda event: completed.set())
     runner = WorkloadRunner(manager, [node()], [app(tasks=(task(1),))])
-    threads = set(threading.enumerate())
 
-    with manager:
+    with no_thread_is_left("dispatcher-monitor"), manager:  # that one serves all dispatchers of the process
         manager.dispatcher.mailbox_executor.execute(runner.start, "start of the workload")
         assert completed.wait(TIMEOUT_S)
         assert manager.metrics_server is not None
@@ -231,8 +230,6 @@ def test_resource_manager_runs_in_real_time_and_leaves_no_thread() -> None:
 
     assert 'state="FINISHED"} 1.0' in scraped
     assert [app.state.name for app in manager.context.apps.values()] == ["FINISHED"]
-    left = {thread.name for thread in set(threading.enumerate()) - threads}
-    assert left <= {"dispatcher-monitor"}  # of the process, for all its dispatchers
 
 
 def test_without_node_managers_allocated_containers_expire_unstarted() -> None:

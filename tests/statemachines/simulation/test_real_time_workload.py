@@ -18,7 +18,7 @@ from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import NodeSpec, Workload
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 SLOT = Resource(1024, 1000)
 HOUR_MS = 3_600_000
 

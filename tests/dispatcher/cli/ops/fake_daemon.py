@@ -69,7 +69,7 @@ class FakeDaemon:
         self.answers = {"": raw(b"")}
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
     @property
     def url(self) -> str:

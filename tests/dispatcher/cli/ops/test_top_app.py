@@ -27,7 +27,7 @@ from .conftest import Start
 
 pytestmark = pytest.mark.long
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 Scenario = Callable[["Screen"], Awaitable[None]]
 
 

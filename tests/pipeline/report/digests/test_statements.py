@@ -13,7 +13,7 @@ import duckdb
 from pipeline.report.digests.statements import Statement, needed, run_statements
 
 SQL = ("TABLE base AS SELECT 2 AS n", "TABLE twice AS SELECT n * 2 AS n FROM base", "VIEW other AS SELECT 7 AS n")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def test_a_statement_sees_what_the_statements_before_it_made() -> None:

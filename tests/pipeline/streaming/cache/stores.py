@@ -12,7 +12,7 @@ from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.session import Request, ResultSession
 from pipeline.streaming.cache.store import Claim, Key, ResultStore
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class Asker:

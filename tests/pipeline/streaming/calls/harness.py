@@ -24,7 +24,7 @@ from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 """For waits that succeed at once unless something is broken."""
 
 MOST_IDLES = 1000
@@ -129,8 +129,12 @@ class HandFunction(AsyncFunction[Any, Any]):
 
     def settle(self) -> None:
         """Wait until the loop has nothing left to do: what was submitted has begun, what was answered is mail."""
-        if self._loop is not None and self._loop.is_running():
-            asyncio.run_coroutine_threadsafe(self._let_others_run(), self._loop).result(TIMEOUT_S)
+        loop = self._loop
+        if loop is None:
+            return
+        until(lambda: loop.is_running() or loop.is_closed(), "the loop")  # it pauses after `open`
+        if loop.is_running():
+            asyncio.run_coroutine_threadsafe(self._let_others_run(), loop).result(TIMEOUT_S)
 
     async def _let_others_run(self) -> None:
         turns = 0

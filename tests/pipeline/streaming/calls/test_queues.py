@@ -26,7 +26,7 @@ from pipeline.streaming import (
 
 Queue = StreamElementQueue[Any, Any]
 Element = StreamElement[Any]
-WAIT_S = 10.0
+WAIT_S = 60.0
 BOTH = pytest.mark.parametrize("queue_class", [OrderedStreamElementQueue, UnorderedStreamElementQueue])
 
 

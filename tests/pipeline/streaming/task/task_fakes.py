@@ -17,7 +17,7 @@ from pipeline.streaming.task.source_stream_task import SourceContext
 from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext, StreamTaskOutput
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 def values(elements: list[StreamElement[Any]]) -> list[Any]:

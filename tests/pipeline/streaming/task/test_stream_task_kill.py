@@ -43,7 +43,7 @@ def run() -> Iterator[Run]:
     with worker:
         yield ask
         stdin.close()
-        worker.wait(30)
+        worker.wait(60)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 
 
 class Daemons:

@@ -17,7 +17,7 @@ from statemachines.resourcemanager import ResourceManager, ResourceManagerConfig
 
 pytestmark = pytest.mark.long
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def ask(manager: ResourceManager, path: str) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ CLIENTS = 6
 LONGEST_LIFE_S = 0.3
 PAUSE_S = 0.01
 """Between two applications of a client, so that each recovery stays small."""
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 END_S = 180.0
 FINAL = {"FINISHED", "FAILED", "KILLED"}
 

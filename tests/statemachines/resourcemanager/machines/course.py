@@ -53,7 +53,7 @@ QUEUES = (
     },
 )
 LEAVES = ("a", "c", "d")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 MOST_EVENTS = 50_000  # far more than any course needs to come to rest
 SCHEDULERS: dict[str, dict[str, Any]] = {"fifo": {"kind": "fifo"}, "capacity": {"kind": "capacity", "queues": QUEUES}}
 _LIMITS = frozenset(

@@ -15,7 +15,7 @@ from statemachines.resourcemanager.scheduler.waiting import WaitingAsk
 
 from ..builders import FakeScheduler, Workshop
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class DeskScheduler(FakeScheduler):

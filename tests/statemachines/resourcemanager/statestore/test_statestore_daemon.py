@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from statemachines.resourcemanager.errors import ApplicationRejectedError
 from statemachines.resourcemanager.statestore import StateStoreError
 from statemachines.simulation.workload import NodeSpec, Workload
 
+from ....dispatcher.waiting import no_thread_is_left
 from ...simulation.replays import config
 from ..stores import TIMEOUT_S, app_id, applications_in, attempt_id, change, refuse
 
@@ -67,15 +67,13 @@ def test_resource_manager_stops_if_an_indispensable_write_fails(tmp_path: Path) 
 
 
 def test_resource_manager_does_not_start_with_a_store_that_another_one_uses(tmp_path: Path) -> None:
-    threads = set(threading.enumerate())
-    with daemon(tmp_path / "state.db"):
+    with no_thread_is_left("dispatcher-monitor"), daemon(tmp_path / "state.db"):
         other = daemon(tmp_path / "state.db")
 
         with pytest.raises(StateStoreError, match="in use: another resource manager"), other:
             pass
 
     assert other.state is ServiceState.STOPPED
-    assert set(threading.enumerate()) == threads
 
 
 def test_resource_manager_does_not_start_with_a_record_that_it_cannot_read(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from statemachines.resourcemanager.events import RMStateStoreEventType as E
 from statemachines.resourcemanager.statestore import RMStateStoreState
 from statemachines.resourcemanager.statestore.database import StateDatabase
 
+from ....dispatcher.waiting import no_thread_is_left
 from ..stores import (
     TIMEOUT_S,
     Owner,
@@ -137,14 +138,12 @@ def test_write_that_comes_when_the_store_has_stopped_fails(path: Path) -> None:
 
 
 def test_stopped_store_leaves_one_file_and_no_thread(path: Path) -> None:
-    threads = set(threading.enumerate())
     owner = Owner()
-    with sqlite_store(path, owner) as store:
+    with no_thread_is_left(), sqlite_store(path, owner) as store:
         store.handle(store_app(1))
         owner.next()
 
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-    assert set(threading.enumerate()) == threads
 
 
 @pytest.mark.parametrize("how", ["ROLLBACK", "ABORT", "FAIL"])

@@ -28,7 +28,7 @@ from statemachines.resourcemanager.web.publisher import ModelPublisher
 from ..daemon.yarn_cluster import Yarn, ask, first_attempt
 from .reference import built_afresh, shown
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 NEVER_MS = 60_000
 
 

@@ -21,7 +21,7 @@ from ..daemon.test_cluster_properties import APPLICATIONS, FOR_APPLICATIONS, FOR
 from ..machines.course import HOSTS, SCHEDULERS, Course, Step
 from .reference import built_afresh, shown
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 SUBMISSIONS = st.builds(
     Submit, APPLICATIONS, max_attempts=st.integers(1, 3), priority=st.integers(0, 1), keeps=st.booleans()
 )
