@@ -4,8 +4,8 @@ Reference counting frees events and most of their contents. Python's cycle colle
 now and then over all objects of the process: entities, queues, routes. In a daemon that costs up to a fifth of the time
 and finds next to nothing; with millions of objects, one such collection holds every thread for most of a second.
 
-So what a collection of the middle generation leaves is frozen: no later collection looks at it, and the longest one is
-as long as what is new, whatever the process holds. Reference counting frees frozen objects as before. Only a cycle that
+So what a collection leaves is frozen: no later collection looks at it, and the longest one is as long as what is new,
+whatever the process holds. Reference counting frees frozen objects as before. Only a cycle that
 is dropped after it was frozen stays. Few are, and once the process has grown to several times its size, one collection
 covers the frozen objects too.
 
@@ -23,11 +23,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-YOUNG: Final = 5_000
-"""A collection of the youngest generation starts after this many new objects."""
-MIDDLE: Final = 2
-"""A collection of the middle generation starts after this many of the youngest, and is followed by a freeze. Lower
-thresholds take more time in all, because each collection walks the large new mappings again."""
+YOUNG: Final = 15_000
+"""A collection of the youngest generation starts after this many new objects, and is followed by a freeze: each object
+is looked at once. With a lower threshold, more cycles are frozen that are still in use and dropped later."""
+MIDDLE: Final = 0
+"""While objects are not frozen, a collection of the middle generation follows the next one of the youngest."""
 OLD: Final = 0
 """While objects are not frozen, one of the oldest generation follows the next one of the middle generation, and covers
 all objects."""
@@ -35,6 +35,8 @@ EVERY_S: Final = 0.25
 """A daemon collects its new objects at least this often: tens of thousands of them at 35,000 events/s."""
 GROWTH: Final = 4
 """All objects are collected again once the process has this many times the memory blocks of the last time."""
+LOOK_EVERY: Final = 16
+"""Freezes between two looks at the memory blocks: a look takes a millisecond or two in a large process."""
 LEAST: Final = 2_000_000
 """A smaller process counts as one of this many blocks, because every process grows at its start."""
 
@@ -57,7 +59,7 @@ def tune_garbage_collection(*, regularly: bool = False) -> None:
 
 
 class Freezer:
-    """Freezes what a collection of the middle generation has left. The collector calls it, on the thread that it is on.
+    """Freezes what a collection has left. The collector calls it, on the thread that it is on.
 
     A callback of the collector cannot begin a collection, but moves objects between the generations at no cost.
     """
@@ -72,14 +74,13 @@ class Freezer:
         self._thread: threading.Thread | None = None  # the thread of the main program
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
-        if phase != "stop" or info["generation"] == 0:
+        if phase != "stop":
             return
-        blocks = self._blocks()
         if self._covers_all:
-            if info["generation"] == 1:
+            if info["generation"] < 2:
                 return
-            self._covers_all, self._blocks_then = False, max(LEAST, blocks)
-        elif blocks > GROWTH * self._blocks_then:
+            self._covers_all, self._blocks_then = False, max(LEAST, self._blocks())
+        elif self._count % LOOK_EVERY == 0 and self._blocks() > GROWTH * self._blocks_then:
             self._covers_all = True
             gc.unfreeze()
             return

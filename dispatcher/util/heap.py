@@ -1,11 +1,10 @@
-"""Heaps that skip superseded entries when they reach the top, instead of removing them."""
+"""A heap that skips superseded entries when they reach the top, instead of removing them."""
 
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _SUPERSEDED_KEPT = 64
@@ -85,47 +84,3 @@ class LazyHeap(Generic[T]):
         """Keep the heap's size in proportion to its items, however often they change."""
         self._entries[:] = self._valid.values()
         heapq.heapify(self._entries)
-
-
-class Stoppable(Protocol):
-    """Something whose entries in a TimedHeap no longer count once it is stopped."""
-
-    @property
-    def stopped(self) -> bool: ...
-
-
-class TimedHeap(Generic[T]):
-    """Items by time and, at the same time, in the order of their arrival; each with an owner.
-
-    No item is removed before its time; the heap skips it if its owner has been stopped.
-    """
-
-    __slots__ = ("_entries", "_order")
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[int, int, T, Stoppable]] = []
-        self._order = itertools.count()  # items are not compared
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def push(self, time: int, item: T, owner: Stoppable) -> None:
-        heapq.heappush(self._entries, (time, next(self._order), item, owner))
-
-    def next_time(self) -> int | None:
-        """The time of the first item whose owner has not been stopped; None if there is no such item."""
-        entries = self._entries
-        while entries:
-            if not entries[0][3].stopped:
-                return entries[0][0]
-            heapq.heappop(entries)
-        return None
-
-    def pop_due(self, now: int) -> tuple[int, int, T, Stoppable] | None:
-        """Remove and return the first entry if its time has come; None: nothing is due."""
-        entries = self._entries
-        while entries and entries[0][0] <= now:
-            entry = heapq.heappop(entries)
-            if not entry[3].stopped:
-                return entry
-        return None

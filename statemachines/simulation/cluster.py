@@ -12,6 +12,8 @@ Threading: handler thread only (invariant 1).
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,10 +42,11 @@ from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
 from statemachines.simulation.agenda import Agenda, ScheduledCall
-from statemachines.simulation.nodes import PHASES, REGULAR_PHASES, SimulatedNode, SimulatedTask
+from statemachines.simulation.nodes import PHASES, REGULAR_PHASES, SimulatedNode
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 
 EXIT_FAILURE = 1
+_STOPPED = "stopped by the resource manager"
 MOST_QUEUED = 2000
 """Events that the central dispatcher has queued when the daemons begin to wait: it handles them in some 50 ms."""
 _MAY_LEAVE = frozenset({"GRACEFUL_DECOMMISSION", "CLEANUP_APP"})
@@ -70,8 +73,9 @@ class SimulatedCluster(NodeManagers):
         self.specs: dict[str, ApplicationSpec] = {}  # by id of the live application
         self.start_ms = 0  # when the workload's time began
         self._nodes: dict[str, SimulatedNode] = {}
-        self._running: dict[str, SimulatedTask] = {}  # by container
+        self._starts = itertools.count()  # of tasks so far
         self._masters: dict[str, SimulatedMaster] = {}  # by attempt
+        self._nodes_of_masters: dict[str, SimulatedNode] = {}  # by the running container of the master
         self._queue_size = manager.dispatcher.queue_size
         if self.is_regular:
             self.agenda.must_wait = self._must_wait
@@ -111,7 +115,7 @@ class SimulatedCluster(NodeManagers):
 
     def start_container(self, container: RMContainer) -> None:
         """Start a master's container; the master registers after a delay."""
-        self._run(container, self._context.now_ms())
+        self._nodes_of_masters[container.entity] = self._run(container, self._context.now_ms())
         master = SimulatedMaster(self, self._context, container, self.specs.get(container.application))
         self._masters[container.attempt] = master
         master.register_later()
@@ -119,40 +123,41 @@ class SimulatedCluster(NodeManagers):
     def start_task(self, container: RMContainer, duration_ms: int) -> None:
         """Start a master's task container, which ends after `duration_ms`."""
         now_ms = self._context.now_ms()
-        task, end_ms = self._run(container, now_ms), now_ms + duration_ms
-        node = task.node
-        node.ends.push(end_ms, task, task)
+        node, end_ms = self._run(container, now_ms), now_ms + duration_ms
+        heapq.heappush(node.ends, (end_ms, next(self._starts), container.entity))
         # Its node reports that it has started, which may be later than its end.
         if not self.is_regular and (node.report is None or node.report_ms > end_ms):
             self._report_at(node, self._heartbeat_from(end_ms, node.phase))
 
-    def end_container(self, container_id: str, exit_status: int, diagnostics: str = "") -> None:
-        """End a container, if it runs, and have its node report that."""
-        task = self._running.get(container_id)
-        if task is not None:
-            self._end(task, exit_status, diagnostics)
-            self._report_at(task.node, self.next_heartbeat_ms(task.node.phase))
+    def end_master(self, container_id: str, exit_status: int, diagnostics: str = "") -> None:
+        """End a master's container, if it runs, and have its node report that."""
+        if (node := self._nodes_of_masters.get(container_id)) is not None:
+            self._end_on(node, container_id, exit_status, diagnostics)
 
     def stop_container(self, container_id: str) -> None:
-        """Stop a container on the resource manager's order, if it runs."""
-        self.end_container(container_id, EXIT_KILLED_BY_RESOURCEMANAGER, "stopped by the resource manager")
+        """Stop a master's container on the resource manager's order, if it runs."""
+        self.end_master(container_id, EXIT_KILLED_BY_RESOURCEMANAGER, _STOPPED)
 
-    def _run(self, container: RMContainer, now_ms: int) -> SimulatedTask:
+    def _run(self, container: RMContainer, now_ms: int) -> SimulatedNode:
         container_id = container.entity
         node = self._nodes.get(container.node)
         if node is None:
             raise ConnectionError(f"no node manager at {container.node}")
-        task = self._running[container_id] = node.running[container_id] = SimulatedTask(container, node)
+        node.running[container_id] = container
         node.launched.append(container_id)
         # As `next_heartbeat_ms`.
         self._report_at(node, self._heartbeat_from(now_ms + 1 if self.is_regular else now_ms, node.phase))
-        return task
+        return node
 
-    def _end(self, task: SimulatedTask, exit_status: int, diagnostics: str = "") -> None:
-        container_id, node = task.container.entity, task.node
-        task.stopped = True
-        del self._running[container_id]
+    def _end_on(self, node: SimulatedNode, container_id: str, exit_status: int, diagnostics: str = "") -> None:
+        """End a container of the node, if it runs, and have the node report that."""
+        if container_id in node.running:
+            self._end(node, container_id, exit_status, diagnostics)
+            self._report_at(node, self.next_heartbeat_ms(node.phase))
+
+    def _end(self, node: SimulatedNode, container_id: str, exit_status: int, diagnostics: str = "") -> None:
         del node.running[container_id]
+        self._nodes_of_masters.pop(container_id, None)
         node.finished.append(ContainerStatus(container_id, exit_status, diagnostics))
 
     def _report_at(self, node: SimulatedNode, time_ms: int) -> None:
@@ -182,9 +187,7 @@ class SimulatedCluster(NodeManagers):
     def _report(self, call: ScheduledCall) -> None:
         node: SimulatedNode = call.about
         node.report, node.spare = None, call
-        now_ms = self._context.now_ms()
-        while (ended := node.ends.pop_due(now_ms)) is not None:
-            self._end(ended[2], EXIT_SUCCESS)
+        node.end_due(self._context.now_ms())
         launched, finished = tuple(node.launched), tuple(node.finished)
         node.launched.clear()
         node.finished.clear()
@@ -192,7 +195,7 @@ class SimulatedCluster(NodeManagers):
         answer = self._tracker.heartbeat(node.id, launched, finished, running=running)
         if self.is_regular:
             self._obey(node, answer)
-        elif (end_ms := node.ends.next_time()) is not None:
+        elif (end_ms := node.next_end_ms()) is not None:
             self._report_at(node, self._heartbeat_from(end_ms, node.phase))
 
     def _obey(self, node: SimulatedNode, answer: HeartbeatResponse) -> None:
@@ -200,15 +203,15 @@ class SimulatedCluster(NodeManagers):
         if answer.action is NodeAction.SHUTDOWN:
             del self._nodes[node.id]
             node.spare = None  # which refers to the node
-            for task in list(node.running.values()):
-                self._end(task, EXIT_KILLED_BY_RESOURCEMANAGER)
+            for container_id in list(node.running):
+                self._end(node, container_id, EXIT_KILLED_BY_RESOURCEMANAGER)
             return
         if answer.action is NodeAction.RESYNC:
-            containers = [task.container for task in node.running.values()]
+            containers = list(node.running.values())
             apps = dict.fromkeys(container.application for container in containers)
             self._tracker.register_node(node.spec, map(_as_reported, containers), apps)
         for container_id in answer.containers_to_clean:
-            self.stop_container(container_id)
+            self._end_on(node, container_id, EXIT_KILLED_BY_RESOURCEMANAGER, _STOPPED)
         self._report_at(node, self.next_heartbeat_ms(node.phase))
 
     # -- events that would otherwise reach the daemons by a response ---------------------------------------------------
@@ -216,12 +219,15 @@ class SimulatedCluster(NodeManagers):
     def on_node_event(self, event: Any) -> None:
         if event.type._name_ not in _NODES_EVENTS or self.is_regular:
             return
+        node = self._nodes.get(event.entity)
+        if node is None:
+            return
         if event.type is RMNodeEventType.CLEANUP_CONTAINER:
-            self.stop_container(event.about)
+            self._end_on(node, event.about, EXIT_KILLED_BY_RESOURCEMANAGER, _STOPPED)
         else:
             # A DECOMMISSIONING node leaves with its first heartbeat without applications.
-            node, rmnode = self._nodes.get(event.entity), self._context.nodes.get(event.entity)
-            if node is not None and rmnode is not None and rmnode.state is RMNodeState.DECOMMISSIONING:
+            rmnode = self._context.nodes.get(event.entity)
+            if rmnode is not None and rmnode.state is RMNodeState.DECOMMISSIONING:
                 self._report_at(node, self.next_heartbeat_ms(node.phase))
 
     def on_attempt_event(self, event: Any) -> None:
@@ -318,7 +324,7 @@ class SimulatedMaster:
             self._register(self)
             return
         except InvalidResourceRequestError as error:  # it can never do its work
-            self._cluster.end_container(self.container, EXIT_FAILURE, str(error))
+            self._cluster.end_master(self.container, EXIT_FAILURE, str(error))
             return
         for container in response.allocated:
             try:
@@ -376,7 +382,7 @@ class SimulatedMaster:
 
     def _end(self, _: SimulatedMaster) -> None:
         if self._spec is not None and self._spec.outcome is Outcome.FAILED:
-            self._cluster.end_container(self.container, EXIT_FAILURE, "the application failed")
+            self._cluster.end_master(self.container, EXIT_FAILURE, "the application failed")
             return
         try:
             self._cluster.masters.finish_application_master(self._attempt)
@@ -386,4 +392,4 @@ class SimulatedMaster:
             self._register(self)
             self._end_later()
             return
-        self._cluster.end_container(self.container, EXIT_SUCCESS)
+        self._cluster.end_master(self.container, EXIT_SUCCESS)

@@ -48,6 +48,7 @@ def life_cycles(
     each tenth of the containers and at the end.
     """
     workload = busy_cluster(nodes, containers)
+    count = workload.container_count  # once, and before the start: it makes all applications
     settings = config(scheduler, simulation={"heartbeat_interval_ms": heartbeat_interval_ms})
     with tempfile.TemporaryDirectory() as folder:
         replay = Replay(workload, settings, journal_path=Path(folder) / "journal" if journaled else None)
@@ -61,7 +62,7 @@ def life_cycles(
         replay.start()
         tenths_bytes: list[int] = []
         while not replay.wait(0.05):
-            if replay.progress().containers >= workload.container_count * (len(tenths_bytes) + 1) // 10:
+            if replay.progress().containers >= count * (len(tenths_bytes) + 1) // 10:
                 tenths_bytes.append(_resident_bytes())
         took_s, took_cpu_s = time.perf_counter() - started[0][0], time.process_time() - started[0][1]
         late_bytes = _resident_bytes()

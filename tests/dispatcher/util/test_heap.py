@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.util.heap import LazyHeap, TimedHeap
+from dispatcher.util.heap import LazyHeap
 
 
 def test_empty_heap_has_no_first() -> None:
@@ -52,32 +52,3 @@ def test_superseded_entries_are_dropped_in_proportion(steps: list[tuple[int, int
             heap.discard(item)
 
     assert len(heap._entries) <= 2 * len(heap) + 64
-
-
-class Owner:
-    stopped = False
-
-
-def test_timed_items_come_by_time_and_then_in_their_order() -> None:
-    heap: TimedHeap[str] = TimedHeap()
-    for time, item in ((2, "c"), (1, "a"), (1, "b"), (3, "d")):
-        heap.push(time, item, Owner())
-
-    due = []
-    while (entry := heap.pop_due(2)) is not None:
-        due.append(entry[2])
-
-    assert (due, heap.next_time(), len(heap)) == (["a", "b", "c"], 3, 1)
-
-
-def test_items_of_a_stopped_owner_are_skipped() -> None:
-    heap: TimedHeap[str] = TimedHeap()
-    stopped, other = Owner(), Owner()
-    for time, owner in ((1, stopped), (2, other), (3, stopped)):
-        heap.push(time, str(time), owner)
-
-    stopped.stopped = True
-
-    assert heap.next_time() == 2
-    assert heap.pop_due(3) == (2, 1, "2", other)
-    assert (heap.pop_due(3), heap.next_time(), len(heap)) == (None, None, 0)

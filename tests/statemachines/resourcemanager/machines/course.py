@@ -173,9 +173,8 @@ class Course:
     def register(self, host: str) -> None:
         """A node manager that was restarted has nothing; what it ran has ended without a word."""
         cluster = self.manager.node_managers
-        for container in self._running_on(host):
-            cluster.stop_container(container.entity)
         node = cluster._nodes[node_id(host)]
+        node.running.clear()
         node.launched.clear()
         node.finished.clear()
         cluster.add_node(SPECS[host])
@@ -187,8 +186,7 @@ class Course:
         self.manager.tracker.register_node(SPECS[host], map(_report, containers), apps)
 
     def _running_on(self, host: str) -> list[RMContainer]:
-        tasks = self.manager.node_managers._running.values()
-        return [task.container for task in tasks if task.container.node == node_id(host)]
+        return list(self.manager.node_managers._nodes[node_id(host)].running.values())
 
     def repair(self) -> None:
         """All nodes come back, and are well. Nothing else is to happen any more."""
