@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
@@ -29,6 +29,9 @@ from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent, is_stamped
 from dispatcher.routes import NO_TYPE, Route, RoutingTable
 from dispatcher.util.foreign import type_of
+
+_SIZE_EVERY_NS: Final = 1_000_000
+"""In a flood, the size of the queue is told at most once in this time: its log costs as much as ten events."""
 
 
 class BatchDispatching:
@@ -68,6 +71,8 @@ class BatchDispatching:
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
         self.progress = progress  # this and the three below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
+        self._ended_ns = 0  # when the last batch ended; handler thread
+        self._size_due_ns = 0  # when to tell the size of a long queue next; handler thread
         self.backlog = Backlog(queue, progress)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
@@ -106,7 +111,8 @@ class BatchDispatching:
             if not count:
                 return
         if count > self._batch_size:
-            if count >= SIZE_STEP:
+            if count >= SIZE_STEP and self._ended_ns >= self._size_due_ns:
+                self._size_due_ns = self._ended_ns + _SIZE_EVERY_NS
                 self._room.on_size(count, self._room.remaining())
             count = self._batch_size
         let_others_run()
@@ -133,7 +139,7 @@ class BatchDispatching:
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
-        ended_ns = times.end_batch(progress.taken() - before, started_ns)
+        self._ended_ns = ended_ns = times.end_batch(progress.taken() - before, started_ns)
         if quickly:
             if self._choose_timed is not None:
                 self._choose_timed()
