@@ -200,7 +200,8 @@ def take_stats(
     slow: Counter[tuple[str, str]] = Counter({MAIL_TYPE: processor.slow_mails})
     handling: _TimesByType = {}
     queueing: _TimesByType = {}
-    for route in routes.all():
+    ended_routes = list(routes.all())
+    for route in ended_routes:
         key = route.event_class, route.name
         handled[key] += route.handled
         failed[key] += route.failed
@@ -218,6 +219,7 @@ def take_stats(
     run = current_run(dispatching.progress, processor)
     running_s = run.seconds() if run is not None else 0.0
     times = dispatching.times
+    queue_time, handling_time = times.copies(ended_routes)
     return DispatcherStats(
         queue_size=queue_size,
         queue_capacity=float("inf") if queue.room.capacity is None else queue.room.capacity,
@@ -234,8 +236,8 @@ def take_stats(
         handled_by_type=dict(+handled),
         failed_by_type=dict(+failed),
         accepted=ended + in_hand + discarded + queue_size,
-        queue_time=times.queue_time.copy() if times.measures else None,
-        handling_time=times.handling_time.copy() if times.measures else None,
+        queue_time=queue_time if times.measures else None,
+        handling_time=handling_time if times.measures else None,
         handling_by_type=handling if times.measures else {},
         queue_time_by_type=queueing if times.measures else {},
         mailbox_latency=processor.metrics_controller.latency.copy() if times.measures else None,

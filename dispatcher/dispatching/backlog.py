@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Final
 
 from dispatcher.dispatching.progress import Progress
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import QueuedEvent
+from dispatcher.queue.state import enqueued_ns_of
 from dispatcher.util.histogram import snapshot
 
 _MOST_CHECKS: Final = 1000
@@ -57,7 +57,7 @@ class Backlog:
         now_ns, left = self._clock_ns(), self._left()
         checked_ns = next((at_ns for at_ns, queued in snapshot(self._checks.copy) if queued > left), now_ns)
         # An event behind the oldest one has not waited longer.
-        stamped_ns = next(filter(None, map(_stamped_ns, first)), now_ns)
+        stamped_ns = next(filter(None, map(enqueued_ns_of, first)), now_ns)
         return max(0, now_ns - min(checked_ns, stamped_ns)) / 1e9
 
     def full_since_s(self) -> float | None:
@@ -71,7 +71,3 @@ class Backlog:
         """How many events have left the queue at its front."""
         dropped = self._queue.state.dropped.counts()
         return self._progress.taken() + dropped.get("drop_oldest", 0) + dropped.get("stop", 0)
-
-
-def _stamped_ns(entry: Any) -> int:
-    return entry.enqueued_ns if type(entry) is QueuedEvent else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
@@ -26,9 +26,12 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent
+from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent, is_stamped
 from dispatcher.routes import NO_TYPE, Route, RoutingTable
 from dispatcher.util.foreign import type_of
+
+_SIZE_EVERY_NS: Final = 1_000_000
+"""In a flood, the size of the queue is told at most once in this time: its log costs as much as ten events."""
 
 
 class BatchDispatching:
@@ -68,6 +71,8 @@ class BatchDispatching:
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
         self.progress = progress  # this and the three below say who may touch them
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
+        self._ended_ns = 0  # when the last batch ended; handler thread
+        self._size_due_ns = 0  # when to tell the size of a long queue next; handler thread
         self.backlog = Backlog(queue, progress)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
@@ -106,7 +111,8 @@ class BatchDispatching:
             if not count:
                 return
         if count > self._batch_size:
-            if count >= SIZE_STEP:
+            if count >= SIZE_STEP and self._ended_ns >= self._size_due_ns:
+                self._size_due_ns = self._ended_ns + _SIZE_EVERY_NS
                 self._room.on_size(count, self._room.remaining())
             count = self._batch_size
         let_others_run()
@@ -133,7 +139,7 @@ class BatchDispatching:
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
-        ended_ns = times.end_batch(progress.taken() - before, started_ns)
+        self._ended_ns = ended_ns = times.end_batch(progress.taken() - before, started_ns)
         if quickly:
             if self._choose_timed is not None:
                 self._choose_timed()
@@ -282,52 +288,54 @@ class BatchDispatching:
         """Dispatch and time each event, until there is mail: as `_dispatch_one`, without a call for each step."""
         mailbox, progress, times, clock_ns = self._mailbox, self.progress, self.times, perf_counter_ns
         bounded, by_type, find, slow_ns = self._bounded, self.routes.by_type, self.routes.find, self.slow.limit_ns
-        queue_time, handling_time = times.queue_time, times.handling_time
-        queue_counts, handling_counts = queue_time.counts, handling_time.counts
-        measures, samples = times.measures, times.samples
+        queue_counts, handling_counts, every = times.queue_time.counts, times.handling_time.counts, times.every
         entry: Any = None
         known: Any = NO_TYPE  # as in a quick batch, events of one type in a row share one lookup
-        route: Route | None = None
-        timed = timed_ns = 0
+        route, handle = self.routes.others, self.routes.others.handle
         try:
             for entry in batch:
                 if bounded:
                     self._room.serve()
                 progress.entry = event = entry
                 enqueued_ns = 0
-                if type(entry) is QueuedEvent:
+                if every and type(entry) is tuple:  # a stamped entry: no event is queued bare
+                    event, enqueued_ns = entry[0], entry[1]
+                elif type(entry) is QueuedEvent:
                     if entry.key is not None:
                         self.queue.coalescing.close(entry)
                     event, enqueued_ns = entry.event, entry.enqueued_ns
                 started_ns = progress.since_ns = clock_ns()
                 try:
                     event_type = event.type
-                    if event_type is not known or route is None:
+                    if event_type is not known:
                         route = by_type.get(id(event_type)) or find(event_type)
                         handle, known = route.handle, route.event_type
                     handle(event)
                     route.handled += 1
+                except EventTaken:  # its coroutine is timed instead
+                    progress.since_ns, entry = clock_ns(), None
+                    if mailbox.new_mail:
+                        break
+                    continue
                 except BaseException as error:
-                    route, known = self._failed_singly(event, error), NO_TYPE
+                    self.errors.failed(event, error)
+                    route, known = find(type_of(event)), NO_TYPE
                 ended_ns = clock_ns()
-                if route is not None:
-                    handling_ns = ended_ns - started_ns
-                    timed, timed_ns = timed + 1, timed_ns + handling_ns
-                    if measures:
-                        handling_counts[handling_ns.bit_length()] += 1
-                        handling_time.total_ns += handling_ns
-                        route.handling_ns += handling_ns
-                        if samples:
-                            route.timed += 1
-                            route.queue_timed += enqueued_ns > 0
-                        if enqueued_ns:
-                            queue_ns = started_ns - enqueued_ns if started_ns > enqueued_ns else 0
-                            queue_counts[queue_ns.bit_length()] += 1
-                            queue_time.total_ns += queue_ns
-                            route.queue_ns += queue_ns
-                    if handling_ns > slow_ns:
-                        route.slow += 1
-                        self.slow.event_ended(event, started_ns, ended_ns)
+                handling_ns = ended_ns - started_ns
+                if every:
+                    route.handling_ns += handling_ns
+                    handling_counts[handling_ns.bit_length()] += 1
+                    if enqueued_ns:
+                        queue_ns = started_ns - enqueued_ns
+                        if queue_ns < 0:
+                            queue_ns = 0
+                        route.queue_ns += queue_ns
+                        queue_counts[queue_ns.bit_length()] += 1
+                else:
+                    times.note(route, started_ns, ended_ns, enqueued_ns)
+                if handling_ns > slow_ns:
+                    route.slow += 1
+                    self.slow.event_ended(event, started_ns, ended_ns)
                 entry = None
                 if mailbox.new_mail:
                     break
@@ -336,8 +344,6 @@ class BatchDispatching:
                 raise
             upto, turns = progress.turns  # another thread has emptied the queue
             progress.turns = (upto - 1, turns)
-        finally:
-            times.timed, times.timed_ns = times.timed + timed, times.timed_ns + timed_ns
 
     def _failed_singly(self, event: Any, error: BaseException) -> Route | None:
         """Account for a handler's error. Returns the event's route; None: a coroutine has taken it, and is timed."""
@@ -354,6 +360,8 @@ class BatchDispatching:
             if entry.key is not None:
                 self.queue.coalescing.close(entry)
             event, enqueued_ns = entry.event, entry.enqueued_ns
+        elif is_stamped(entry):
+            event, enqueued_ns = entry[0], entry[1]
         started_ns = self.progress.since_ns = perf_counter_ns()
         try:
             event_type = event.type

@@ -65,7 +65,7 @@ class JournaledDispatching:
         clock_ns, offset_ns = self._clock_ns, self._unix_offset_ns
         rows, slow_ns = journal.rows, self._slow.limit_ns
         queue_counts, handling_counts = times.queue_time.counts, times.handling_time.counts
-        queue_total = handling_total = queue_before = handling_before = timed = 0
+        queue_total = handling_total = queue_before = handling_before = 0
         last: Route | None = None
         flush_due_ns = journal.flush_due_ns
         seq = journal.seq
@@ -75,7 +75,9 @@ class JournaledDispatching:
                 if room is not None:
                     room.give_back()
                 progress.entry, enqueued_ns, accepted_seq = event, 0, 0
-                if type(event) is QueuedEvent:
+                if type(event) is tuple:  # a stamped entry: no event is queued bare
+                    event, enqueued_ns = event[0], event[1]
+                elif type(event) is QueuedEvent:
                     entry = event
                     if entry.key is not None:
                         self._close(entry)
@@ -112,7 +114,7 @@ class JournaledDispatching:
                         last.handling_ns += handling_total - handling_before
                         last.queue_ns += queue_total - queue_before
                     last, handling_before, queue_before = route, handling_total, queue_total
-                timed, handling_total, queue_total = timed + 1, handling_total + handling_ns, queue_total + queue_ns
+                handling_total, queue_total = handling_total + handling_ns, queue_total + queue_ns
                 if handling_ns > slow_ns:
                     route.slow += 1
                     self._slow.event_ended(event, started_ns, finished_ns)
@@ -142,10 +144,6 @@ class JournaledDispatching:
             if last is not None:
                 last.handling_ns += handling_total - handling_before
                 last.queue_ns += queue_total - queue_before
-            times.timed += timed
-            times.timed_ns += handling_total
-            times.handling_time.total_ns += handling_total
-            times.queue_time.total_ns += queue_total
         if self._late:
             self._add_late()
         if len(rows) >= journal.config.buffer_rows:

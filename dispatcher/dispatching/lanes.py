@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.event import AsyncioHandler
-from dispatcher.queue.state import QueuedEvent
+from dispatcher.queue.state import QueuedEvent, enqueued_ns_of
 from dispatcher.util.foreign import reraise_interrupt, text_of
 
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ class Call:
             Exception: raised by the user's function for the key, or by the key.
         """
         self.event = event  # never changes, like all fields that do not say otherwise
-        is_queued = type(entry) is QueuedEvent
-        self.enqueued_ns: int = entry.enqueued_ns if is_queued else 0  # of perf_counter_ns; 0: not measured
-        self.accepted_seq: int = entry.accepted_seq if is_queued else 0
+        self.enqueued_ns = enqueued_ns_of(entry)  # of perf_counter_ns; 0: not measured
+        self.accepted_seq: int = entry.accepted_seq if type(entry) is QueuedEvent else 0
         self.lane = lane
         self.route = route
         self.key, self.line = lane.line_of(event)

@@ -19,7 +19,7 @@ from dispatcher.dispatching.runs import SlowRuns
 from dispatcher.dispatching.times import EventTimes, IdleTime
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import RUNNING, STOPPED, QueuedEvent
+from dispatcher.queue.state import RUNNING, STOPPED, InQueue, QueuedEvent
 from dispatcher.routes import Route, RoutingTable
 from dispatcher.util.foreign import type_of
 
@@ -64,6 +64,7 @@ class LoneEvents:
         entries, flags, mailbox, due = self._entries, self._flags, self._mailbox, self._due
         progress, times, idle, parking = self._progress, self._times, self.idle, self._parking
         by_type, slow_ns, stays, bounded = self._routes.by_type, self._slow.limit_ns, self._stays, self._bounded
+        every = times.every
         duties, wait, wake, drain = parking.duties, parking.lock.acquire, parking.lock.release, self._drain
         turns: Iterator[tuple[()]] = repeat((), _TURNS)
         batch: Iterator[Any] = starmap(entries.popleft, turns)
@@ -93,7 +94,7 @@ class LoneEvents:
                 event = progress.entry = next(batch)
                 if bounded:
                     self._room.serve()
-                event_type = event.type
+                event_type = event.type if not every else InQueue.ENTRY  # then no event is queued bare
                 route = by_type.get(id(event_type)) or self._routes.find(event_type)
                 route.handle(event)
                 route.handled += 1
@@ -131,7 +132,7 @@ class LoneEvents:
 
     def _failed(self, event: Any, error: BaseException) -> Route | None:
         """The handler has raised `error`. Returns the event's route; None: it is timed elsewhere."""
-        if type(event) is QueuedEvent:  # not a handler's error: its own dispatching deals with those
+        if self._times.every or type(event) is QueuedEvent:  # its own dispatching deals with handlers' errors
             self._leave()
             raise error
         if type(error) is EventTaken:

@@ -7,6 +7,7 @@ count for their types, and so does one event of each batch (TypeSampling).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -31,9 +32,10 @@ class EventTimes:
         self._flags, self._stamping = queue.flags, queue.stamping
         self.measures: Final = times != "none"
         self.samples: Final = times == "sampled"
-        self.every: Final = times == "all"  # so a type's events that were timed are all that have ended
-        self.queue_time = Histogram()  # handler thread writes, any reads
-        self.handling_time = Histogram()  # handler thread writes, any reads
+        # So a type's events that were timed are all that have ended, and the routes alone keep the sums of their times.
+        self.every: Final = times == "all"
+        self.queue_time = Histogram()  # handler thread writes, any copies, as the next
+        self.handling_time = Histogram()
         # Whether to time the next batch singly. Under "all", events are timed singly anyway: each post notes its time.
         self.singly = times != "all"  # handler thread
         self.timed = 0  # events of this batch that were timed singly; handler thread
@@ -56,6 +58,16 @@ class EventTimes:
         route.timed += 1
         route.handling_ns += handling_ns
 
+    def copies(self, routes: Iterable[Route]) -> tuple[Histogram, Histogram]:
+        """Copies of the times in the queue and in the handlers, of the events of these routes. Any thread."""
+        queue_time, handling_time = self.queue_time.copy(), self.handling_time.copy()
+        if self.every:
+            queue_time.total_ns = handling_time.total_ns = 0
+            for route in routes:
+                queue_time.total_ns += route.queue_ns
+                handling_time.total_ns += route.handling_ns
+        return queue_time, handling_time
+
     def note_taken(self, handing_over_ns: int) -> None:
         """Handing an event to a coroutine took this long, which is no time of the batch's other events."""
         self.timed += 1
@@ -77,7 +89,7 @@ class EventTimes:
         if woken_ns and self.samples:
             self._flags.woken_ns = 0
             self.queue_time.observe(started_ns - woken_ns)
-        bare = events - self.timed
+        bare = events - self.timed if not self.every else 0
         if bare > 0:
             bare_ns = max(0, finished_ns - started_ns - self.timed_ns)
             mean_ns = bare_ns // bare

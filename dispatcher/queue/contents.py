@@ -41,8 +41,10 @@ class QueueCounts(Generic[K]):
 class QueueContents:
     """Counts the entries of one queue. Any thread; takes no lock."""
 
-    def __init__(self, entries: deque[Any]) -> None:
+    def __init__(self, entries: deque[Any], *, are_stamped: bool = False) -> None:
+        """`are_stamped`: all posts note the time."""
         self._entries = entries  # any thread appends and takes
+        self._are_stamped = are_stamped  # never changes
 
     def by_type(self) -> tuple[list[tuple[Enum, int]], bool]:
         """Events that wait, by type, except those without an Enum type; and whether they were sampled.
@@ -52,7 +54,7 @@ class QueueContents:
         entries, queued = self._sampled()
         counts: Counter[int] = Counter()  # by identity
         types: dict[int, Any] = {}
-        _count(entries, counts, types)
+        _count([event_of(entry) for entry in entries] if self._are_stamped else entries, counts, types)
         if counts.pop(id(InQueue.ENTRY), 0):
             _count([event_of(entry) for entry in entries if type(entry) is QueuedEvent], counts, types)
         found = [(types[key], _scaled(count, queued, len(entries))) for key, count in counts.items()]

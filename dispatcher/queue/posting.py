@@ -35,7 +35,7 @@ from dispatcher.queue.state import (
     FORKED,
     LOOK,
     RUNNING,
-    STAMP_ALL,
+    STAMPED,
     ClassAndKey,
     QueuedEvent,
     QueueState,
@@ -74,7 +74,7 @@ class EventQueue:
         self._parking = mailbox.parking  # where the handler thread waits; never changes
         self.state = state = QueueState(write_ahead.settle)
         self.entries = state.entries  # any thread appends; the handler thread takes from the left
-        self.contents = QueueContents(state.entries)  # never changes
+        self.contents = QueueContents(state.entries, are_stamped=times == "all")  # never changes
         self.flags = state.flags
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
@@ -125,13 +125,14 @@ class EventQueue:
     # -- posts: any thread ---------------------------------------------------------------------------------------------
 
     def _make_post(self) -> Callable[[Any], bool]:
-        """The fast path of a post, for an unbounded or a bounded queue.
+        """The fast path of a post: for an unbounded queue, for one whose posts all note the time, for a bounded one.
 
         A closure, because a producer would pay for a method's attribute lookups and calls with each event.
         """
         # Each name from outside that the function uses costs every post a nanosecond.
         flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
         take_permit, post_full, entry_of = self.room.permits.pop, self._post_when_full, self._gated_entry
+        now_ns, stamped = perf_counter_ns, STAMPED
 
         def post(event: Any) -> bool:
             if flags.gate:
@@ -139,6 +140,15 @@ class EventQueue:
             append(event)
             if flags.alert:
                 return after_append(event)
+            return True
+
+        def post_stamped(event: Any) -> bool:
+            if flags.gate is LOOK:
+                return post_gated(event)
+            entry: Any = (event, now_ns(), stamped)
+            append(entry)
+            if flags.alert:
+                return after_append(entry)
             return True
 
         def post_bounded(event: Any) -> bool:
@@ -157,8 +167,10 @@ class EventQueue:
                 return after_append(entry)
             return True
 
-        nesting.entries(post, post_bounded, EventQueue.post_without_waiting)
-        return post if self.room.capacity is None else post_bounded
+        nesting.entries(post, post_stamped, post_bounded, EventQueue.post_without_waiting)
+        if self.room.capacity is not None:
+            return post_bounded
+        return post_stamped if self.stamping.stamps_all else post
 
     def _post_gated(self, event: Any) -> bool:
         """Post when the gate asks for more than the append."""
@@ -166,9 +178,7 @@ class EventQueue:
 
     def _gated_entry(self, event: Any) -> Any:
         """The entry for an event whose post may have to note the time."""
-        if self.flags.gate is STAMP_ALL:
-            return QueuedEvent(event, perf_counter_ns())
-        return event if self._parking.duties else self.stamping.stamped(event)
+        return event if self._parking.duties and not self.stamping.stamps_all else self.stamping.stamped(event)
 
     def _post_full(self, event: Any, wait: bool = True) -> bool:
         """Post when no permit is left."""

@@ -57,7 +57,8 @@ class InQueue(Enum):
 
 
 class QueuedEvent:
-    """A queue entry for an event with a time stamp, a key or an accepted seq. Other events are queued bare.
+    """A queue entry for an event with a time stamp, a key or an accepted seq. Other events are queued bare, or as a
+    stamped entry (see STAMPED).
 
     With a key, other events can supersede its event until the thread that takes the entry closes it (see Coalescing).
     """
@@ -83,12 +84,33 @@ class QueuedEvent:
 CLOSED: Final[Version] = (None, 0, 0, False)
 """The last version of an entry that was closed: later ones do not count."""
 
+STAMPED: Final = object()
+"""Ends a stamped entry: (event, enqueued_ns, STAMPED).
+
+If all posts note the time, an event with neither key nor accepted seq is queued as such a tuple, which is made in a
+third of the time of a QueuedEvent. Nothing is queued bare then, so a tuple in the queue is no event of a producer.
+"""
+
+
+def is_stamped(entry: Any) -> bool:
+    """Whether it is a stamped entry of a queue whose posts all note the time."""
+    return type(entry) is tuple and len(entry) == 3 and entry[2] is STAMPED
+
 
 def event_of(entry: Any) -> Any:
     """The event of a queue entry, the newest one if the entry is open; None for None."""
+    if is_stamped(entry):
+        return entry[0]
     if type(entry) is not QueuedEvent:
         return entry
     return entry.versions[-1][0] if entry.key is not None and entry.event is None else entry.event
+
+
+def enqueued_ns_of(entry: Any) -> int:
+    """When the event of a queue entry was posted (perf_counter_ns); 0: not measured."""
+    if type(entry) is QueuedEvent:
+        return entry.enqueued_ns
+    return entry[1] if is_stamped(entry) else 0
 
 
 class Tally:
@@ -177,13 +199,16 @@ class Stamping:
 
     def __init__(self, flags: PostFlags, times: Times) -> None:
         self._samples: Final = times == "sampled"
+        self.stamps_all: Final = times == "all"
         # One entry: the next post notes its time. When sampling, the handler thread appends it and any thread pops it.
         self.due: Final[list[None]] = [None] if times != "none" else []
         self.again_at_ns = 0  # when the handler thread is to call `stamp_again` next, if sampling; handler thread
         flags.gate = STAMP_ALL if times == "all" else self.due
 
-    def stamped(self, event: Any) -> QueuedEvent:
+    def stamped(self, event: Any) -> Any:
         """The event as an entry that was posted now. Any thread."""
+        if self.stamps_all:
+            return (event, perf_counter_ns(), STAMPED)
         if self._samples and self.due:
             with contextlib.suppress(IndexError):  # another post was faster
                 self.due.pop()

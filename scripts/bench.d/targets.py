@@ -53,6 +53,7 @@ CORE_TARGETS = (
     Target("bounded at 10,000 : unbounded, one producer", "one-premade.bounded", "one-premade.on", 0.5),
     Target("bounded at 10,000 : unbounded, four producers", "four-premade.bounded", "four-premade.on", 0.5),
     Target("metrics on : off, one producer, premade", "one-premade.on", "one-premade.off", 0.9),
+    Target("sampled : each event timed, one producer, premade", "one-premade.on", "one-premade.all", 4, at_most=True),
     *(
         Target(f"wake-up {name}, {percent} : SimpleQueue", f"wake.{place}.ours-{percent}-ratio", None, bound, True)
         for place, name in (("free", "anywhere"), ("one", "on one core"), ("two", "on two cores"))

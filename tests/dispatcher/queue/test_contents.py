@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
 from dispatcher.queue.contents import SAMPLE, QueueContents, sums
-from dispatcher.queue.state import QueuedEvent
+from dispatcher.queue.state import STAMPED, QueuedEvent
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
 
@@ -78,6 +78,15 @@ def test_events_in_entries_and_events_without_a_type_are_counted_as_well() -> No
     queue: deque[Any] = deque([DO, stamped(DO), keyed(MORE), *unreadable, stamped(MORE)])
 
     assert counted(queue) == ({Work.DO: 2, Work.MORE: 2}, False)
+
+
+def test_stamped_entries_are_counted_as_their_events() -> None:
+    named = OfEntity("app_1")
+    entries: deque[Any] = deque((event, 1, STAMPED) for event in [DO, MORE, MORE, named, Unreadable(), ()])
+    contents = QueueContents(deque([*entries, keyed(MORE)]), are_stamped=True)
+
+    assert sums(contents.by_type()[0]) == {Work.DO: 2, Work.MORE: 3}
+    assert contents.by_entity(10).counts == {"app_1": 1}
 
 
 def test_a_queue_that_changes_while_it_is_copied_is_copied_again() -> None:

@@ -51,6 +51,44 @@ def test_with_all_each_event_is_timed_in_both_places(make: Make, gate: Gate) -> 
     assert (count(dispatcher.stats().queue_time), count(dispatcher.stats().handling_time)) == (5_000, 5_000)
 
 
+def test_with_all_the_sums_are_those_of_the_types(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    for number in range(200):
+        dispatcher.event_handler.handle(Numbered(number, type=Work.MORE if number % 3 else Work.DO))
+    spin(0.001)
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    stats = dispatcher.stats()
+    for whole, by_type in (
+        (stats.queue_time, stats.queue_time_by_type),
+        (stats.handling_time, stats.handling_by_type),
+    ):
+        assert whole is not None
+        assert whole.total_ns / 1e9 == pytest.approx(sum(seconds for _, seconds in by_type.values()))
+        assert sum(events for events, _ in by_type.values()) == count(whole) == 201
+    assert stats.queue_time is not None
+    assert stats.queue_time.total_ns >= 200 * 1_000_000
+
+
+@pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
+def test_a_tuple_is_posted_as_an_event_without_a_type(make: Make, gate: Gate, measure_times: str) -> None:
+    """Entries with a time stamp are tuples, too."""
+    dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=gate)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    for event in ((), (1,), (Numbered(1), 1, object())):
+        dispatcher.event_handler.handle(event)
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert (dispatcher.handled, dispatcher.failed) == (1, 3)
+
+
 def test_with_none_nothing_is_timed(make: Make, gate: Gate) -> None:
     dispatcher = make(DispatcherConfig(measure_times="none"), handler=gate)
 
