@@ -226,8 +226,8 @@ class JournalWriter:
         return self._group.under_way
 
     def _after_append(self) -> None:
-        self._keeper.ensure_running()
-        if self.log.is_due():
+        self._keeper.ensure_running()  # it looks at the age of the segment
+        if self.log.is_large():
             with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
                 self.log.roll()
 

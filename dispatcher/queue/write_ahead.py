@@ -44,7 +44,10 @@ class WriteAhead:
         """
         journal = self._journal
         assert journal is not None
-        line = self.encode(event)
+        try:
+            line = self._codec.encode(event)
+        except AttributeError as error:  # the event has no type
+            raise EventNotDeclaredError(self._name, event) from error
         try:
             return journal.append_accepted(line, alone=alone)
         except ReentrantAppendError:
