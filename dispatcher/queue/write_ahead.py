@@ -10,8 +10,8 @@ from typing import Any
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
 from dispatcher.journal.format.event_codec import EventCodec
-from dispatcher.journal.group_commit import LaterAppend
 from dispatcher.journal.segment_log import ReentrantAppendError
+from dispatcher.journal.turns import LaterAppend
 from dispatcher.journal.writer import NOT_LOGGED, JournalWriter
 from dispatcher.util.foreign import tell
 
