@@ -17,7 +17,7 @@ from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lanes import EventTaken
-from dispatcher.dispatching.lone import LoneEvents
+from dispatcher.dispatching.lone import LoneEvents, Pauses
 from dispatcher.dispatching.monitor import SIZE_STEP
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import SlowRuns
@@ -97,6 +97,7 @@ class BatchDispatching:
             queue, mailbox, routes, progress, times, self.slow, drain, errors, only_waits=waits, stays=stays
         )
         self.idle = self._lone.idle
+        self._pauses = Pauses(queue, self.idle) if queue.write_ahead.is_on and stays else None
 
     def __call__(self, controller: MailboxController) -> None:
         """Dispatch one batch, which mail cuts short. If the queue is empty, wait for a post first."""
@@ -104,7 +105,7 @@ class BatchDispatching:
         # Once STOPPED, `dispatch_last` takes the entries, under the queue's lock.
         count = len(self._entries) if self._flags.phase < STOPPED else 0
         if not count:
-            if self._is_to_wait(controller):
+            if self._is_to_wait(controller) and not (self._pauses is not None and self._pauses.take()):
                 self._lone.dispatch()
             # If there are events now, dispatch them at once: another turn of the loop costs as much as several events.
             count = len(self._entries) if self._flags.phase < STOPPED and not self._mailbox.new_mail else 0

@@ -1,14 +1,15 @@
 """Waiting while the queue is empty, and dispatching the events that come one at a time.
 
-This decides how soon an idle dispatcher handles an event. Each step between the end of the wait and the handler delays
-the event: what does not depend on the event is done before the wait, and what the handler does not need comes after it.
+`LoneEvents` decides how soon an idle dispatcher handles an event. Each step between the end of the wait and the handler
+delays the event: what does not depend on the event is done before the wait, and what the handler does not need comes
+after it. `Pauses` takes the place of the wait while logged events arrive in a stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat, starmap
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any, Final
 
 from dispatcher.dispatching.draining import Drain
@@ -25,6 +26,14 @@ from dispatcher.util.foreign import type_of
 
 _TURNS: Final = 1000
 """Events that are counted by one iterator; see Progress."""
+_SHORT_NS: Final = 100_000
+"""After a shorter wait, several events are likely to come during a pause."""
+_PAUSE_S: Final = 200e-6
+_WORTH: Final = 4
+"""Events that make a pause pay; to wake the handler thread for each of fewer events would cost less."""
+_MOST_MISSES: Final = 8
+_LEAST_CAPACITY: Final = 256
+"""Of a bounded queue; the producers could fill a smaller one during a pause, and would wait."""
 
 
 class LoneEvents:
@@ -145,3 +154,38 @@ class LoneEvents:
         self._progress.entry = None
         self._progress.since_ns = 0
         self._progress.done += 1
+
+
+class Pauses:
+    """Lets posts gather while a stream of events is logged ahead. Handler thread.
+
+    To wake the handler thread costs a producer more than its post: that thread takes the GIL while the producer writes
+    to the log, and keeps it until it waits again. So if the last wait was short, it pauses instead of waiting for the
+    next post, and posts made meanwhile wake nobody. Mail and a stop may have to wait for the end of a pause. If a pause
+    gathers too few events, the next ones are left out, twice as many after each miss in a row.
+    """
+
+    def __init__(self, queue: EventQueue, idle: IdleTime) -> None:
+        self._entries, self._flags, self._idle = queue.entries, queue.flags, idle  # never change
+        self._are_on = queue.room.capacity is None or queue.room.capacity >= _LEAST_CAPACITY  # never changes
+        self._pays = False  # the last pause gathered enough
+        self._misses = 0  # pauses in a row that did not
+        self._skips = 0  # waits until the next pause
+
+    def take(self) -> bool:
+        """Called with the queue empty. Pause if that is likely to pay, and return True; otherwise return False."""
+        if self._skips:
+            self._skips -= 1
+            return False
+        pays, self._pays = self._pays, False
+        if not self._are_on or self._flags.phase != RUNNING or not (pays or 0 < self._idle.last_ns() < _SHORT_NS):
+            return False
+        since_ns = perf_counter_ns()
+        sleep(_PAUSE_S)
+        self._idle.note(since_ns, perf_counter_ns())
+        if len(self._entries) >= _WORTH:
+            self._pays, self._misses = True, 0
+        else:
+            self._misses = min(self._misses + 1, _MOST_MISSES)
+            self._skips = 1 << self._misses
+        return True

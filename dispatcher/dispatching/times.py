@@ -183,6 +183,15 @@ class IdleTime:
         self.waits: tuple[int, int] = (0, 0)
         self.until_ns = 0  # when the last wait ended, earlier than its start: it goes on; handler thread, any reads
 
+    def last_ns(self) -> int:
+        """How long the last wait took, which has ended; 0: there was none. Handler thread."""
+        return self.until_ns - self.waits[1]
+
+    def note(self, since_ns: int, until_ns: int) -> None:
+        """Record a wait that has ended. Handler thread."""
+        self.waits = (self.waits[0] + self.last_ns(), since_ns)
+        self.until_ns = until_ns
+
     def total_ns(self) -> int:
         """Time spent waiting so far. Any thread."""
         while True:

@@ -1,15 +1,17 @@
 """Write-ahead: how accepted events get into the log, many of them in one frame and under one fsync.
 
 A producer that waits (`append`) puts its event at the end of `_pending` and tries to become the leader. The leader
-takes what is pending, writes it as one frame, syncs, and wakes each of those producers once. Meanwhile others queue up,
-which form the next batch; when the leader is done, it wakes the first of them to lead.
+takes what is pending, writes it as one frame, and syncs. Meanwhile others queue up, which form the next batch. When the
+leader is done, it wakes the first of them to lead, and then all producers of its own batch at once. So the first that
+is pending waits at a gate of its own, and the others share one.
 
 An event that no thread waits for (`append_later`) is led by the log's own thread, the writer, which starts with the
 first of them: it alone takes such events from `_pending`, and so calls foreign code, in their order. A producer leads
 no further than up to the first of them, and leaves the rest to the writer.
 
-No wake-up is lost: a producer appends and then tries to lead; a leader gives up the leadership and then looks at
-`_pending`. The writer says that it waits and then looks at `_pending`; a producer appends and then reads that.
+No wake-up is lost: a producer appends, chooses its gate, and then tries to lead and looks whether its event has ended;
+a leader ends an event and then reads its gate, and gives up the leadership and then looks at `_pending`. The writer
+says that it waits and then looks at `_pending`; a producer appends and then reads that.
 
 Producers that were just woken are about to post again. If they need less time for that than half an fsync, the leader
 waits for them: they would otherwise form two groups that take turns, at half the rate.
@@ -32,97 +34,13 @@ from typing import Final
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog, is_owned
+from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, shared_gate
 from dispatcher.util.histogram import snapshot
 
 _MOST_BYTES: Final = 1 << 20
 """Of the events in a frame; one event may exceed it."""
-_MOST_SKIPS: Final = 64
 MOST_UNDER_WAY: Final = 4096
 """Events that `append_later` takes before it waits for one to be in the log."""
-
-
-class Append:
-    """An event on its way into the log. Its producer waits until `turn` is released."""
-
-    is_later = False
-
-    def __init__(self, line: bytes) -> None:
-        self.line = line  # never changes
-        self.seq = 0  # its accepted seq, once it is in the file; written by the leader
-        self.error: JournalError | None = None  # why it is not accepted; written by the leader before `is_done`
-        self.is_done = False  # written by the leader
-        self.is_withdrawn = False  # its producer was interrupted and has gone; written by that producer
-        self.turn = threading.Lock()  # held until its producer is to look at it again; any thread releases it
-        self.turn.acquire()
-
-    def begin(self) -> bool:
-        """It is about to be written. False: it is to be left out. The leader calls this, and the next method."""
-        return not self.is_withdrawn
-
-    def end(self) -> None:
-        """It is in the log, or `error` is set."""
-        self.is_done = True
-        self.wake()
-
-    def wake(self) -> None:
-        """Let its producer look. Any thread."""
-        with contextlib.suppress(RuntimeError):  # it was woken before and has not looked yet
-            self.turn.release()
-
-
-class LaterAppend(Append):
-    """An event that no thread waits for. The writer calls its methods, in the order of the posts.
-
-    `end` may be foreign code; the leadership is held. `tell` comes after it, with no lock held.
-    """
-
-    is_later = True
-
-    def tell(self) -> None: ...
-
-
-class Gathering:
-    """How long a leader waits for producers that are about to post again. The leader calls all but `arrived`."""
-
-    def __init__(self) -> None:
-        self.is_on = False  # the leader waits; written by it, read by any thread
-        self._wanted = 0  # how many are to be pending; written by the leader, read by any thread
-        self._complete = threading.Lock()  # held while the leader waits; any thread releases it
-        self._complete.acquire()
-        self._sync_s = 0.0  # what an fsync takes; written by the leader, like the next two
-        self._misses = 0  # how often it has waited in vain, since it last did not; written by the leader
-        self._skips = 0  # batches for which it does not wait; written by the leader
-
-    def synced(self, took_s: float, producers: int) -> None:
-        """Note that a batch was synced, and that `producers` wait for it or for the next batch."""
-        # The shortest counts: a thread that waits for the interpreter seems to wait for the disk.
-        self._sync_s = min(took_s, 1.1 * self._sync_s or took_s)
-        self._wanted = producers
-
-    def wait(self, pending: deque[Append]) -> None:
-        """Wait until as many are pending as there were producers, up to half an fsync."""
-        if len(pending) >= self._wanted:
-            return
-        if self._skips:
-            self._skips -= 1
-            return
-        self._complete.acquire(False)  # it may have been released too late for the last wait
-        try:
-            self.is_on = True
-            # Look again only after setting it: a producer that appended before did not see it.
-            if len(pending) >= self._wanted or self._complete.acquire(timeout=self._sync_s / 2):
-                self._misses = 0
-            else:
-                self._misses += 1
-                self._skips = min(1 << self._misses, _MOST_SKIPS)
-        finally:
-            self.is_on = False
-
-    def arrived(self, pending: int) -> None:
-        """One more is pending. Any thread."""
-        if pending >= self._wanted:
-            with contextlib.suppress(RuntimeError):  # another one has released it
-                self._complete.release()
 
 
 class GroupCommit:
@@ -146,6 +64,8 @@ class GroupCommit:
         # How deep each thread is in `append`; each thread touches its own item.
         self._depths: dict[int, int] = {}
         self._gathering = Gathering()
+        self._gate: Gate | None = None  # where producers wait for the next batch; any thread replaces it
+        self._opening: deque[Gate] = deque()  # of events that have ended; the leader appends, any thread opens them
         # Ended, and not told; the writer appends and takes, or any thread once there is no writer.
         self._told: deque[LaterAppend] = deque()
         self._writer: threading.Thread | None = None  # set once, by any thread
@@ -188,10 +108,16 @@ class GroupCommit:
             self._pending.append(mine)
             if self._gathering.is_on:
                 self._gathering.arrived(len(self._pending))
+            if len(self._pending) > 1:  # another thread leads, or is about to
+                mine.place = self._choose_place(mine)
             while not mine.is_done:
                 self._try_to_lead()
-                if not mine.is_done:
-                    mine.turn.acquire()
+                if mine.is_done:
+                    break
+                if mine.place is None or mine.place.is_open:
+                    mine.place = self._choose_place(mine)  # and try again: no leader has seen it before
+                else:
+                    mine.place.wait()
         except BaseException:  # a KeyboardInterrupt
             self._withdraw(mine)
             raise
@@ -199,12 +125,30 @@ class GroupCommit:
             raise mine.error
         return mine.seq
 
+    def _choose_place(self, mine: Append) -> Gate:
+        """Where a producer is to wait: for the leadership if its event is the first, otherwise with the others."""
+        # One whose event was taken while it chose has waited with those of the next batch, and woken them too soon.
+        # If they all went on to the next gate, they would do the same there.
+        if mine.place is not None:
+            return Gate()
+        try:
+            if self._pending[0] is mine:
+                return Gate()
+        except IndexError:  # a leader has taken it
+            pass
+        gate = self._gate
+        if gate is None or gate.is_open:
+            gate = self._gate = shared_gate()
+        return gate
+
     def append_later(self, later: LaterAppend, *, wait: bool) -> None:
         """Append an event, and call `later.end` and `later.tell` once it is in the log or refused.
 
         `wait`: if MOST_UNDER_WAY events are under way, wait until this one has ended. Never raises for the journal.
         """
         crowded = wait and len(self.under_way) >= MOST_UNDER_WAY and not self._is_nested() and not self._is_writer()
+        if crowded:
+            later.place = Gate()
         self.under_way.append(None)
         self._pending.append(later)
         if self._waits:
@@ -213,8 +157,8 @@ class GroupCommit:
             self._start_writer()
         if self._has_ended:
             self._lead_all()
-        elif crowded:
-            later.turn.acquire()
+        elif later.place is not None:
+            later.place.wait()
 
     def close(self) -> None:
         """The log was closed: end the writer once it has refused what is pending. Any thread; does not wait."""
@@ -249,17 +193,19 @@ class GroupCommit:
         if mine.is_done and mine.error is None:
             self._settle(mine.seq)
         self._hand_over()  # it may have been woken to lead
+        if mine.is_done:
+            mine.wake()  # it may have closed its gate for a moment, to pass
+        self._open_gates()
 
     # -- leading -------------------------------------------------------------------------------------------------------
 
     def _try_to_lead(self) -> None:
         """Lead one batch, unless another thread leads."""
         has_led = failed = False
-        writes = self._is_writer()
         try:
             has_led = self._leading.acquire(False)
             if has_led:
-                failed = self._lead(laters=writes)
+                failed = self._lead(laters=self._is_writer())
         finally:
             # Not `has_led`: a signal handler may have raised just behind the acquire.
             if is_owned(self._leading):
@@ -289,8 +235,10 @@ class GroupCommit:
 
     def _has_led(self, failed: bool) -> None:
         """With the leadership given up."""
+        # First the next leader: the disk should not wait for the producers of this batch.
         if self._pending:
             self._hand_over()
+        self._open_gates()
         if failed:
             self._log.report()
         self._on_append()
@@ -298,6 +246,9 @@ class GroupCommit:
     def _hand_over(self) -> None:
         """Wake the first that is pending, to lead."""
         for first in snapshot(self._pending.copy):
+            if first.is_done:  # an interrupted leader has put it back
+                first.wake()
+                continue
             if first.is_later:
                 if self._has_ended:
                     self._lead_all()
@@ -308,6 +259,14 @@ class GroupCommit:
                 first.wake()
                 return
 
+    def _open_gates(self) -> None:
+        """Wake the producers whose events have ended. Any thread."""
+        if self._opening:
+            for gate in snapshot(self._opening.copy):
+                gate.open()
+                with contextlib.suppress(ValueError):  # another thread has opened it, too
+                    self._opening.remove(gate)
+
     def _lead(self, *, laters: bool) -> bool:
         """Write one batch; returns whether the log has failed by it. The leader."""
         batch: deque[Append] = deque()
@@ -315,9 +274,11 @@ class GroupCommit:
             if self._commits and not self.under_way:
                 self._gathering.wait(self._pending)
             batch.extend(self._taken(laters))
+            self._gate = None
             return self._write(batch)
         except BaseException:  # a signal handler has raised: the next leader goes on with the rest
             self._pending.extendleft(reversed(batch))
+            self._open_gates()
             raise
 
     def _taken(self, laters: bool) -> starmap[Append]:
@@ -353,10 +314,14 @@ class GroupCommit:
             error.__cause__ = raised
         except JournalError as raised:
             error = raised
+        last: Gate | None = None
         while batch:
             entry = batch[0]
             entry.error = error
             entry.end()
+            if entry.place is not None and entry.place is not last:
+                last = entry.place
+                self._opening.append(last)
             if isinstance(entry, LaterAppend):
                 self.under_way.pop()
                 self._told.append(entry)

@@ -161,8 +161,10 @@ class SegmentLog:
             segment = self._segment
             first = segment.next_accepted
             segment.append_accepted(payload, count, time.time_ns(), looks=self._looks)
-            for seq in range(first, first + count):
-                self._outstanding[seq] = segment.number
+            if count == 1:
+                self._outstanding[first] = segment.number
+            else:
+                self._outstanding.update(dict.fromkeys(range(first, first + count), segment.number))
             self.frames += 1
             return first
 
@@ -201,6 +203,10 @@ class SegmentLog:
         self.syncs += 1
 
     # -- segments --------------------------------------------------------------------------------------------------
+
+    def is_large(self) -> bool:
+        """The open segment is large enough to be closed."""
+        return self._segment.size >= self._segment_bytes
 
     def is_due(self) -> bool:
         """The open segment is large or old enough to be closed."""

@@ -22,9 +22,10 @@ from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
-from dispatcher.journal.group_commit import GroupCommit, LaterAppend
+from dispatcher.journal.group_commit import GroupCommit
 from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
+from dispatcher.journal.turns import LaterAppend
 from dispatcher.util.foreign import plain_text
 
 NOT_LOGGED: Final = -1
@@ -226,8 +227,8 @@ class JournalWriter:
         return self._group.under_way
 
     def _after_append(self) -> None:
-        self._keeper.ensure_running()
-        if self.log.is_due():
+        self._keeper.ensure_running()  # it looks at the age of the segment
+        if self.log.is_large():
             with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
                 self.log.roll()
 

@@ -50,6 +50,8 @@ class Coalescing:
         Raises:
             Exception: raised by the user's function, or by the key's `__hash__`.
         """
+        if not self._keys:
+            return None
         event_class = type(type_of(event))
         key_of = self._keys.get(event_class)
         key = key_of(event) if key_of is not None else None

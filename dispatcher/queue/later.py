@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dispatcher.errors import EventRefusedError, ForkedProcessError
-from dispatcher.journal.group_commit import LaterAppend
+from dispatcher.journal.turns import LaterAppend
 from dispatcher.queue import nesting
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ClassAndKey

@@ -10,8 +10,8 @@ from typing import Any
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
 from dispatcher.journal.format.event_codec import EventCodec
-from dispatcher.journal.group_commit import LaterAppend
 from dispatcher.journal.segment_log import ReentrantAppendError
+from dispatcher.journal.turns import LaterAppend
 from dispatcher.journal.writer import NOT_LOGGED, JournalWriter
 from dispatcher.util.foreign import tell
 
@@ -44,7 +44,10 @@ class WriteAhead:
         """
         journal = self._journal
         assert journal is not None
-        line = self.encode(event)
+        try:
+            line = self._codec.encode(event)
+        except AttributeError as error:  # the event has no type
+            raise EventNotDeclaredError(self._name, event) from error
         try:
             return journal.append_accepted(line, alone=alone)
         except ReentrantAppendError:

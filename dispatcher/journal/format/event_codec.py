@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
-from dispatcher.journal.format.declarations import adapter_of, lossless
+from dispatcher.journal.format.declarations import LONGEST_LINE, adapter_of, lossless
 from dispatcher.journal.format.round_trip import difference, quoted
 from dispatcher.util.foreign import describe
 
@@ -43,11 +43,22 @@ class _Declared:
         self.heads = {
             name: f"{names}{json.dumps(name)}{model}".encode("ascii") + _EVENT for name in event_type.__members__
         }
-        self.keeps: Callable[[Any, bytes], bool] = lossless(class_, adapter.core_schema) or _never
-        """Whether an event certainly comes back from its line."""
+        known = lossless(class_, adapter.core_schema)
+        self.is_simple = known is not None and known.is_simple
+        self.keeps: Callable[[Any], bool] = known.keeps if known is not None else _never
+        """Whether an event certainly comes back from a line shorter than LONGEST_LINE."""
+        self._write: Callable[[Any], bytes] = adapter.serializer.to_json
+
+    def simple_fields(self, event: Any) -> bytes | None:
+        """The event's fields, if the class `is_simple`; None: `to_json` is to write them, and to tell what is wrong."""
+        try:
+            fields = self._write(event) if self.keeps(event) else None
+        except Exception:
+            return None
+        return fields if fields is not None and len(fields) < LONGEST_LINE else None
 
 
-def _never(event: Any, line: bytes) -> bool:
+def _never(event: Any) -> bool:
     return False
 
 
@@ -101,21 +112,27 @@ class EventCodec:
         head = declared.heads.get(type_._name_)
         if head is None:
             raise self._refusal(event, f"its type {quoted(type_)} is not a member of its class but a combination")
+        fields = declared.simple_fields(event) if declared.is_simple else None
         try:
-            fields = to_json(event, inf_nan_mode="constants")
-            # An event that recovery could not give back as it was is refused here.
-            if not declared.keeps(event, fields):
-                back = declared.adapter.validate_json(fields)
-                changed = difference(event, back, besides=_MARKS)
-                if changed is None and back.type is not type_:
-                    changed = f"its type is {quoted(type_)}, and would come back as {quoted(back.type)}"
-                if changed is not None:
-                    raise self._refusal(event, changed)
+            if fields is None:
+                fields = to_json(event, inf_nan_mode="constants")
+                # An event that recovery could not give back as it was is refused here.
+                if len(fields) >= LONGEST_LINE or not declared.keeps(event):
+                    self._read_back(declared, event, fields)
         except JournalError:
             raise
         except Exception as error:  # from pydantic, or from the user's own serializers and validators
             raise self._refusal(event, _reason(event, error)) from error
         return b"".join((head, fields, b"}"))
+
+    def _read_back(self, declared: _Declared, event: Any, fields: bytes) -> None:
+        """Raises JournalError: the event would come back as something else."""
+        back = declared.adapter.validate_json(fields)
+        changed = difference(event, back, besides=_MARKS)
+        if changed is None and back.type is not event.type:
+            changed = f"its type is {quoted(event.type)}, and would come back as {quoted(back.type)}"
+        if changed is not None:
+            raise self._refusal(event, changed)
 
     def _refusal(self, event: Any, reason: str) -> JournalError:
         return JournalError(

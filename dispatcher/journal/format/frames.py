@@ -35,8 +35,8 @@ END: Final = 4
 
 SYNC: Final = b"\xffDJF\r\n\x1a\n"
 _HEADER: Final = struct.Struct("<8sIBxxxIIIQIIqqI")
-_PACK: Final = _HEADER.pack
 _CHECKED_FROM: Final = 12  # the header's checksum covers the bytes behind it
+_PACK_CHECKED: Final = struct.Struct("<BxxxIIIQIIqqI").pack  # those bytes
 _TRAILER: Final = struct.Struct("<QI4s")
 _TRAILER_MARK: Final = b"DJE\n"
 TRAILER_BYTES: Final = _TRAILER.size
@@ -99,10 +99,9 @@ def encode_frame(
     max_at: int = 0,
 ) -> bytes:
     """The bytes of one frame; the parameters are the fields of its header."""
-    check = crc32(payload)
-    checked = _PACK(
-        SYNC, 0, kind, number, len(payload), check, first_seq, events, transitions, min_at, max_at, segment
-    )[_CHECKED_FROM:]
+    checked = _PACK_CHECKED(
+        kind, number, len(payload), crc32(payload), first_seq, events, transitions, min_at, max_at, segment
+    )
     return b"".join((SYNC, crc32(checked).to_bytes(4, "little"), checked, payload))
 
 

@@ -45,7 +45,7 @@ LAST_NUMBER: Final = 2**31 - 1
 _NAME: Final = re.compile(r"\.?segment-(\d+)\.journal(\.open)?")
 _LONGEST_MANIFEST: Final = 1 << 12
 """In bytes; a sound one is far shorter."""
-_LOOK_EVERY_S: Final = 0.1
+_LOOK_EVERY_NS: Final = 100_000_000
 
 
 def segment_path(journal: Path, number: int) -> Path:
@@ -243,7 +243,7 @@ class SegmentFile:
         self._identity = _identity(os.fstat(self._file))
         self.size = 0
         self.opened_s = time.monotonic()
-        self._looked_s = self.opened_s  # when the file was last seen in its folder
+        self._looked_ns = 0  # when an accepted event last looked for the file in its folder; Unix ns
         self._rows = before.following()  # but for the two counts below, which change with each accepted event
         self.frames = 0
         self.next_accepted = self._rows.first_accepted
@@ -263,15 +263,14 @@ class SegmentFile:
         self._rows = self._rows.with_rows(rows, first_seq + rows.events)
 
     def append_accepted(self, payload: bytes, events: int, at: int, *, looks: bool = True) -> None:
-        """Append an ACCEPTED frame, whose first event gets the next accepted seq.
+        """Append an ACCEPTED frame, whose first event gets the next accepted seq. `at`: now, in Unix ns.
 
         `looks`: before it, look whether the file is still in its folder. Otherwise, do so only if the last look is
         100 ms ago: it costs more than the write.
         """
-        now_s = time.monotonic()
-        if looks or now_s - self._looked_s >= _LOOK_EVERY_S:
+        if looks or abs(at - self._looked_ns) >= _LOOK_EVERY_NS:  # the clock may be set back
             self._look()
-            self._looked_s = now_s
+            self._looked_ns = at
         first = self.next_accepted
         self._write(encode_frame(self.number, ACCEPTED, self.frames, payload, first, events, 0, at, at))
         self.frames += 1

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dispatcher import JournalError, JournalWriter
-from dispatcher.journal import group_commit, recover
+from dispatcher.journal import group_commit, recover, turns
 from dispatcher.journal.format.frames import ACCEPTED
 from dispatcher.journal.format.segments import open_segments
-from dispatcher.journal.group_commit import Append, Gathering, GroupCommit, LaterAppend
+from dispatcher.journal.group_commit import GroupCommit
 from dispatcher.journal.segment_log import ReentrantAppendError
+from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend
 
 from ..conftest import TIMEOUT_S
 from ..stop import _baton
@@ -158,16 +159,11 @@ def test_an_interrupted_producer_has_its_event_left_out_or_settled(
     first = Producer(writer, b"first")
     assert commits.entered.acquire(timeout=TIMEOUT_S)
 
-    class Interrupted(Append):
-        def __init__(self, line: bytes) -> None:
-            super().__init__(line)
-            self.turn = types.SimpleNamespace(acquire=self._interrupt, release=lambda: None)  # type: ignore[assignment]
-
-        def _interrupt(self) -> None:
-            raise KeyboardInterrupt
+    def interrupt(_: Gate) -> None:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(group_commit, "Append", Interrupted)
+        interrupted.setattr(Gate, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             writer.append_accepted(b"interrupted")
     second = Producer(writer, b"second")
@@ -189,19 +185,15 @@ def test_a_post_that_interrupts_a_waiting_one_waits_for_no_other_thread(
     nested: list[int] = []
     interrupted = threading.Event()
 
-    class Interrupted(Append):
-        def __init__(self, line: bytes) -> None:
-            super().__init__(line)
-            self._turn = self.turn
-            self.turn = types.SimpleNamespace(acquire=self._interrupt, release=self.turn.release)  # type: ignore[assignment]
+    wait = Gate.wait
 
-        def _interrupt(self) -> None:
-            if not interrupted.is_set():
-                interrupted.set()
-                nested.append(writer.append_accepted(b"nested"))
-            self._turn.acquire()
+    def interrupt(gate: Gate) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            nested.append(writer.append_accepted(b"nested"))
+        wait(gate)
 
-    monkeypatch.setattr(group_commit, "Append", Interrupted)
+    monkeypatch.setattr(Gate, "wait", interrupt)
     outer = Producer(writer, b"outer")
     assert interrupted.wait(TIMEOUT_S)
     commits.goes_on.release(5)
@@ -331,12 +323,16 @@ def in_all_orders(
 ) -> int:
     """Producers of both kinds, one event each of two, and a close; returns the number of orders."""
     stepped = {"Lock": TimedLock, "RLock": OwnedLock, "Thread": _baton.SteppedThread}
-    monkeypatch.setattr(group_commit, "threading", types.SimpleNamespace(**{**vars(threading), **stepped}))
+    for module in (group_commit, turns):
+        monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **stepped}))
+    monkeypatch.setattr(group_commit, "shared_gate", Gate)
     monkeypatch.setattr(group_commit, "deque", _baton.SteppedDeque)
     monkeypatch.setattr(group_commit, "is_owned", lambda lock: lock._owner == threading.get_ident())
     for owner, names in (
         (GroupCommit, ("_waits", "_is_closing", "_has_ended")),
-        (Append, ("is_done", "is_withdrawn")),
+        (GroupCommit, ("_gate",)),
+        (Append, ("is_done", "is_withdrawn", "place")),
+        (Gate, ("is_open",)),
         (Gathering, ("is_on",)),
     ):
         for name in names:
@@ -405,7 +401,7 @@ def in_all_orders(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("preemptions", "producers", "later", "closes"),
-    [(2, 2, 0, False), (1, 3, 0, False), (1, 2, 1, False), (1, 0, 2, True)],
+    [(2, 2, 0, False), (2, 3, 0, False), (1, 2, 1, False), (1, 0, 2, True)],
 )
 def test_no_post_waits_for_ever_in_any_order(
     monkeypatch: pytest.MonkeyPatch, preemptions: int, producers: int, later: int, closes: bool

@@ -293,6 +293,74 @@ events = st.one_of(
 )
 
 
+@dataclasses.dataclass
+class Simple:
+    """Each field has one way to be written."""
+
+    type: Job
+    text: str = ""
+    number: int | None = None
+    flag: bool = False
+    size: Size = Size.SMALL
+    name: Name | None = None
+
+
+class SimpleModel(BaseModel):
+    type: Job
+    text: str | None = None
+    number: int = 0
+
+
+simple_events = st.one_of(
+    st.builds(
+        Simple,
+        st.sampled_from(Job),
+        text=st.text(st.characters()) | atoms,
+        number=st.integers() | st.none() | atoms,
+        flag=st.booleans() | atoms,
+        size=st.just(Size.SMALL) | atoms,
+        name=st.sampled_from(Name) | st.none() | atoms,
+    ),
+    st.builds(SimpleModel, type=st.sampled_from(Job), text=st.none() | st.text(), number=st.integers()),
+)
+
+
+@given(simple_events)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(Simple(Job.ENDED, "\ud800"))
+@example(Simple(Job.ENDED, number=10**4300))
+@example(Simple(Job.ENDED, number=-(2**63) - 1, text='"\\\n\u2028\x00é'))
+@example(Simple(Job.ENDED, "x" * 5000))
+@example(Simple(Job.STARTED, Name.A))
+@example(Simple(Job.STARTED, number=True))
+def test_the_quick_way_of_writing_an_event_writes_the_same_and_refuses_the_same(event: Any) -> None:
+    quick, usual = codec(Simple, SimpleModel), codec(Simple, SimpleModel)
+    for declared in usual._declared.values():
+        declared.is_simple = False
+    assert quick._declared[Job, type(event)].is_simple
+
+    outcomes = []
+    for journal in (quick, usual):
+        try:
+            outcomes.append(journal.encode(event).decode())
+        except JournalError as error:
+            outcomes.append(str(error))
+
+    assert outcomes[0] == outcomes[1]
+    if outcomes[0].startswith("{"):
+        assert shape(quick.decode(outcomes[0].encode())) == shape(event)
+
+
+@pytest.mark.parametrize("kind", [float, datetime, list[int], Any, float | None, dict[str, int]])
+def test_a_field_that_could_be_written_in_two_ways_goes_the_usual_way(kind: Any) -> None:
+    class_ = dataclasses.make_dataclass("Mixed", [("type", Job), ("field", kind)])
+    journal = EventCodec("journal")
+
+    journal.declare(Job, [class_])
+
+    assert not journal._declared[Job, class_].is_simple
+
+
 @given(events)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(Loose(Job.STARTED, {1: "a", "1": "b"}))

@@ -1,0 +1,163 @@
+"""Events on their way into the write-ahead log, the gates at which their producers wait, and a leader's wait for them.
+
+The leader of a batch opens one gate for all its producers. A lock for each would cost two more changes of threads for
+each event: a thread that a lock wakes has to wait for the GIL, which the leader holds while it wakes the next one. To
+open a `DescriptorGate` is one write to an eventfd, during which the leader lets go of the GIL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from io import FileIO
+from typing import Final
+
+from dispatcher.errors import JournalError
+
+_MANY: Final = (1 << 40).to_bytes(8, sys.byteorder)
+"""What opens an eventfd: each wait takes one off, so as many threads may pass."""
+_MOST_SKIPS: Final = 64
+
+
+class Gate:
+    """Closed at first, and opened once for all: those that wait, and those that come later. Any thread."""
+
+    def __init__(self) -> None:
+        self.is_open = False  # set before threads can pass, by any thread, and never reset
+        self._lock = threading.Lock()  # held until the gate is open; each thread that passes lets the next one pass
+        self._lock.acquire()
+
+    def wait(self) -> None:
+        """Wait until the gate is open."""
+        with self._lock:
+            pass
+
+    def open(self) -> None:
+        """Let all pass. Repeating it does no harm."""
+        self.is_open = True
+        with contextlib.suppress(RuntimeError):  # it is open, and no thread is passing
+            self._lock.release()
+
+
+class _EventFile(FileIO):
+    """An eventfd, which is closed once nothing refers to this object."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class DescriptorGate(Gate):
+    """A gate that lets all pass at once. Linux only.
+
+    Raises:
+        OSError: the process has too many open files, or the system has no eventfd.
+    """
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise OSError("there is no eventfd")
+        self.is_open = False
+        self._file = _EventFile(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE), "r+b")  # never changes
+
+    def wait(self) -> None:
+        self._file.read(len(_MANY))
+
+    def open(self) -> None:
+        self.is_open = True
+        self._file.write(_MANY)
+
+
+def shared_gate() -> Gate:
+    """A gate for many threads, the best that the process can have."""
+    try:
+        return DescriptorGate()
+    except OSError:
+        return Gate()
+
+
+class Append:
+    """An event on its way into the log."""
+
+    is_later = False
+
+    def __init__(self, line: bytes) -> None:
+        self.line = line  # never changes
+        self.seq = 0  # its accepted seq, once it is in the file; written by the leader
+        self.error: JournalError | None = None  # why it is not accepted; written by the leader before `is_done`
+        self.is_done = False  # written by the leader, before it reads `place`
+        self.is_withdrawn = False  # its producer was interrupted and has gone; written by that producer
+        # Where its producer waits to look at it again; None: nowhere yet. Written by that producer, which looks at
+        # `is_done` once more before it waits there.
+        self.place: Gate | None = None
+
+    def begin(self) -> bool:
+        """It is about to be written. False: it is to be left out. The leader calls this, and the next method."""
+        return not self.is_withdrawn
+
+    def end(self) -> None:
+        """It is in the log, or `error` is set. Its producer is woken after that."""
+        self.is_done = True
+
+    def wake(self) -> None:
+        """Let its producer look. Any thread."""
+        place = self.place
+        if place is not None:
+            place.open()
+
+
+class LaterAppend(Append):
+    """An event that no thread waits for. The writer calls its methods, in the order of the posts.
+
+    `end` may be foreign code; the leadership is held. `tell` comes after it, with no lock held.
+    """
+
+    is_later = True
+
+    def tell(self) -> None: ...
+
+
+class Gathering:
+    """How long a leader waits for producers that are about to post again. The leader calls all but `arrived`."""
+
+    def __init__(self) -> None:
+        self.is_on = False  # the leader waits; written by it, read by any thread
+        self._wanted = 0  # how many are to be pending; written by the leader, read by any thread
+        self._complete = threading.Lock()  # held while the leader waits; any thread releases it
+        self._complete.acquire()
+        self._sync_s = 0.0  # what an fsync takes; written by the leader, like the next two
+        self._misses = 0  # how often it has waited in vain, since it last did not; written by the leader
+        self._skips = 0  # batches for which it does not wait; written by the leader
+
+    def synced(self, took_s: float, producers: int) -> None:
+        """Note that a batch was synced, and that `producers` wait for it or for the next batch."""
+        # The shortest counts: a thread that waits for the interpreter seems to wait for the disk.
+        self._sync_s = min(took_s, 1.1 * self._sync_s or took_s)
+        self._wanted = producers
+
+    def wait(self, pending: deque[Append]) -> None:
+        """Wait until as many are pending as there were producers, up to half an fsync."""
+        if len(pending) >= self._wanted:
+            return
+        if self._skips:
+            self._skips -= 1
+            return
+        self._complete.acquire(False)  # it may have been released too late for the last wait
+        try:
+            self.is_on = True
+            # Look again only after setting it: a producer that appended before did not see it.
+            if len(pending) >= self._wanted or self._complete.acquire(timeout=self._sync_s / 2):
+                self._misses = 0
+            else:
+                self._misses += 1
+                self._skips = min(1 << self._misses, _MOST_SKIPS)
+        finally:
+            self.is_on = False
+
+    def arrived(self, pending: int) -> None:
+        """One more is pending. Any thread."""
+        if pending >= self._wanted:
+            with contextlib.suppress(RuntimeError):  # another one has released it
+                self._complete.release()

@@ -1,0 +1,151 @@
+"""The handler thread pauses while a stream of logged events arrives, instead of being woken for each."""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter
+from dispatcher.dispatching import lone
+from dispatcher.dispatching.lone import Pauses
+from dispatcher.dispatching.times import IdleTime
+from dispatcher.queue.state import DRAINING, PostFlags
+
+from .conftest import TIMEOUT_S
+from .queue.test_write_ahead import Job, Plain
+from .waiting import until
+
+Post = Callable[[], None]
+
+
+class Sleeps:
+    """Stands for `sleep`: counts the pauses, and posts what comes during one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.during: Post = lambda: None
+        monkeypatch.setattr(lone, "sleep", self)
+
+    def __call__(self, _: float) -> None:
+        self.count += 1
+        self.during()
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    return Sleeps(monkeypatch)
+
+
+class Queue:
+    """What pauses see of a queue whose handler thread has waited for `waited_ns`."""
+
+    def __init__(self, waited_ns: int, capacity: int | None = None) -> None:
+        self.entries: deque[Any] = deque()
+        self.flags = PostFlags()
+        self.room = types.SimpleNamespace(capacity=capacity)
+        self.idle = IdleTime()
+        self.idle.note(1, 1 + waited_ns)
+        self.pauses = Pauses(self, self.idle)  # type: ignore[arg-type]
+
+    def stream(self) -> None:
+        self.entries.extend(range(lone._WORTH))
+
+
+def test_after_a_short_wait_the_thread_pauses_as_long_as_events_gather(sleeps: Sleeps) -> None:
+    queue = Queue(waited_ns=lone._SHORT_NS - 1)
+    sleeps.during = queue.stream
+
+    taken = []
+    for _ in range(3):
+        queue.entries.clear()
+        taken.append(queue.pauses.take())
+
+    assert taken == [True, True, True]
+    assert sleeps.count == 3
+
+
+@pytest.mark.parametrize("waited_ns", [0, lone._SHORT_NS])
+def test_after_a_long_wait_or_none_it_does_not(sleeps: Sleeps, waited_ns: int) -> None:
+    queue = Queue(waited_ns)
+
+    assert not queue.pauses.take()
+    assert sleeps.count == 0
+
+
+def test_pauses_in_vain_become_rare(sleeps: Sleeps) -> None:
+    """A producer that waits for each event to be handled would pay for each pause."""
+    queue = Queue(waited_ns=1)
+
+    for _ in range(10_000):
+        queue.pauses.take()
+        queue.idle.note(1, 2)
+
+    assert lone._MOST_MISSES < sleeps.count < 60
+
+
+def test_one_that_pays_ends_the_series_of_misses(sleeps: Sleeps) -> None:
+    queue = Queue(waited_ns=1)
+    while sleeps.count < 5:
+        queue.pauses.take()
+    sleeps.during = queue.stream
+    while sleeps.count < 6:
+        queue.pauses.take()
+
+    assert queue.pauses.take()
+
+
+@pytest.mark.parametrize("capacity", [1, lone._LEAST_CAPACITY - 1])
+def test_a_small_queue_that_producers_would_fill_is_not_left_to_itself(sleeps: Sleeps, capacity: int) -> None:
+    assert not Queue(1, capacity).pauses.take()
+    assert Queue(1, lone._LEAST_CAPACITY).pauses.take()
+    assert sleeps.count == 1
+
+
+def test_a_queue_that_is_stopping_has_no_pauses(sleeps: Sleeps) -> None:
+    queue = Queue(waited_ns=1)
+    queue.flags.phase = DRAINING
+
+    assert not queue.pauses.take()
+    assert sleeps.count == 0
+
+
+def test_a_pause_counts_as_idle_time(sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(waited_ns=1_000)
+    times = iter((5_000, 7_000))
+    monkeypatch.setattr(lone, "perf_counter_ns", lambda: next(times))
+
+    queue.pauses.take()
+
+    assert queue.idle.total_ns() == 3_000
+
+
+@pytest.mark.parametrize(("write_ahead", "pauses"), [(True, True), (False, False)])
+def test_only_a_dispatcher_that_logs_events_ahead_pauses(
+    tmp_path: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch, write_ahead: bool, pauses: bool
+) -> None:
+    """Events posted during a pause are handled after it, although their posts wake nobody."""
+    monkeypatch.setattr(lone, "_SHORT_NS", 10**18)
+    handled: list[int] = []
+    journal = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=write_ahead))
+    dispatcher = AsyncDispatcher(DispatcherConfig(), name="paused", journal=journal)
+    dispatcher.register(Job, lambda event: handled.append(event.number), events=Plain)
+    numbers = iter(range(1, 5))
+
+    def post_more() -> None:
+        for number in numbers:
+            dispatcher.event_handler.handle(Plain(Job.STARTED, number))
+
+    sleeps.during = post_more
+
+    with dispatcher:
+        dispatcher.event_handler.handle(Plain(Job.STARTED, 0))
+        until(lambda: len(handled) == (5 if pauses else 1), "the events")
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert (sleeps.count > 0) == pauses
+    assert handled == list(range(5 if pauses else 1))
