@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import subprocess
 import sys
 import tomllib
+import weakref
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event
 from dispatcher.compiled import loaded
+from statemachines import InvalidStateTransitionError, StateMachineFactory
 
 from .compiled import IS_COMPILED
 
@@ -88,6 +93,65 @@ def test_a_handler_without_python_code_that_posts_for_ever_lets_the_dispatcher_b
         dispatcher.event_handler.handle(event)
 
     assert dispatcher.wait_for_service_to_stop(60)
+
+
+class Lamp(Enum):
+    ON = "ON"
+    OFF = "OFF"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StateMachineFactory(Lamp.ON),
+        lambda: StateMachineFactory(Lamp.ON).make(object()),
+        lambda: InvalidStateTransitionError(Lamp.ON, Work.AGAIN),
+    ],
+)
+@pytest.mark.parametrize("in_a_cycle", [False, True])
+def test_weak_references_end_with_their_object(make: Callable[[], object], in_a_cycle: bool) -> None:
+    """mypyc's objects freed the weak references to them, which others still held: the interpreter crashed."""
+    kept: list[Any] = []
+    for _ in range(100):
+        made: Any = make()
+        try:
+            kept.append(weakref.ref(made))
+        except TypeError:  # its class takes none, which is as good
+            pytest.skip("takes no weak references")
+        if in_a_cycle:
+            made = [made]
+            made.append(made)
+        del made
+        gc.collect(0)
+
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 100
+
+
+@pytest.mark.skipif(not IS_COMPILED, reason="no class is compiled")
+@pytest.mark.parametrize("module", MODULES)
+def test_compiled_classes_have_no_interpreted_bases_with_attributes(module: str) -> None:
+    """On Python 3.11, mypyc neither frees such attributes nor shows them to the collector."""
+    kinds = [kind for kind in vars(importlib.import_module(module)).values() if "__mypyc_attrs__" in dir(kind)]
+    bases = {base for kind in kinds for base in kind.__mro__ if "__mypyc_attrs__" not in vars(base)}
+    assert [base for base in bases if base.__dictoffset__ and not issubclass(base, BaseException)] == []
+
+
+def test_c_code_clears_weak_references_and_owns_its_attributes() -> None:
+    place = "(*((PyObject **)((char *)self + sizeof(PyObject *) + sizeof(a___B))));"
+    attribute = "(*((PyObject **)((char *)self + sizeof(a___B))));"
+
+    done = backend(f"with_weak_references('Py_VISIT{attribute}Py_VISIT{place}Py_CLEAR{attribute}Py_CLEAR{place}')")
+
+    clears = "if (Py_REFCNT(self) == 0) PyObject_ClearWeakRefs((PyObject *)self);"
+    assert done.stdout == f"Py_VISIT{attribute}Py_CLEAR{attribute}{clears}\n"
+
+
+def test_c_code_whose_weak_references_are_not_found_is_not_compiled() -> None:
+    done = backend("with_weak_references('.tp_weaklistoffset = 1,')")
+
+    assert done.returncode == 1
+    assert "this release of mypy" in done.stderr.splitlines()[-1]
 
 
 # -- building ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Python and needs setuptools only.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -38,6 +39,8 @@ __all__ = [
 
 VARIABLE = "DISPATCHER_COMPILE"
 COMPILER = ("mypy>=2.4,<3", "types-PyYAML")
+WEAK_REFERENCES = r"\(\*\(\(PyObject \*\*\)\(\(char \*\)self \+ sizeof\(PyObject \*\) \+ sizeof\(\w+\)\)\)\);"
+"""In mypyc's C: the place of an object's weak references, which only classes for Python 3.11 have."""
 
 
 def is_compiled() -> bool:
@@ -113,7 +116,25 @@ def extensions(folder: str) -> list[Any]:
     compiled: list[Any] = mypycify(
         [*options, *sources], opt_level="2", debug_level="0", target_dir=folder, group_name="central_dispatcher"
     )
+    for source in Path(folder).glob("*.c"):
+        text = source.read_text(encoding="utf-8")
+        source.write_text(with_weak_references(text), encoding="utf-8")
     return compiled
+
+
+def with_weak_references(source: str) -> str:
+    """mypyc's C, in which a freed object first clears the weak references to it.
+
+    mypyc takes the head of their list for an attribute that the object owns: the collector visits it, and the object's
+    end frees a reference that others still hold. Python then crashes at the next look at it.
+    """
+    source = re.sub("Py_VISIT" + WEAK_REFERENCES, "", source)
+    # The collector also clears objects that are still referred to; it has cleared their weak references itself.
+    clear = "if (Py_REFCNT(self) == 0) PyObject_ClearWeakRefs((PyObject *)self);"
+    source, count = re.subn("Py_CLEAR" + WEAK_REFERENCES, clear, source)
+    if ".tp_weaklistoffset" in source and not count:
+        raise SystemExit("this release of mypy writes weak references differently; use another, or a pure build")
+    return source
 
 
 def _pyproject() -> dict[str, Any]:
