@@ -293,6 +293,7 @@ events = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(events)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(Loose(Job.STARTED, {1: "a", "1": "b"}))
