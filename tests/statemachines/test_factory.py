@@ -132,6 +132,7 @@ def test_members_of_two_enums_that_are_equal_are_two_event_types(factory: Factor
     assert [row.event for row in rows(both)] == [Up.FASTER, Down.SLOWER]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_large_table_is_built_in_time_that_grows_with_its_length() -> None:
     """Each arc copied those before it: these would have taken hours."""

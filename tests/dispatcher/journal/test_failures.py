@@ -260,6 +260,7 @@ except JournalError as error:
 """
 
 
+@pytest.mark.long
 def test_a_file_that_may_not_grow_holds_all_that_was_accepted(journal: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FILL, str(journal)], capture_output=True, text=True, timeout=30, check=False

@@ -65,6 +65,7 @@ def test_400_idle_connections_to_the_metrics_take_neither_the_journals_descripto
         check(process, tmp_path / "journal")
 
 
+@pytest.mark.long
 def test_a_process_without_descriptors_goes_on_to_the_next_segment(tmp_path: Path) -> None:
     with daemon(tmp_path / "journal", "--take-all") as (process, _):
         check(process, tmp_path / "journal")

@@ -513,6 +513,7 @@ def test_an_index_may_be_read_by_those_who_may_read_the_journal(
     assert [path.stat().st_mode & 0o777 for path in indexes(journal)] == [mode, mode]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["application_1445144423722_{:04}", "{:06}"])
 def test_indexes_are_small_beside_the_journal(open_writer: Open, journal: Path, name: str) -> None:
     """At worst each row is of another entity."""

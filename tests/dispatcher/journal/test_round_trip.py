@@ -361,6 +361,7 @@ def test_a_field_that_could_be_written_in_two_ways_goes_the_usual_way(kind: Any)
     assert not journal._declared[Job, class_].is_simple
 
 
+@pytest.mark.long
 @given(events)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(Loose(Job.STARTED, {1: "a", "1": "b"}))

@@ -238,6 +238,7 @@ def test_any_string_comes_back_as_it_was(writer: JournalWriter, journal: Path, t
     assert (transition["machine"], transition["entity"]) == (text, escaped)
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(text=st.text(st.characters()), names=st.lists(st.text(st.characters()), max_size=3))
 def test_any_text_of_any_event_verifies(tmp_path_factory: pytest.TempPathFactory, text: str, names: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
-from dispatcher.testing import DrainDispatcher
+from dispatcher.testing import DrainDispatcher, ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work
 from ..waiting import until
@@ -108,14 +108,14 @@ def test_sampled_times_count_every_event_of_a_flood_in_its_handler_and_some_in_t
     assert 0 < count(dispatcher.stats().queue_time) < 20_000
 
 
-def test_sampled_times_of_few_events_are_of_each(make: Make) -> None:
-    dispatcher = make(DispatcherConfig(measure_times="sampled"), handler=lambda _: None)
+def test_sampled_times_of_few_events_are_of_each() -> None:
+    with DrainDispatcher(DispatcherConfig(measure_times="sampled"), time_service=ManualClock()) as dispatcher:
+        dispatcher.register(Work, lambda _: None)
+        for number in range(20):
+            dispatcher.wait_for_event_thread_to_wait(TIMEOUT_S)
+            dispatcher.event_handler.handle(Numbered(number))
 
-    for number in range(20):
-        dispatcher.event_handler.handle(Numbered(number))
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    until(lambda: count(dispatcher.stats().handling_time) == 20)
+    assert count(dispatcher.stats().handling_time) == 20
     assert count(dispatcher.stats().queue_time) == 20
 
 

@@ -23,6 +23,7 @@ from dispatcher import (
 )
 from dispatcher.journal import group_commit, recover, verify
 from dispatcher.journal.format import segments as segments_module
+from dispatcher.queue.state import ABANDONED, DRAINING
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from ..journal.conftest import Job, Posted, after_a_crash
@@ -438,12 +439,13 @@ def test_a_stop_waits_for_posts_under_way_and_handles_their_events(start: Start,
     assert disk.entered.wait(TIMEOUT_S)
 
     stopping = started(dispatcher.stop)
-    until(lambda: reason_of(dispatcher.post_later(posted(99))) == "draining", "the stop")
+    until(lambda: dispatcher.queue.phase == DRAINING, "the stop")  # a post before it would wait for the disk
+    assert reason_of(dispatcher.post_later(posted(99))) == "draining"
     assert not dispatcher.is_stopped()
     disk.opened.set()
     ended(stopping)
 
-    assert all(future.result(0) for future in futures)
+    assert all(future.result(TIMEOUT_S) for future in futures)  # told after they are handled
     assert dispatcher.is_stopped()
     assert numbers(handled) == list(range(10))
     assert_accounts_balance(dispatcher, accepted=10)
@@ -460,7 +462,8 @@ def test_a_stop_that_does_not_drain_leaves_no_future_undone_and_no_event_lost(
     assert disk.entered.wait(TIMEOUT_S)
     futures += [dispatcher.post_later(posted(number)) for number in range(1, 10)]
     stopping = started(dispatcher.stop)
-    until(lambda: reason_of(dispatcher.post_later(posted(99))) in ("draining", "stopped"), "the stop")
+    until(lambda: dispatcher.queue.phase == ABANDONED, "the stop")
+    assert reason_of(dispatcher.post_later(posted(99))) == "stopped"
     disk.opened.set()
     ended(stopping)
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)

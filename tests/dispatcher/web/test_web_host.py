@@ -505,6 +505,7 @@ def test_nobody_answers_for_a_parent_that_has_ended(folder: Path) -> None:
         "    import os, time\n"
         "    child = os.fork()\n"
         "    if not child:\n"
+        "        print('forked', flush=True)\n"
         "        sys.stdin.read()\n"
         "        os._exit(0)\n"
         "    os.kill(os.getpid(), 9)",
@@ -520,6 +521,7 @@ def test_nobody_answers_for_a_parent_that_has_ended(folder: Path) -> None:
     assert daemon.stdout is not None
     path = Path(daemon.stdout.readline().strip())
     daemon.wait(TIMEOUT_S)
+    assert daemon.stdout.readline() == "forked\n"  # by then the child has closed what it inherited
 
     with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
         client.connect(str(path))

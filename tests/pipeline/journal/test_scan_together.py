@@ -51,6 +51,7 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows_at_once", [1, 20, 1000])
 def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int) -> None:
     parts = [Part(str(segment)) for segment in look_at(journal).closed]

@@ -266,6 +266,7 @@ def test_nothing_is_kept_of_containers_and_masters_that_have_ended() -> None:
     assert leftovers == {}
 
 
+@pytest.mark.long
 def test_ended_entities_are_freed_without_the_cyclic_garbage_collector() -> None:
     """Each container and its machine referred to each other: ten million of them were garbage for hours."""
 

@@ -52,6 +52,7 @@ def ids(storage: CheckpointStorage) -> list[int]:
     return [storage.load(path).checkpoint_id for path in storage.paths()]
 
 
+@pytest.mark.long
 @given(json_values, st.lists(st.lists(elements, max_size=4), max_size=3), json_values, st.booleans())
 def test_a_checkpoint_comes_back_as_it_was(position: Any, states: Any, output: Any, finished: bool) -> None:
     taken = checkpoint(
@@ -176,6 +177,7 @@ def flip_every_bit(path: Path) -> Iterator[None]:
             yield
 
 
+@pytest.mark.long
 def test_a_bit_flipped_anywhere_in_the_newest_leaves_the_one_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

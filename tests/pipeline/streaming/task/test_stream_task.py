@@ -16,6 +16,7 @@ from pipeline.streaming.task.stream_task import StreamTask
 from pipeline.streaming.task.task_chain import OperatorContext
 from pipeline.streaming.task.task_control import TaskState
 
+from ....dispatcher.waiting import until
 from .task_fakes import (
     GatedOutput,
     HoldingOperator,
@@ -132,14 +133,13 @@ def test_a_periodic_checkpoint_needs_a_storage() -> None:
 def test_an_input_without_anything_suspends_the_task_until_its_future_completes() -> None:
     queue, output = QueueInput[int](), GatedOutput()
     with running(StreamTask(queue, [], output)) as run:
-        mailbox_turn(run.task)
+        until(lambda: run.task.idle_timer.total_ns > 0, "the suspension")
         queue.put(1)
         queue.put(2)
         queue.end()
         run.result()
 
     assert values(output.elements) == [1, 2]
-    assert run.task.idle_timer.total_ns > 0
 
 
 def test_an_input_is_not_read_while_it_has_nothing() -> None:

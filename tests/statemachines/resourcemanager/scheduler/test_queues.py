@@ -387,6 +387,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(STEPS)
 def test_limits_hold_and_a_queues_usage_is_the_sum_of_its_childrens(steps: list[Any]) -> None:
     built = tree(*NESTED)

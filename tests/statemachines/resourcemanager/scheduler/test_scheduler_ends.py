@@ -117,6 +117,7 @@ def test_events_of_removed_nodes_have_no_effect(cluster: Cluster) -> None:
     cluster.check()
 
 
+@pytest.mark.long
 def test_container_that_has_ended_is_not_kept_while_its_attempt_lives_on(cluster: Cluster) -> None:
     cluster.add_node("n1")
     attempt = cluster.new_attempt()

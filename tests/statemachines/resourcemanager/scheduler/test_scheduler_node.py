@@ -275,6 +275,7 @@ def test_node_reports_whether_more_of_any_type_is_free(capacity: Resource, has_m
 resources = st.builds(Resource, st.integers(0, 50), st.integers(0, 50), st.integers(0, 4), st.integers(1, 1000))
 
 
+@pytest.mark.long
 @given(st.lists(st.one_of(resources, st.integers(0, 30)), max_size=40))
 def test_books_are_right_after_any_takes_and_returns(steps: list[Resource | int]) -> None:
     """A number releases the container of that number."""

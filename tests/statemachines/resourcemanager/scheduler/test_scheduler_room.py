@@ -158,6 +158,7 @@ SHAPES = [
 STEPS = st.tuples(st.sampled_from(["find", "find", "give back", "add", "remove"]), st.integers(0, 1000))
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 80), st.lists(STEPS, max_size=120))
 def test_search_finds_a_node_whenever_one_that_looks_at_all_would(count: int, steps: list[tuple[str, int]]) -> None:

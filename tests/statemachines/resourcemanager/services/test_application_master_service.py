@@ -446,6 +446,7 @@ def test_heartbeat_that_comes_again_is_a_sign_of_life(desk: Desk, masters: Appli
     assert monitor.next_deadline_ms() == before_ms + 1000
 
 
+@pytest.mark.long
 @given(losses=st.lists(st.booleans(), max_size=30))
 def test_nothing_is_lost_or_comes_twice_whatever_responses_get_lost(losses: list[bool]) -> None:
     desk = Desk()

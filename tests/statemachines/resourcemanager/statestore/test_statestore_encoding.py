@@ -98,6 +98,7 @@ def types_in(value: Any) -> Any:
     return type(value)
 
 
+@pytest.mark.long
 @given(APPLICATIONS | ATTEMPTS)
 def test_record_comes_back_as_it_was(record: ApplicationStateData | ApplicationAttemptStateData) -> None:
     back = decode(encode(record), type(record))

@@ -181,6 +181,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.long
 def test_store_in_use_by_another_process_is_refused_until_that_one_is_killed(path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

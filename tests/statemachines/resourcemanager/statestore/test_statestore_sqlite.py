@@ -220,6 +220,7 @@ def log_of_a_life(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copies / path.name
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_power_cut_leaves_the_state_after_some_commit(log_of_a_life: Path, data: st.DataObject) -> None:

@@ -72,6 +72,7 @@ def test_a_cost_is_counted_in_its_unit() -> None:
     assert 4 <= took_s <= 6
 
 
+@pytest.mark.long
 def test_a_batch_that_is_refused_is_made_again() -> None:
     class Prices(AsyncFunction[int, int]):
         refused = 0
