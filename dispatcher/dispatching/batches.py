@@ -327,9 +327,7 @@ class BatchDispatching:
                     route.handling_ns += handling_ns
                     handling_counts[handling_ns.bit_length()] += 1
                     if enqueued_ns:
-                        queue_ns = started_ns - enqueued_ns
-                        if queue_ns < 0:
-                            queue_ns = 0
+                        queue_ns = started_ns - enqueued_ns  # one clock for all threads, which is never set back
                         route.queue_ns += queue_ns
                         queue_counts[queue_ns.bit_length()] += 1
                 else:
