@@ -82,7 +82,7 @@ def check_nothing_is_left(manager: ResourceManager, *, all_ended: bool) -> None:
     held = {container for node in context.scheduler.nodes() for container in node.containers}
     assert held == set(context.containers)
     for node in context.scheduler.nodes():
-        used = [resource for resource, _ in node.containers.values()]
+        used = list(node.containers.values())
         assert node.free_memory_mb == node.capacity.memory_mb - sum(resource.memory_mb for resource in used) >= 0
         assert node.free_vcores_milli == node.capacity.vcores_milli - sum(r.vcores_milli for r in used) >= 0
     if not all_ended:

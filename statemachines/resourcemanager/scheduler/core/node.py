@@ -45,6 +45,7 @@ class SchedulerNode:
     __slots__ = (
         "capacity",
         "containers",
+        "devices",
         "free_gpu_milli",
         "free_memory_mb",
         "free_others",
@@ -71,7 +72,8 @@ class SchedulerNode:
         self.free_vcores_milli = self.capacity.vcores_milli
         self.free_gpu_milli = [GPU_MILLI] * self.capacity.gpus
         self.free_others = dict(self.capacity.others)
-        self.containers: dict[str, tuple[Resource, tuple[int, ...]]] = {}  # by id: resource and GPU devices
+        self.containers: dict[str, Resource] = {}  # what each has, by id
+        self.devices: dict[str, tuple[int, ...]] = {}  # the GPU devices of those containers that have any
         self.launched: set[str] = set()  # containers that the node has reported to run
         self.reserved_container: RMContainer | None = None  # while set, the node takes no other container
         self.is_draining = False  # being decommissioned: takes no new container
@@ -130,7 +132,7 @@ class SchedulerNode:
         ):  # `fits` and `_book`, without the calls
             self.free_memory_mb -= memory_mb
             self.free_vcores_milli -= vcores_milli
-            self.containers[container] = (resource, ())
+            self.containers[container] = resource
             return ()
         if container in self.containers or not self.fits(resource):
             raise ValueError(f"{self.node_id}: no room for {resource} of {container}, or it is already booked")
@@ -151,15 +153,15 @@ class SchedulerNode:
 
     def give_back(self, container: str) -> None:
         """Free what the container has, if anything."""
-        taken = self.containers.pop(container, None)
-        if taken is None:
+        resource = self.containers.pop(container, None)
+        if resource is None:
             return
-        resource, devices = taken
         self.launched.discard(container)
         self.free_memory_mb += resource.memory_mb
         self.free_vcores_milli += resource.vcores_milli
-        for device in devices:
-            self.free_gpu_milli[device] += resource.gpu_milli
+        if self.devices:
+            for device in self.devices.pop(container, ()):
+                self.free_gpu_milli[device] += resource.gpu_milli
         for name, amount in resource.others:
             self.free_others[name] += amount
 
@@ -169,7 +171,7 @@ class SchedulerNode:
         Raises:
             KeyError: the container is not on this node.
         """
-        old, devices = self.containers[container]
+        old, devices = self.containers[container], self.devices.get(container, ())
         if (resource.gpus, resource.gpu_milli) != (old.gpus, old.gpu_milli) and (old.gpus or resource.gpus):
             return False
         more = [
@@ -194,7 +196,9 @@ class SchedulerNode:
         self.free_vcores_milli -= resource.vcores_milli
         for name, amount in resource.others:
             self.free_others[name] = self.free_others.get(name, 0) - amount
-        self.containers[container] = (resource, devices)
+        self.containers[container] = resource
+        if devices:
+            self.devices[container] = devices
 
     def use(self) -> NodeUse:
         """What its containers have, for reports: its capacity less what is free."""

@@ -252,7 +252,7 @@ class ClusterNodeTracker:
         for node in self._draining:
             if node.partition == partition:
                 add(room, amounts_of(node.capacity))
-                for resource, _ in node.containers.values():
+                for resource in node.containers.values():
                     add(room, amounts_of(resource), -1)
         return room
 

@@ -107,7 +107,7 @@ class AnyCourseOfReports(AnyCourseOfEvents):
         for node in self.cluster.capacity_scheduler.nodes():
             if node.partition == partition and not node.is_draining:
                 add(free, amounts_of(node.capacity))
-                for resource, _ in node.containers.values():
+                for resource in node.containers.values():
                     add(free, amounts_of(resource), -1)
         return free
 

@@ -30,7 +30,7 @@ def gpu(gpus: int, milli: int = 1000) -> Resource:
 
 
 def books(node: SchedulerNode) -> tuple[Any, ...]:
-    return (node.free(), dict(node.containers), set(node.launched))
+    return (node.free(), dict(node.containers), dict(node.devices), set(node.launched))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_taken_resources_are_no_longer_free() -> None:
 
     assert devices == (0,)
     assert (one.free_memory_mb, one.free_vcores_milli, one.free_gpu_milli) == (192, 1000, [700, 1000])
-    assert one.containers == {"c1": (Resource(8000, 7000, 1, 300), (0,))}
+    assert (one.containers, one.devices) == ({"c1": Resource(8000, 7000, 1, 300)}, {"c1": (0,)})
     assert one.fits(Resource(192, 1000))
     assert not one.fits(Resource(193, 1000))
     assert not one.fits(Resource(192, 1001))
@@ -156,7 +156,7 @@ def test_devices_come_in_the_order_of_their_numbers() -> None:
     one.take("c1", gpu(1, 400))
     one.take("c2", gpu(2, 700))
 
-    assert one.containers["c2"][1] == (1, 2)
+    assert one.devices["c2"] == (1, 2)
     assert one.take("c3", gpu(3, 100)) == (0, 1, 2)
 
 
@@ -190,7 +190,7 @@ def test_size_changes_where_there_is_room_and_the_gpus_stay() -> None:
 
     assert one.resize("c1", Resource(8192, 50, 1, 400, named({"fpga": 1})))
 
-    assert one.containers["c1"] == (Resource(8192, 50, 1, 400, named({"fpga": 1})), (0,))
+    assert (one.containers["c1"], one.devices["c1"]) == (Resource(8192, 50, 1, 400, named({"fpga": 1})), (0,))
     assert one.free() == (0, 7950, (600,), {"fpga": 0})
 
 
@@ -295,7 +295,8 @@ def test_books_are_right_after_any_takes_and_returns(steps: list[Resource | int]
     for resource, devices in held.values():
         for device in devices:
             used[device] += resource.gpu_milli
-    assert one.containers == held
+    assert one.containers == {container: resource for container, (resource, _) in held.items()}
+    assert one.devices == {container: devices for container, (_, devices) in held.items() if devices}
     assert one.free_memory_mb == 100 - sum(resource.memory_mb for resource, _ in held.values()) >= 0
     assert one.free_vcores_milli == 100 - sum(resource.vcores_milli for resource, _ in held.values()) >= 0
     assert one.free_gpu_milli == [1000 - milli for milli in used]
