@@ -132,7 +132,8 @@ def test_weak_references_end_with_their_object(make: Callable[[], object], in_a_
 @pytest.mark.parametrize("module", MODULES)
 def test_compiled_classes_have_no_interpreted_bases_with_attributes(module: str) -> None:
     """On Python 3.11, mypyc neither frees such attributes nor shows them to the collector."""
-    kinds = [kind for kind in vars(importlib.import_module(module)).values() if "__mypyc_attrs__" in dir(kind)]
+    found = vars(importlib.import_module(module)).values()
+    kinds = [kind for kind in found if isinstance(kind, type) and "__mypyc_attrs__" in vars(kind)]
     bases = {base for kind in kinds for base in kind.__mro__ if "__mypyc_attrs__" not in vars(base)}
     assert [base for base in bases if base.__dictoffset__ and not issubclass(base, BaseException)] == []
 

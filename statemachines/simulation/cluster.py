@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
@@ -39,7 +40,6 @@ from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.node_spec import NodeSpec
 from statemachines.resourcemanager.resource_manager import ResourceManager
-from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
 from statemachines.simulation.agenda import Agenda, ScheduledCall
 from statemachines.simulation.nodes import PHASES, REGULAR_PHASES, SimulatedNode
@@ -55,8 +55,9 @@ _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FIN
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
 
 
-class SimulatedCluster(NodeManagers):
-    """The node managers of all nodes, and the masters on them."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SimulatedCluster:
+    """The NodeManagers of all nodes, and the masters on them."""
 
     def __init__(self, manager: ResourceManager) -> None:
         self._context = context = manager.context

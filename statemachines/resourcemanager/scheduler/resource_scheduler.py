@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
@@ -49,6 +50,7 @@ _ACQUIRED: Final = RMContainerEventType.ACQUIRED
 _EDIT_SCHEDULE: Final = SchedulerEventType.EDIT_SCHEDULE
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ResourceScheduler:
     """Handles SchedulerEvents and direct calls; posts to the central dispatcher."""
 

@@ -1,11 +1,10 @@
-"""A scheduler with real nodes and containers, each event handled at once; applications and attempts are stand-ins."""
+"""A scheduler with real nodes and containers, each event handled at once; applications and attempts get no events."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from dispatcher.testing import InlineDispatcher, ManualClock
@@ -39,12 +38,29 @@ from statemachines.resourcemanager.events import (
     SchedulerEventType,
 )
 from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.machines.rmapp import RMApp
+from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.resource import named
 from statemachines.resourcemanager.scheduler import ResourceScheduler
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.simulation.workload import NodeSpec
+
+
+def accepted_app(context: RMContext, app: str, submission: ApplicationSubmission) -> RMApp:
+    """An application that has been accepted; nothing has been posted for it."""
+    made = RMApp(context, app, submission)
+    made.state_machine = context.factories[RMApp.machine].make(made, RMAppState.ACCEPTED, context.recorder)
+    return made
+
+
+def attempt_of_app(context: RMContext, app: str, number: int, master: str | None = None) -> str:
+    """Add an attempt with that master to the context; nothing has been posted for it."""
+    made = RMAppAttempt(context, context.apps[app], number)
+    made.master_container = master
+    context.attempts[made.entity] = made
+    return made.entity
 
 
 class Cluster:
@@ -96,8 +112,7 @@ class Cluster:
     def add_app(self, app: str | None = None, *, is_recovering: bool = False, **submission: Any) -> str:
         app = app or f"application_0_{next(self.apps):04d}"
         submitted = ApplicationSubmission(**{"name": "job", "am_resource": Resource(1, 1), **submission})
-        entry: Any = SimpleNamespace(entity=app, submission=submitted, state=RMAppState.ACCEPTED)
-        self.context.apps[app] = entry
+        self.context.apps[app] = accepted_app(self.context, app, submitted)
         self.post(AppAddedSchedulerEvent(app, is_recovering))
         return app
 
@@ -106,10 +121,7 @@ class Cluster:
         del self.context.apps[app]
 
     def add_attempt(self, app: str, number: int = 1, *, transfer_state: bool = False) -> str:
-        attempt = f"{app.replace('application', 'appattempt')}_{number:06d}"
-        self.context.attempts[attempt] = SimpleNamespace(  # type: ignore[assignment]
-            app=self.context.apps[app], master_container=None, add_usage=lambda *usage: None
-        )
+        attempt = attempt_of_app(self.context, app, number)
         self.post(AppAttemptAddedSchedulerEvent(attempt, transfer_state))
         return attempt
 
@@ -121,10 +133,7 @@ class Cluster:
 
     def recover_attempt(self, attempt: str, master: str | None = None) -> None:
         """As after a restart; its application has to be there."""
-        app = self.context.apps[application_of(attempt)]
-        self.context.attempts[attempt] = SimpleNamespace(  # type: ignore[assignment]
-            app=app, master_container=master, add_usage=lambda *usage: None
-        )
+        attempt_of_app(self.context, application_of(attempt), int(attempt.rpartition("_")[2]), master)
         self.in_handler(lambda: self.scheduler.handle(AppAttemptAddedSchedulerEvent(attempt, is_recovering=True)))
 
     def blacklist(self, attempt: str, additions: tuple[str, ...] = (), removals: tuple[str, ...] = ()) -> None:

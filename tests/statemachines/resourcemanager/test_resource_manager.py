@@ -33,11 +33,13 @@ N1, N2 = node_id("n1"), node_id("n2")
 class Run:
     """A resource manager with a workload, and what else is to happen."""
 
-    def __init__(self, work: Workload, *, start_ms: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, work: Workload, *, start_ms: int = 0, nodes: type[SimulatedCluster] = SimulatedCluster, **settings: Any
+    ) -> None:
         self.clock = ManualClock(start_ms)
         self.is_idle = threading.Event()
         self.manager = ResourceManager(
-            config(**settings), node_managers=SimulatedCluster, clock=self.clock, on_idle=self.is_idle.set
+            config(**settings), node_managers=nodes, clock=self.clock, on_idle=self.is_idle.set
         )
         self.context = self.manager.context
         manager = self.manager
@@ -67,12 +69,11 @@ class Run:
 
 
 def test_application_whose_master_cannot_be_launched_fails_and_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    run = Run(workload(node(), app()), max_attempts=3)
+    class Refusing(SimulatedCluster):
+        def start_container(self, container: RMContainer) -> None:
+            raise OSError("the disk is full")
 
-    def refuse(container: Any) -> None:
-        raise OSError("the disk is full")
-
-    run.manager.node_managers.start_container = refuse  # type: ignore[method-assign]
+    run = Run(workload(node(), app()), nodes=Refusing, max_attempts=3)
 
     run.go()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
+from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
@@ -42,6 +43,7 @@ from statemachines.resourcemanager.scheduler.waiting import WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CapacityScheduler(ResourceScheduler):
     """Accepts submissions to the leaves of its tree of queues."""
 

@@ -53,7 +53,7 @@ def preemption_candidates(
 
 def _is_more(one: Mapping[str, int], other: Mapping[str, float], total: Mapping[str, int]) -> bool:
     """Whether it is the greater one by the dominant share."""
-    return dominant_share(one.items(), total) > dominant_share(other.items(), total)  # type: ignore[arg-type]
+    return dominant_share(one.items(), total) > dominant_share(other.items(), total)
 
 
 def _demand(queue: Queue, partition: str, by_leaf: _Attempts, demands: dict[LeafQueue, QueueDemand]) -> QueueDemand:

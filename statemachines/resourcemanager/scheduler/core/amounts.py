@@ -90,7 +90,7 @@ def maximum_allocation(memory_mb: int | None, vcores: int | None) -> MaximumAllo
     return MaximumAllocation(memory_mb, None if vcores is None else vcores * 1000)
 
 
-def dominant_share(amounts: Iterable[tuple[str, int]], total: Mapping[str, int]) -> float:
+def dominant_share(amounts: Iterable[tuple[str, int | float]], total: Mapping[str, int]) -> float:
     """The largest share of `total` over all types; infinite for a type that `total` does not have.
 
     >>> dominant_share([("memory_mb", 2), ("vcores_milli", 3)], {"memory_mb": 10, "vcores_milli": 10})

@@ -170,8 +170,9 @@ class EventHandlers:
     def _assign_containers(self, node: SchedulerNode) -> None:
         """Allocate the node's reserved container, then pending asks; reserve the node for an ask that is too large."""
         books, policy, most = self._books, self._policy, self._config.containers_per_heartbeat  # -1: no limit
-        if node.reserved_container is not None:
-            if self._books.allocate_reserved(node, node.reserved_container):
+        reserved = node.reserved_container
+        if reserved is not None:
+            if self._books.allocate_reserved(node, reserved):
                 most -= most > 0
             elif node.reserved_container is not None:
                 return

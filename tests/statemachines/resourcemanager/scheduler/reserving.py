@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from statemachines.resourcemanager import FifoScheduler
+from collections.abc import Collection
+
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator, SchedulingOpportunity
+from statemachines.resourcemanager.scheduler.core.application import (
+    AppPlacementAllocator,
+    SchedulerApplicationAttempt,
+    SchedulingOpportunity,
+)
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
+from statemachines.resourcemanager.scheduler.fifo import FifoPolicy
+from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 
-class Reserving(FifoScheduler):
+class ReservingPolicy(FifoPolicy):
     """First come, first served; large asks do not starve."""
 
-    def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
-        super().__init__(context, on_heartbeat=on_heartbeat)
-        self._policy.choose_to_reserve = self._choose_to_reserve  # type: ignore[method-assign]
+    attempts: Collection[SchedulerApplicationAttempt] = ()
 
-    def _choose_to_reserve(
+    def choose_to_reserve(
         self, node: SchedulerNode, opportunity: SchedulingOpportunity
     ) -> AppPlacementAllocator | None:
-        for allocator in self._policy.in_order(self._books.attempts.values()):
+        for allocator in self.in_order(self.attempts):
             requirements = allocator.requirements
             if requirements.fits(node) or not requirements.could_fit(node):
                 continue
             if allocator.reservations < len(allocator) and allocator.choose(node, opportunity) is not None:
                 return allocator
         return None
+
+
+class Reserving(ResourceScheduler):
+    """The scheduler of a ReservingPolicy."""
+
+    def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
+        nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
+        policy = ReservingPolicy(context.config.scheduler, nodes)
+        super().__init__(context, nodes, policy, on_heartbeat=on_heartbeat)
+        policy.attempts = self._books.attempts.values()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, Resource, RMAppState
+from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.events.records import NMContainerStatus
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, AppAttemptAddedSchedulerEvent
 from statemachines.resourcemanager.scheduler import CapacityScheduler, FifoScheduler, make_scheduler
 from statemachines.simulation.workload import NodeSpec
 
-from ..cluster import Cluster
+from ..cluster import Cluster, accepted_app, attempt_of_app
 from .queue_cluster import QueueCluster
 
 ONE = Resource(1, 1)
@@ -283,13 +282,10 @@ def recovered(cluster: QueueCluster, queue: str, count: int) -> list[str]:
     """`count` applications with an attempt whose master runs, as after a restart."""
     attempts = []
     for number in range(1, count + 1):
-        app, attempt = f"application_0_{number:04d}", f"appattempt_0_{number:04d}_000001"
+        app = f"application_0_{number:04d}"
         submission = ApplicationSubmission("job", ONE, queue=queue, user="ann")
-        entry: Any = SimpleNamespace(entity=app, submission=submission, state=RMAppState.ACCEPTED)
-        cluster.context.apps[app] = entry
-        master = f"container_0_{number:04d}_01_000001"
-        attempt_entry: Any = SimpleNamespace(app=entry, master_container=master, add_usage=lambda *usage: None)
-        cluster.context.attempts[attempt] = attempt_entry
+        cluster.context.apps[app] = accepted_app(cluster.context, app, submission)
+        attempt = attempt_of_app(cluster.context, app, 1, f"container_0_{number:04d}_01_000001")
         cluster.scheduler.handle(AppAddedSchedulerEvent(app, is_recovering=True))
         cluster.scheduler.handle(AppAttemptAddedSchedulerEvent(attempt, is_recovering=True))
         attempts.append(attempt)

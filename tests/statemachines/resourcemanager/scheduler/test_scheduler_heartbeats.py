@@ -17,7 +17,7 @@ HALF = Resource(5, 5)
 SMALL = Resource(1, 1)
 
 
-def on_heartbeats(kind: type[FifoScheduler] = FifoScheduler, **scheduler: Any) -> Cluster:
+def on_heartbeats(kind: type[FifoScheduler] | type[Reserving] = FifoScheduler, **scheduler: Any) -> Cluster:
     return Cluster(lambda context: kind(context, on_heartbeat=True), scheduler=scheduler)
 
 
@@ -195,7 +195,7 @@ def test_locality_delay_restarts_once_an_ask_gets_its_preferred_node() -> None:
 # -- reservations -----------------------------------------------------------------------------------------------------
 
 
-def crowded(kind: type[FifoScheduler] = Reserving) -> tuple[Cluster, str, str, str]:
+def crowded(kind: type[FifoScheduler] | type[Reserving] = Reserving) -> tuple[Cluster, str, str, str]:
     """One node, filled by two containers of `small`; `big` asks for all of it."""
     cluster = on_heartbeats(kind)
     node, small, big = cluster.add_node("n1"), cluster.new_attempt(), cluster.new_attempt()
@@ -220,7 +220,9 @@ def reserved_on(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "got"), [(FifoScheduler, 0), (Reserving, 1)])
-def test_reserved_node_is_kept_until_there_is_room_enough(kind: type[FifoScheduler], got: int) -> None:
+def test_reserved_node_is_kept_until_there_is_room_enough(
+    kind: type[FifoScheduler] | type[Reserving], got: int
+) -> None:
     """Small asks of an earlier application took each bit of room as it was freed."""
     cluster, node, small, big = crowded(kind)
     beat(cluster, node)
