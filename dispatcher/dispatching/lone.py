@@ -21,7 +21,7 @@ from dispatcher.dispatching.times import EventTimes, IdleTime
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import RUNNING, STOPPED, InQueue, QueuedEvent
-from dispatcher.routes import Route, RoutingTable
+from dispatcher.routes import NO_TYPE, Route, RoutingTable
 from dispatcher.util.foreign import type_of
 
 _TURNS: Final = 1000
@@ -73,7 +73,7 @@ class LoneEvents:
         entries, flags, mailbox, due = self._entries, self._flags, self._mailbox, self._due
         progress, times, idle, parking = self._progress, self._times, self.idle, self._parking
         by_type, slow_ns, stays, bounded = self._routes.by_type, self._slow.limit_ns, self._stays, self._bounded
-        every = times.every
+        every, only_waits, known, known_route = times.every, self._only_waits, NO_TYPE, self._routes.others
         duties, wait, wake, drain = parking.duties, parking.lock.acquire, parking.lock.release, self._drain
         turns: Iterator[tuple[()]] = repeat((), _TURNS)
         batch: Iterator[Any] = starmap(entries.popleft, turns)
@@ -93,7 +93,7 @@ class LoneEvents:
             if entries or mailbox.new_mail or (flags.phase != RUNNING and self._is_ending()):
                 parking.unpark()
             wait()
-            if (flags.alert or mailbox.new_mail or self._only_waits) and not self._is_to_dispatch():
+            if (flags.alert or mailbox.new_mail or only_waits) and not self._is_to_dispatch():
                 return
             progress.begun += 1
             started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
@@ -104,7 +104,10 @@ class LoneEvents:
                 if bounded:
                     self._room.serve()
                 event_type = event.type if not every else InQueue.ENTRY  # then no event is queued bare
-                route = by_type.get(id(event_type)) or self._routes.find(event_type)
+                if event_type is not known:  # a type keeps its route, whose handler may change
+                    known_route = by_type.get(id(event_type)) or self._routes.find(event_type)
+                    known = known_route.event_type
+                route = known_route
                 route.handle(event)
                 route.handled += 1
             except BaseException as error:

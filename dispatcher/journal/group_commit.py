@@ -13,8 +13,8 @@ No wake-up is lost: a producer appends, chooses its gate, and then tries to lead
 a leader ends an event and then reads its gate, and gives up the leadership and then looks at `_pending`. The writer
 says that it waits and then looks at `_pending`; a producer appends and then reads that.
 
-Producers that were just woken are about to post again. If they need less time for that than half an fsync, the leader
-waits for them: they would otherwise form two groups that take turns, at half the rate.
+Producers that were just woken are about to post again. The leader waits for them as long as they come one shortly after
+the other: they would otherwise form two groups that take turns, at half the rate.
 
 A signal handler, or a `__del__` that the garbage collector runs, may post while its thread leads, waits for its turn,
 or holds a lock of the log. It must not wait for its own thread, so its event goes into the log alone, as `SegmentLog`
