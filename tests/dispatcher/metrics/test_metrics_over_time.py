@@ -251,9 +251,15 @@ class HeldInItsEnd(Event[Any]):
 def test_after_a_scrape_at_a_bad_moment_the_metrics_balance_again(make: Make) -> None:
     """Invariant 4: accepted stayed one higher than the sum of what had become of the events."""
     registry = CollectorRegistry()
-    dispatcher = make(DispatcherConfig(measure_times="none"), name="central", handler=lambda _: None)
+    posted = threading.Event()  # the handler thread, not this one, is to hold the last reference to the event
+
+    def handle(_: Event[Any]) -> None:
+        assert posted.wait(TIMEOUT_S)
+
+    dispatcher = make(DispatcherConfig(measure_times="none"), name="central", handler=handle)
     register_metrics(dispatcher, registry)
     dispatcher.event_handler.handle(HeldInItsEnd(Work.DO))
+    posted.set()
     assert HeldInItsEnd.released.wait(TIMEOUT_S)
 
     scrape(registry)
