@@ -5,9 +5,9 @@ now and then over all objects of the process: entities, queues, routes. In a dae
 and finds next to nothing; with millions of objects, one such collection holds every thread for most of a second.
 
 So what a collection leaves is frozen: no later collection looks at it, and the longest one is as long as what is new,
-whatever the process holds. Reference counting frees frozen objects as before. Only a cycle that
-is dropped after it was frozen stays. Few are, and once the process has grown to several times its size, one collection
-covers the frozen objects too.
+whatever the process holds. Reference counting frees frozen objects as before. Only a cycle that is dropped after it was
+frozen stays. Few are, and once the process has grown to several times its size, one collection covers the frozen
+objects too.
 
 A collection starts once the objects made outnumber those freed by a threshold. A steady daemon makes as many as it
 frees: an application comes and an old one is forgotten, a report replaces another. It would collect rarely, and look at

@@ -222,6 +222,7 @@ class Storm:
     def _find_left(self) -> dict[str, Any]:
         manager, context = self.manager, self.manager.context
         scheduler: Any = context.scheduler
+        cluster: Any = manager.node_managers
         free = [(node.free_memory_mb, node.free_vcores_milli) for node in scheduler.nodes()]
         full = [(node.capacity.memory_mb, node.capacity.vcores_milli) for node in scheduler.nodes()]
         return {
@@ -233,7 +234,8 @@ class Storm:
             "on nodes": [
                 node for node in context.nodes.values() if node.containers or node.running_apps or node.updates
             ],
-            "simulated": [*manager.node_managers._running, *manager.node_managers._masters],
+            "running": [container for node in cluster._nodes.values() for container in node.running],
+            "simulated": [*cluster._nodes_of_masters, *cluster._masters],
             "masters": list(manager.masters._masters),
             "monitored": [monitor.name for monitor in context.monitors[:2] if len(monitor)],
             "to be launched": len(context.container_allocation_expirer),

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer
-from statemachines.resourcemanager.events import ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events import ContainerRequest, ContainerStatus, RMNodeEventType
 from statemachines.resourcemanager.ids import application_of, attempt_id
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.reports import ApplicationReport
@@ -52,6 +52,11 @@ class _NodeManagers(SimulatedCluster):
 
     def stop_container(self, container_id: str) -> None:
         self._yarn.stopped.append(container_id)
+
+    def on_node_event(self, event: Any) -> None:
+        if event.type is RMNodeEventType.CLEANUP_CONTAINER:
+            self.stop_container(event.about)
+        super().on_node_event(event)
 
 
 class Yarn:

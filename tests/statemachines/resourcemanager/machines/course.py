@@ -300,7 +300,8 @@ class Course:
         context, cluster = self.context, self.manager.node_managers
         found = [f"{app} has not ended" for app in context.apps.values() if app.state not in FINAL_STATES]
         found += [f"{container} is still there" for container in context.containers.values()]
-        found += [f"{container} still runs" for container in cluster._running]
+        running = [container for node in cluster._nodes.values() for container in node.running]
+        found += [f"{container} still runs" for container in [*running, *cluster._nodes_of_masters]]
         found += [f"{request} of {attempt} still waits" for attempt, request in context.scheduler.waiting()]
         found += [f"{info} is in use" for info in context.scheduler.queues() if info.applications or info.containers]
         for node in context.scheduler.nodes():
