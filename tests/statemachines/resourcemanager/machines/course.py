@@ -174,7 +174,8 @@ class Course:
         """A node manager that was restarted has nothing; what it ran has ended without a word."""
         cluster = self.manager.node_managers
         node = cluster._nodes[node_id(host)]
-        node.running.clear()
+        for container in self._running_on(host):
+            cluster._end(node, container.entity, 0)
         node.launched.clear()
         node.finished.clear()
         cluster.add_node(SPECS[host])
