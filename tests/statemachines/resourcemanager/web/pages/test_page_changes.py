@@ -25,6 +25,7 @@ def made() -> Iterator[Front]:
 def waiting(made: Front, user: str = "dr.who") -> str:
     app_id = submit(made, name="it", user=user, queue="a")
     until(lambda: made.http.get(f"/cluster/app/{app_id}").status_code == 200, "it has a page")
+    until(lambda: made.state(app_id) == "ACCEPTED", "it waits; before, its priority and queue cannot be changed")
     return app_id
 
 
@@ -46,10 +47,11 @@ def test_a_kill_asks_first_and_then_leads_back_to_the_killed_application(made: F
 
     assert "Kill this application?" in question.text
     assert '<form method="post"' in question.text
-    assert state in ("SUBMITTED", "ACCEPTED")
+    assert state == "ACCEPTED"
     assert (answer.status_code, answer.headers["location"]) == (303, f"/cluster/app/{app_id}")
     until(lambda: "killed by user dr.who" in made.http.get(f"/cluster/app/{app_id}").text, "its page shows it")
-    assert f"/cluster/app/{app_id}/kill" not in made.http.get(f"/cluster/app/{app_id}").text
+    # Its last state is being stored meanwhile.
+    until(lambda: path not in made.http.get(f"/cluster/app/{app_id}").text, "it can no longer be killed")
 
 
 def test_priority_and_queue_are_changed_by_forms(made: Front) -> None:
@@ -149,4 +151,5 @@ def test_a_handler_that_hangs_gives_503_within_the_deadline() -> None:
 def waiting_fifo(made: Front) -> str:
     app_id = submit(made, name="it", user="dr.who")
     until(lambda: made.http.get(f"/cluster/app/{app_id}").status_code == 200, "it has a page")
+    until(lambda: made.state(app_id) == "ACCEPTED", "it waits; before, its priority and queue cannot be changed")
     return app_id
