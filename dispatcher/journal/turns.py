@@ -34,8 +34,9 @@ class Gate:
 
     def wait(self) -> None:
         """Wait until the gate is open."""
-        with self._lock:
-            pass
+        self._lock.acquire()
+        with contextlib.suppress(RuntimeError):  # `open` was repeated meanwhile, and has released it
+            self._lock.release()
 
     def open(self) -> None:
         """Let all pass. Repeating it does no harm."""

@@ -53,6 +53,33 @@ def test_it_may_be_opened_again_while_others_pass(make: Callable[[], Gate]) -> N
     assert gate.is_open
 
 
+def test_it_may_be_opened_again_between_the_two_steps_of_one_that_passes() -> None:
+    gate = Gate()
+    gate.open()
+    lock = gate._lock
+
+    class Reopening:
+        """The lock of a gate that is opened again as soon as a thread has it."""
+
+        release = staticmethod(lock.release)
+
+        def acquire(self) -> None:
+            lock.acquire()
+            gate.open()
+
+        def __enter__(self) -> None:
+            self.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.release()
+
+    gate._lock = Reopening()  # type: ignore[assignment]
+
+    gate.wait()
+
+    assert not lock.locked()
+
+
 @linux
 def test_the_descriptor_is_closed_with_the_last_reference() -> None:
     gate = DescriptorGate()
