@@ -163,9 +163,9 @@ class Pauses:
     """Lets posts gather while a stream of events is logged ahead. Handler thread.
 
     To wake the handler thread costs a producer more than its post: that thread takes the GIL while the producer writes
-    to the log, and keeps it until it waits again. So if the last wait was short, it pauses instead of waiting for the
-    next post, and posts made meanwhile wake nobody. Mail and a stop may have to wait for the end of a pause. If a pause
-    gathers too few events, the next ones are left out, twice as many after each miss in a row.
+    to the log, and keeps it until it waits again. So after a short wait the handler thread sleeps for a moment instead
+    of waiting for the next post, and posts find nothing to wake. Mail and `stop` are seen at the end of the pause. A
+    pause that gathers too few events is a miss: the next pauses are left out, twice as many after each miss in a row.
     """
 
     def __init__(self, queue: EventQueue, idle: IdleTime) -> None:

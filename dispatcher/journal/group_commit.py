@@ -127,8 +127,8 @@ class GroupCommit:
 
     def _choose_place(self, mine: Append) -> Gate:
         """Where a producer is to wait: for the leadership if its event is the first, otherwise with the others."""
-        # One whose event was taken while it chose has waited with those of the next batch, and woken them too soon.
-        # If they all went on to the next gate, they would do the same there.
+        # A producer chooses again if its gate was opened for another batch. It waits alone then: at the next shared
+        # gate it could again be woken with the wrong batch.
         if mine.place is not None:
             return Gate()
         try:

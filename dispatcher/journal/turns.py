@@ -8,14 +8,13 @@ open a `DescriptorGate` is one write to an eventfd, during which the leader lets
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections import deque
-from io import FileIO
 from typing import Final
 
 from dispatcher.errors import JournalError
+from dispatcher.util.descriptors import EventFile
 
 _MANY: Final = (1 << 40).to_bytes(8, sys.byteorder)
 """What opens an eventfd: each wait takes one off, so as many threads may pass."""
@@ -45,13 +44,6 @@ class Gate:
             self._lock.release()
 
 
-class _EventFile(FileIO):
-    """An eventfd, which is closed once nothing refers to this object."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
 class DescriptorGate(Gate):
     """A gate that lets all pass at once. Linux only.
 
@@ -60,10 +52,8 @@ class DescriptorGate(Gate):
     """
 
     def __init__(self) -> None:
-        if sys.platform != "linux":
-            raise OSError("there is no eventfd")
         self.is_open = False
-        self._file = _EventFile(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE), "r+b")  # never changes
+        self._file = EventFile(is_semaphore=True)  # never changes
 
     def wait(self) -> None:
         self._file.read(len(_MANY))

@@ -7,13 +7,13 @@ looks for an announced wait. So at least one of the two sees the other, and no w
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from io import FileIO
 from typing import Any, Final, Protocol
+
+from dispatcher.util.descriptors import EventFile
 
 _ONE: Final = (1).to_bytes(8, sys.byteorder)
 """What an eventfd is to add."""
@@ -27,13 +27,6 @@ class WaitLock(Protocol):
     def release(self) -> Any: ...
 
 
-class _EventFile(FileIO):
-    """An eventfd, which is closed once nothing refers to this object, be it a bound method."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
 class DescriptorLock:
     """A WaitLock whose `release` lets go of the GIL while it wakes the other thread. Linux only.
 
@@ -42,15 +35,13 @@ class DescriptorLock:
     for both, or once for each.
 
     Raises:
-        OSError: the process has too many open files.
+        OSError: the process has too many open files, or the system has no eventfd.
     """
 
     __slots__ = ("acquire", "release")
 
     def __init__(self) -> None:
-        if sys.platform != "linux":
-            raise OSError("there is no eventfd")
-        file = _EventFile(os.eventfd(0, os.EFD_CLOEXEC), "r+b")
+        file = EventFile()
         # These two never change. Each keeps the file open, so a late release goes to no other file.
         self.acquire: Callable[[], Any] = partial(file.read, len(_ONE))
         self.release: Callable[[], Any] = partial(file.write, _ONE)

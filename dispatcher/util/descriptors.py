@@ -1,12 +1,14 @@
-"""File descriptors in reserve, for files that must be opened even when the process has none left."""
+"""File descriptors: a reserve for files that must be opened even when the process has none left, and eventfds."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import sys
 import threading
 from collections.abc import Callable
+from io import FileIO
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -69,3 +71,22 @@ class DescriptorReserve:
         with self._lock, contextlib.suppress(OSError):  # still none left: the next call tries again
             while len(self._held) < self._size and not self._is_closed:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+class EventFile(FileIO):
+    """An eventfd: a counter, at 0 first, for which threads wait without holding the GIL. Linux only.
+
+    A write adds its 8 bytes to the counter. A read waits until the counter is not 0, and resets it; with `is_semaphore`
+    it takes one off. The file is closed once nothing refers to this object, be it a bound method. Any thread.
+
+    Raises:
+        OSError: the process has too many open files, or the system has no eventfd.
+    """
+
+    def __init__(self, *, is_semaphore: bool = False) -> None:
+        if sys.platform != "linux":
+            raise OSError("there is no eventfd")
+        super().__init__(os.eventfd(0, os.EFD_CLOEXEC | (os.EFD_SEMAPHORE if is_semaphore else 0)), "r+b")
+
+    def __del__(self) -> None:
+        self.close()

@@ -38,7 +38,7 @@ class Agenda:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._times: list[int] = []  # a heap
-        self._calls: dict[int, list[tuple[Callable[[Any], None], Actor]]] = {}  # by time; its keys are those of _times
+        self._calls: dict[int, list[tuple[Callable[[Any], None], Actor]]] = {}  # by time, as in _times
         self.must_wait: Callable[[], bool] | None = None
         """Asked before each call; while it says so, due calls wait. None: they never do."""
 

@@ -128,7 +128,7 @@ def test_a_pause_counts_as_idle_time(sleeps: Sleeps, monkeypatch: pytest.MonkeyP
 def test_only_a_dispatcher_that_logs_events_ahead_pauses(
     tmp_path: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch, write_ahead: bool, pauses: bool
 ) -> None:
-    """Events posted during a pause are handled after it, although their posts wake nobody."""
+    """A post during a pause does not wake the handler thread, which handles its event after the pause."""
     monkeypatch.setattr(lone, "_SHORT_NS", 10**18)
     handled: list[int] = []
     journal = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=write_ahead))

@@ -1,4 +1,4 @@
-"""Gates: opened once, they let all producers of a batch pass, on every system and without descriptors, too."""
+"""A gate that was opened once lets all producers of a batch pass, also where the process has no descriptor left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.journal import turns
 from dispatcher.journal.turns import Append, DescriptorGate, Gate, shared_gate
 
 from ..conftest import TIMEOUT_S
@@ -99,7 +98,7 @@ def test_without_a_descriptor_a_lock_serves(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: int) -> int:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(turns.os, "eventfd", refuse)
+    monkeypatch.setattr(os, "eventfd", refuse)
 
     assert type(shared_gate()) is Gate
 

@@ -76,7 +76,7 @@ def test_with_all_the_sums_are_those_of_the_types(make: Make, gate: Gate) -> Non
 
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
 def test_a_tuple_is_posted_as_an_event_without_a_type(make: Make, gate: Gate, measure_times: str) -> None:
-    """Entries with a time stamp are tuples, too."""
+    """An event that is a tuple is not taken for a stamped entry, which is one, too."""
     dispatcher = make(DispatcherConfig(measure_times=measure_times), handler=gate)
     dispatcher.event_handler.handle(Numbered(0))
     assert gate.entered.wait(TIMEOUT_S)
