@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
 from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import Handler, handling_callable, is_async
+from dispatcher.event import Handler, MultiListenerHandler, handling_callable, is_async
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
 from dispatcher.util.histogram import snapshot
 
@@ -37,19 +37,6 @@ class Turn(NamedTuple):
     event_type: Any
 
 
-class _Several:
-    """The handlers of an event class that has several: as MultiListenerHandler, but never changed, and compiled."""
-
-    __slots__ = ("_handles",)
-
-    def __init__(self, handlers: list[Handler]) -> None:
-        self._handles = [handling_callable(handler) for handler in handlers]
-
-    def handle(self, event: Any) -> None:
-        for handle in self._handles:
-            handle(event)
-
-
 class Registration:
     """The handlers of one event class, in order, each with its error policy. Immutable."""
 
@@ -58,7 +45,7 @@ class Registration:
     def __init__(self, parts: tuple[tuple[Handler, OnError], ...], bind: Bind) -> None:
         self.parts = parts
         handlers = [handler for handler, _ in parts]
-        self.handle = bind(handlers[0]) if len(handlers) == 1 else _Several(handlers).handle
+        self.handle = bind(handlers[0]) if len(handlers) == 1 else MultiListenerHandler(*handlers).handle
         self.on_error: OnError = max((on_error for _, on_error in parts), key=SEVERITY.__getitem__)
 
 

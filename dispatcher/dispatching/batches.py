@@ -27,7 +27,7 @@ from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent, is_stamped
-from dispatcher.routes import NO_TYPE, Route, RoutingTable
+from dispatcher.routes import NO_TYPE, RoutingTable
 from dispatcher.util.foreign import type_of
 
 _SIZE_EVERY_NS: Final = 1_000_000
@@ -344,14 +344,6 @@ class BatchDispatching:
             upto, turns = progress.turns  # another thread has emptied the queue
             progress.turns = (upto - 1, turns)
 
-    def _failed_singly(self, event: Any, error: BaseException) -> Route | None:
-        """Account for a handler's error. Returns the event's route; None: a coroutine has taken it, and is timed."""
-        if type(error) is EventTaken:
-            self.progress.since_ns = perf_counter_ns()
-            return None
-        self.errors.failed(event, error)
-        return self.routes.find(type_of(event))
-
     def _dispatch_one(self, entry: Any) -> None:
         """Dispatch and time one event."""
         event, enqueued_ns = entry, 0
@@ -367,11 +359,12 @@ class BatchDispatching:
             route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
             route.handle(event)
             route.handled += 1
+        except EventTaken:  # its coroutine is timed instead
+            self.progress.since_ns = perf_counter_ns()
+            return
         except BaseException as error:
-            failed_route = self._failed_singly(event, error)
-            if failed_route is None:
-                return
-            route = failed_route
+            self.errors.failed(event, error)
+            route = self.routes.find(type_of(event))
         finished_ns = self.progress.since_ns = perf_counter_ns()
         self.times.note(route, started_ns, finished_ns, enqueued_ns)
         if finished_ns - started_ns > self.slow.limit_ns:

@@ -211,9 +211,7 @@ class SegmentLog:
     def is_due(self) -> bool:
         """The open segment is large or old enough to be closed."""
         segment = self._segment
-        return segment.size >= self._segment_bytes or (
-            time.monotonic() - segment.opened_s >= self._segment_age_s and not segment.is_empty
-        )
+        return self.is_large() or (time.monotonic() - segment.opened_s >= self._segment_age_s and not segment.is_empty)
 
     def roll(self) -> None:
         """Close the segment and begin the next one, unless it is empty, or this thread is about to sync or close it."""

@@ -44,10 +44,7 @@ class WriteAhead:
         """
         journal = self._journal
         assert journal is not None
-        try:
-            line = self._codec.encode(event)
-        except AttributeError as error:  # the event has no type
-            raise EventNotDeclaredError(self._name, event) from error
+        line = self.encode(event)
         try:
             return journal.append_accepted(line, alone=alone)
         except ReentrantAppendError:

@@ -113,7 +113,7 @@ def source_of(revision: str | None, *packages: str) -> Iterator[Path | None]:
         archive = ["git", "-C", str(root), "archive", revision, *(packages or ("dispatcher",))]
         packed = subprocess.run(archive, capture_output=True)
         if packed.returncode:
-            raise SystemExit(f"--before {revision}: {packed.stderr.decode(errors='replace').strip()}")
+            raise SystemExit(f"the revision {revision}: {packed.stderr.decode(errors='replace').strip()}")
         subprocess.run(["tar", "-x", "-C", folder], input=packed.stdout, check=True)
         yield Path(folder)
 
