@@ -121,7 +121,12 @@ def main() -> None:
     choices = ["core", *(f"core.{part}" for part in PARTS), "replay", "rm", *rm_parts, "async", *async_parts]
     choices += ["journal", *journal_parts, "ops", *(f"ops.{part}" for part in OPS_PARTS)]
     choices += ["web", *(f"web.{part}" for part in WEB_PARTS)]
-    parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure, each beside its peers in one run.")
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure, each beside its peers in one run.",
+        epilog="scripts/bench itself takes two more: --compiled measures the sources and the compiled build in turns, "
+        "and --against REVISION that revision and this tree.",
+    )
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
     parser.add_argument("--scale", type=float, default=Settings.scale, help="factor on all counts, for a quick look")

@@ -6,7 +6,8 @@ import gc
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -33,6 +34,21 @@ def cycle() -> Node:
     return one
 
 
+@contextmanager
+def collections_told(begun: Callable[[int], None]) -> Iterator[None]:
+    """Call `begun` with the generation of each collection, before it."""
+
+    def tell(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            begun(info["generation"])
+
+    gc.callbacks.append(tell)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(tell)
+
+
 def test_existing_objects_are_not_collected_again() -> None:
     tune_garbage_collection()
 
@@ -55,16 +71,12 @@ def test_no_collection_covers_more_than_what_is_new() -> None:
     """Collections of the oldest generation covered all objects since the start: 0.3 to 0.7 s in a large cluster."""
     covered: list[int] = []
 
-    def look(phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            covered.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
+    def look(generation: int) -> None:
+        covered.append(sum(len(gc.get_objects(each)) for each in range(generation + 1)))
 
     tune_garbage_collection()
-    gc.callbacks.append(look)
-    try:
+    with collections_told(look):
         kept = [[] for _ in range(40 * YOUNG)]
-    finally:
-        gc.callbacks.remove(look)
 
     assert len(kept) == 40 * YOUNG
     assert len(covered) > 30
@@ -75,16 +87,9 @@ def test_an_object_is_looked_at_by_one_collection() -> None:
     """Two looked at each: the young one that it survived, and the next one of the middle generation."""
     generations: list[int] = []
 
-    def note(phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            generations.append(info["generation"])
-
     tune_garbage_collection()
-    gc.callbacks.append(note)
-    try:
+    with collections_told(generations.append):
         kept = [[] for _ in range(10 * YOUNG)]
-    finally:
-        gc.callbacks.remove(note)
 
     assert len(kept) == 10 * YOUNG
     assert set(generations) == {0}
