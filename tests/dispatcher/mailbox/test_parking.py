@@ -91,7 +91,7 @@ def test_the_descriptor_is_closed_with_its_lock(monkeypatch: pytest.MonkeyPatch)
 
 @needs_eventfd
 def test_a_dispatcher_that_has_stopped_holds_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever keeps it, or a cycle that is not collected soon, keeps no file open."""
+    """A program may keep it, or leave it in a cycle that is not collected soon."""
     opened: list[int] = []
     eventfd = os.eventfd
     monkeypatch.setattr(os, "eventfd", lambda *given: opened.append(eventfd(*given)) or opened[-1])
