@@ -40,7 +40,9 @@ class Progress:
         self.done = 0  # handler thread writes, any reads
         self.given_up = 0  # events taken, and then discarded by a stop; handler thread writes, any reads
         self.entry: Any = None  # the entry taken last in this batch; handler thread writes, any reads
-        self.since_ns = 0  # start of the current handler, in a flood of the batch; 0: none; handler thread writes
+        # Start of the current handler, which is the end of the event before it in the batch; in a flood, the start of
+        # the batch; 0: none. Handler thread writes, any reads.
+        self.since_ns = 0
         # The entries taken once the turns are used up, and the turns; the handler thread replaces both in one store.
         self.turns: tuple[int, Iterator[tuple[()]]] = (0, repeat((), 0))
         self.redelivered_upto = 0  # accepted seqs up to this one are redelivered; set before the start

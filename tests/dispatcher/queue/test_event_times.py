@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
+from dispatcher.queue.state import STAMPED
 from dispatcher.testing import DrainDispatcher, ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work
@@ -196,6 +197,46 @@ def test_the_time_of_an_event_in_the_queue_is_how_long_it_waited(make: Make, gat
     assert dispatcher.await_drained(TIMEOUT_S)
     assert dispatcher.stats().queue_time.total_ns >= 10_000_000
     assert at_least(dispatcher.stats().queue_time, 0.008) >= 1  # 2 if the first one had to wait for its thread
+
+
+def test_with_all_the_times_of_a_batch_in_the_handlers_leave_no_gap(make: Make, gate: Gate) -> None:
+    """One reading of the clock ends an event and begins the next one."""
+    runs: list[int] = []
+
+    def handle(event: Numbered) -> None:
+        runs.append(time.perf_counter_ns())
+        gate.handle(event)
+        runs.append(time.perf_counter_ns())
+
+    # No timer of its own sends mail, which would cut the batch short.
+    dispatcher = make(DispatcherConfig(measure_times="all"), handler=handle, time_service=ManualClock())
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    for number in range(1, 201):
+        dispatcher.event_handler.handle(Numbered(number, type=Work.MORE))
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    events, seconds = dispatcher.stats().handling_by_type["Work", "MORE"]
+
+    assert events == 200
+    assert round(seconds * 1e9) >= runs[-1] - runs[2]
+
+
+def test_with_all_an_event_that_was_posted_after_the_end_of_the_last_one_has_not_waited(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
+    dispatcher.event_handler.handle(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    in_an_hour_ns = time.perf_counter_ns() + 3_600_000_000_000
+    dispatcher.queue.entries.append((Numbered(1, type=Work.MORE), in_an_hour_ns, STAMPED))
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    stats = dispatcher.stats()
+
+    assert stats.queue_time_by_type["Work", "MORE"] == (1, 0.0)
+    assert stats.queue_time is not None
+    assert (stats.queue_time.counts[0], count(stats.queue_time)) == (1, 2)
 
 
 def test_idle_time_grows_while_idle_and_stands_still_while_a_handler_runs() -> None:
