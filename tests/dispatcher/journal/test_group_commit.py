@@ -152,6 +152,27 @@ def test_an_interrupted_leader_leaves_the_others_to_the_next(writer: JournalWrit
     assert [accepted.seq for accepted in recover(writer.path).accepted] == [2, 3, 4]
 
 
+def test_an_interrupted_leader_wakes_the_next_though_the_first_has_ended(
+    writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch was pending again, and its first producer alone was woken, which had nothing to lead for."""
+    ended, waiting = Append(b"ended"), Append(b"waiting")
+    ended.place, waiting.place = Gate(), Gate()
+    writer._group._pending.extend((ended, waiting))
+
+    def interrupt() -> None:
+        ended.is_done = True
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ended, "end", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        writer.append_accepted(b"interrupted")
+
+    assert ended.place.is_open
+    assert waiting.place.is_open
+
+
 def test_an_interrupted_producer_has_its_event_left_out_or_settled(
     writer: JournalWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
