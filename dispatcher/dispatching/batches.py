@@ -146,8 +146,7 @@ class BatchDispatching:
                 self._choose_timed()
             if ended_ns - since_ns > self.slow.limit_ns and type(last) is not QueuedEvent:
                 # The watch has ended the batch early, so it is the last event that took so long.
-                self.routes.find(type_of(last)).slow += 1
-                self.slow.event_ended(last, since_ns, ended_ns)
+                self.slow.event_ended(self.routes.find(type_of(last)), last, since_ns, ended_ns)
 
     def dispatch_last(self) -> bool:
         """After STOPPED: dispatch the events posted before producers saw that, and what handlers post to finish.
@@ -288,23 +287,20 @@ class BatchDispatching:
     def _dispatch_singly(self, batch: Iterator[Any]) -> None:
         """Dispatch and time each event, until there is mail: as `_dispatch_one`, without a call for each step.
 
-        One reading of the clock ends an event and begins the next one: a second one would cost a tenth of the event's
-        whole way from its post. So the dispatcher's own work on an event, a few hundred ns, counts as handling, as it
-        does in a quick batch, and the times in the queue and in the handler leave no gap.
+        One reading of the clock ends an event and begins the next. So the dispatcher's own work on an event, a few
+        hundred ns, counts as handling, as it does in a quick batch.
         """
         mailbox, progress, times, clock_ns = self._mailbox, self.progress, self.times, perf_counter_ns
         bounded, by_type, find, slow_ns = self._bounded, self.routes.by_type, self.routes.find, self.slow.limit_ns
         queue_counts, handling_counts, every = times.queue_time.counts, times.handling_time.counts, times.every
         entry: Any = None
         known: Any = NO_TYPE  # as in a quick batch, events of one type in a row share one lookup
-        route, handle = self.routes.others, self.routes.others.handle
-        started_ns = progress.since_ns
+        route, handle, started_ns = self.routes.others, self.routes.others.handle, progress.since_ns
         try:
             for entry in batch:
                 if bounded:
                     self._room.serve()
-                progress.entry = event = entry
-                enqueued_ns = 0
+                progress.entry, event, enqueued_ns = entry, entry, 0
                 if every and type(entry) is tuple:  # a stamped entry: no event is queued bare
                     event, enqueued_ns = entry[0], entry[1]
                 elif type(entry) is QueuedEvent:
@@ -333,16 +329,13 @@ class BatchDispatching:
                     route.handling_ns += handling_ns
                     handling_counts[handling_ns.bit_length()] += 1
                     if enqueued_ns:
-                        queue_ns = started_ns - enqueued_ns
-                        if queue_ns < 0:  # its post came between the end of the last event and its turn
-                            queue_ns = 0
+                        queue_ns = started_ns - enqueued_ns if enqueued_ns < started_ns else 0  # 0: posted just now
                         route.queue_ns += queue_ns
                         queue_counts[queue_ns.bit_length()] += 1
                 else:
                     times.note(route, started_ns, ended_ns, enqueued_ns)
                 if handling_ns > slow_ns:
-                    route.slow += 1
-                    self.slow.event_ended(event, started_ns, ended_ns)
+                    self.slow.event_ended(route, event, started_ns, ended_ns)
                 started_ns, entry = ended_ns, None
                 if mailbox.new_mail:
                     break
@@ -376,5 +369,4 @@ class BatchDispatching:
         finished_ns = self.progress.since_ns = perf_counter_ns()
         self.times.note(route, started_ns, finished_ns, enqueued_ns)
         if finished_ns - started_ns > self.slow.limit_ns:
-            route.slow += 1
-            self.slow.event_ended(event, started_ns, finished_ns)
+            self.slow.event_ended(route, event, started_ns, finished_ns)

@@ -116,8 +116,7 @@ class JournaledDispatching:
                     last, handling_before, queue_before = route, handling_total, queue_total
                 handling_total, queue_total = handling_total + handling_ns, queue_total + queue_ns
                 if handling_ns > slow_ns:
-                    route.slow += 1
-                    self._slow.event_ended(event, started_ns, finished_ns)
+                    self._slow.event_ended(route, event, started_ns, finished_ns)
                 try:
                     entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
                     if entity is not None and type(entity) is not str:

@@ -121,8 +121,7 @@ class LoneEvents:
             else:
                 ended_ns = times.end_lone(route, started_ns)
                 if ended_ns - started_ns > slow_ns:
-                    route.slow += 1
-                    self._slow.event_ended(event, started_ns, ended_ns)
+                    self._slow.event_ended(route, event, started_ns, ended_ns)
             event = progress.entry = None
             progress.since_ns = 0
             progress.done += 1

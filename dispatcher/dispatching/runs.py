@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from dispatcher.dispatching.progress import Progress
 from dispatcher.mailbox.mail import Mail
 from dispatcher.mailbox.processor import MailboxProcessor
+from dispatcher.routes import Route
 from dispatcher.util.foreign import class_name, cut_text, tell, text_of, type_name, type_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -82,12 +83,13 @@ class SlowRuns:
         self._announced: deque[int] = deque(maxlen=4)
         self._ended: tuple[int, int, str] = (0, 0, "")  # the last slow run; the handler thread replaces it whole
 
-    def event_ended(self, event: Any, since_ns: int, ended_ns: int) -> None:
-        """The run of an event that took longer than the limit has ended. Handler thread."""
+    def event_ended(self, route: Route, event: Any, since_ns: int, ended_ns: int) -> None:
+        """The run of an event that took longer than the limit has ended: count it. Handler thread."""
+        route.slow += 1
         self._end(Run("event", event, since_ns), ended_ns)
 
     def mail_ended(self, mail: Mail, since_ns: int, ended_ns: int) -> None:
-        """As `event_ended`, of a mail."""
+        """As `event_ended`, of a mail, which the mailbox counts."""
         self._end(Run("mail", mail, since_ns), ended_ns)
 
     def announced(self, since_ns: int) -> None:

@@ -17,6 +17,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metric
 from dispatcher.dispatching.monitor import HandlerWatch, check_every_ms
 from dispatcher.dispatching.runs import Run, SlowRuns
 from dispatcher.mailbox import Mail
+from dispatcher.routes import Route
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered
@@ -270,7 +271,7 @@ def test_the_end_of_a_long_run_is_logged_once_by_the_later_of_two_threads(
 def test_the_end_of_a_slow_run_that_was_not_logged_is_not_logged_either(caplog: pytest.LogCaptureFixture) -> None:
     slow = SlowRuns("w", 1.0)
 
-    slow.event_ended("event", 5, 5 + 2 * SECOND_NS)
+    slow.event_ended(Route(None), "event", 5, 5 + 2 * SECOND_NS)
     slow.announced(6)  # of another run
 
     assert not caplog.records
