@@ -465,33 +465,28 @@ def test_each_life_of_an_id_is_counted_apart(rows: list[dict[str, Any]]) -> None
 
 
 class Witness:
-    """Records which objects a daemon ever had and, at chosen moments, the state of each."""
+    """Records which objects of a daemon ever made a transition and, at chosen moments, the state of each."""
 
     def __init__(self, patch: pytest.MonkeyPatch, looks_after: frozenset[int]) -> None:
         """`looks_after`: numbers of journaled transitions, from 1, after which it looks."""
-        self.entities: list[Entity] = []
+        self._entities: dict[Entity[Any], None] = {}  # in the order of their first transition
         self.seen: dict[int, dict[tuple[str, str], str]] = {}
         self._looks_after = looks_after
         self._rows = 0
-        made, moved = Entity.__init__, TransitionRecorder.record
+        moved = TransitionRecorder.record
 
-        def note_made(entity: Entity, *args: Any) -> None:
-            made(entity, *args)
-            self.entities.append(entity)
-
-        def note_moved(recorder: TransitionRecorder, *args: Any) -> None:
-            moved(recorder, *args)
+        def note_moved(recorder: TransitionRecorder, entity: Entity[Any], *args: Any) -> None:
+            moved(recorder, entity, *args)
+            self._entities[entity] = None
             self._rows += 1
             if self._rows in self._looks_after:
                 self.seen[self._rows] = self.states()
 
-        patch.setattr(Entity, "__init__", note_made)
         patch.setattr(TransitionRecorder, "record", note_moved)
 
     def states(self) -> dict[tuple[str, str], str]:
-        """Of all entities, including forgotten ones; a journal lacks those without a transition."""
-        states = {(entity.machine, entity.entity): entity.state.name for entity in self.entities}
-        return {key: state for key, state in states.items() if state != "NEW"}
+        """By machine and entity, including forgotten ones."""
+        return {(entity.machine, entity.entity): entity.state.name for entity in self._entities}
 
 
 class Life:

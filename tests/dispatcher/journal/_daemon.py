@@ -42,6 +42,11 @@ class Posted:
     redelivered: bool = False
 
 
+def say(line: str) -> None:
+    """In one write, which a kill does not cut."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 def append_to(path: Path) -> int:
     return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
 
@@ -69,7 +74,7 @@ def main(journal: str, folder: Path, segment_bytes: int, retention_bytes: int, r
                 break
             os.write(accepted, b"%d\n" % number)
             if number == run * EACH_RUN + 1 and producer == 0:
-                print("ready", flush=True)
+                say("ready")
 
     def produce_later(producer: int) -> None:
         accepted = append_to(folder / f"accepted-{producer}")
@@ -99,7 +104,7 @@ def main(journal: str, folder: Path, segment_bytes: int, retention_bytes: int, r
     for thread in producers:
         thread.join()
     dispatcher.stop()
-    print("stopped", dispatcher.failure_cause, flush=True)
+    say(f"stopped {dispatcher.failure_cause}")
 
 
 def serve() -> None:
@@ -108,10 +113,10 @@ def serve() -> None:
         journal, folder, *numbers = line.rstrip("\n").split("\t")
         pid = os.fork()
         if not pid:
-            print("pid", os.getpid(), flush=True)
+            say(f"pid {os.getpid()}")
             main(journal, Path(folder), *map(int, numbers))
             os._exit(0)
-        print("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        say(f"ended {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
 
 
 if __name__ == "__main__":

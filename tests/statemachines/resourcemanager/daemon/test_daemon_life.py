@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from dispatcher.errors import ConfigError, RejectedExecutionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMAppManagerEventType
 from statemachines.resourcemanager.events import RMFatalEvent, RMFatalEventType, RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
@@ -45,13 +46,15 @@ def leaves_no_thread() -> Iterator[None]:
     until(lambda: {thread.name for thread in set(threading.enumerate()) - before} <= {"dispatcher-monitor"})
 
 
-def daemon(store: Path | None = None, **settings: Any) -> ResourceManager:
+def daemon(
+    store: Path | None = None, nodes: type[SimulatedCluster] = SimulatedCluster, **settings: Any
+) -> ResourceManager:
     """With simulated nodes that report often; with a store in a file, if one is given."""
     if store is not None:
         settings["state_store"] = {"kind": "sqlite", "path": store}
     return ResourceManager(
         config(**{"nm_heartbeat_interval_ms": 5, "simulation": {"am_register_delay_ms": 0}, **settings}),
-        node_managers=SimulatedCluster,
+        node_managers=nodes,
     )
 
 
@@ -207,15 +210,19 @@ def test_resource_manager_that_was_never_started_can_be_stopped(tmp_path: Path) 
 
 def test_master_goes_on_without_a_container_that_its_node_could_not_start() -> None:
     """The node had been told to shut down a moment ago; the error ended the resource manager."""
-    manager = daemon()
-    start: Callable[..., None] = manager.node_managers.start_task
 
-    def refuse_once(container: Any, duration_ms: int) -> None:
-        manager.node_managers.start_task = start  # type: ignore[method-assign]
-        manager.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, container.node))
-        raise ConnectionError("no node manager")
+    class RefusesOnce(SimulatedCluster):
+        has_refused = False
 
-    manager.node_managers.start_task = refuse_once  # type: ignore[method-assign]
+        def start_task(self, container: RMContainer, duration_ms: int) -> None:
+            if self.has_refused:
+                super().start_task(container, duration_ms)
+                return
+            self.has_refused = True
+            manager.context.post(RMNodeEvent(RMNodeEventType.EXPIRE, container.node))
+            raise ConnectionError("no node manager")
+
+    manager = daemon(nodes=RefusesOnce)
     with manager:
         manager.bring(workload(node(), app(tasks=(task(1), task(1)))))
         until(lambda: states(manager) and FINAL_STATES.issuperset(states(manager)), "the end of the application")

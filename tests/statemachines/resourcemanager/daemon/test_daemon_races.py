@@ -23,6 +23,7 @@ from statemachines.resourcemanager.events import (
     NodesListManagerEvent,
     NodesListManagerEventType,
 )
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.cluster import SimulatedCluster
@@ -33,13 +34,19 @@ N1, N2 = node_id("n1"), node_id("n2")
 SMALL = Resource(1, 1)
 
 
+class _MastersOfTheTest(SimulatedCluster):
+    """Starts none of its own."""
+
+    def start_container(self, container: RMContainer) -> None:
+        pass
+
+
 class HandPlayed:
     """A resource manager in real time whose nodes and masters are the test."""
 
     def __init__(self, **settings: Any) -> None:
-        self.manager = ResourceManager(config(**settings), node_managers=SimulatedCluster)
+        self.manager = ResourceManager(config(**settings), node_managers=_MastersOfTheTest)
         self.context = self.manager.context
-        self.manager.node_managers.start_container = lambda container: None  # type: ignore[method-assign]
         (self.group,) = [service for service in self.manager.services if isinstance(service, DispatcherGroup)]
         self.scheduling = self.group.partitions[1]
 

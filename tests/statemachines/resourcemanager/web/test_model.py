@@ -18,6 +18,7 @@ from statemachines.resourcemanager import (
     ResourceManagerConfig,
     reports,
 )
+from statemachines.resourcemanager.scheduler import fifo
 from statemachines.resourcemanager.web import marks
 from statemachines.resourcemanager.web import publisher as module
 from statemachines.resourcemanager.web.hangs import longest_hang
@@ -372,7 +373,7 @@ def test_queues_whose_report_fails_stay_as_they_were(
         publisher = ModelPublisher(yarn.manager)
         before, _ = publish(publisher)
         with monkeypatch.context() as patched:
-            patched.setattr(yarn.manager.context.scheduler, "queue_info", lambda _: 1 / 0)
+            patched.setattr(fifo, "QueueInfo", lambda *_, **__: 1 / 0)
             app_id = yarn.submit()
             publication, _ = publish(publisher)
         after, _ = publish(publisher)

@@ -37,8 +37,11 @@ def empty() -> Iterator[Front]:
 
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Front]:
-    """One node, and applications that wait: one ordinary, one whose every text is hostile."""
-    with front(NODE) as made:
+    """One node, and applications that wait: one ordinary, one whose every text is hostile.
+
+    The node seldom reports, so that its page, which shows its last 100 transitions, still has the first.
+    """
+    with front(NODE, nm_heartbeat_interval_ms=60_000) as made:
         submit(made, name="ordinary", user="ann")
         submit(made, name=MARKUP + BIDI + "\x00\ud800", user="bob", tags=("t1",), application_type="<b>SPARK</b>")
         submit(made, name="x" * 1_000_000, user="carl")
