@@ -28,7 +28,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MODULES: list[str] = PYPROJECT["tool"]["central-dispatcher"]["compiled"]["modules"]
 
 
-def backend(call: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def backend(call: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Call a hook of the build backend, as pip does, in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", f"import wheel_backend; print(wheel_backend.{call})"],
@@ -36,7 +36,7 @@ def backend(call: str, **environment: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         check=False,
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT / "scripts" / "wheel"), **environment},
     )
 
@@ -164,14 +164,15 @@ def test_a_pure_build_needs_no_compiler() -> None:
     assert (done.returncode, done.stdout) == (0, "False\n")
 
 
-def test_a_compiled_build_without_a_compiler_says_so_in_one_line() -> None:
-    done = backend("get_requires_for_build_wheel()", DISPATCHER_COMPILE="1", CC="no-such-compiler -O2")
+def test_a_compiled_build_without_a_compiler_says_so_in_one_line_and_leaves_no_file(tmp_path: Path) -> None:
+    done = backend("get_requires_for_build_wheel()", tmp_path, DISPATCHER_COMPILE="1", CC="no-such-compiler -O2")
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "DISPATCHER_COMPILE=1 needs the C compiler no-such-compiler, which was not found (Debian: apt-get install gcc "
         "libc6-dev, or set CC). Without DISPATCHER_COMPILE the wheel is pure Python and needs neither."
     )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_editable_install_is_never_compiled() -> None:

@@ -52,12 +52,12 @@ def is_compiled() -> bool:
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    requirements = build_meta.get_requires_for_build_wheel(config_settings)
-    if is_compiled():
-        check_compiler()
-        # mypy reads the types of what the modules import.
-        requirements += [*COMPILER, *_pyproject()["project"]["dependencies"]]
-    return requirements
+    if not is_compiled():
+        return build_meta.get_requires_for_build_wheel(config_settings)
+    check_compiler()  # first: setuptools leaves files in the tree
+    # mypy reads the types of what the modules import.
+    needed_by_mypy = [*COMPILER, *_pyproject()["project"]["dependencies"]]
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *needed_by_mypy]
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
