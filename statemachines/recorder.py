@@ -153,13 +153,14 @@ class TransitionRecorder:
 
     def record(self, operand: Any, step: Step, event: Any) -> None:
         """As StepRecorder: `post_transition` for machines that count their transitions."""
+        journal, published, entity = self._journal, self._published, operand.entity
         changes = self._changes
         if changes is not None:
             if not step.is_stay or event.type is not changes.routine_type:
                 changes.operands.add(operand)
             else:
                 changes.routine.add(operand)
-        journal, published, entity = self._journal, self._published, operand.entity
+                published = None
         if type(entity) is not str:
             entity = plain_text(str(entity))
         if journal is not None:
@@ -178,15 +179,16 @@ class TransitionRecorder:
     def post_transition(self, operand: Any, before: Enum, after: Enum, event: Any) -> None:
         machine = operand.machine
         self.machines[machine].tell(before._name_, after._name_)
+        published = self._published
         changes = self._changes
         if changes is not None:
             if before is not after or event.type is not changes.routine_type:
                 changes.operands.add(operand)
             else:
                 changes.routine.add(operand)
+                published = None
         if self._journal is not None:
             self._journal.transition(machine, operand.entity, before, event.type, after, valid=True)
-        published = self._published
         if published is not None:
             entity = operand.entity
             try:
@@ -213,7 +215,8 @@ class TransitionRecorder:
     def follow(self, routine: Enum | None = None) -> Changes:
         """Collect what changes from now on; each transition then costs 50 ns more, however many follow.
 
-        `routine`: an event type whose self-transitions are told apart, such as a heartbeat's.
+        `routine`: an event type whose self-transitions are told apart, such as a heartbeat's. The ring of the process
+        does not keep them: they would soon fill it.
 
         Raises ValueError: others follow with another one.
         """

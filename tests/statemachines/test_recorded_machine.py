@@ -10,6 +10,7 @@ import pytest
 
 from dispatcher import JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows
+from dispatcher.metrics.transition_ring import ring
 from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
 
 from ..journal_rows import begin
@@ -162,6 +163,24 @@ def test_followers_learn_what_changed_and_what_was_routine(made: Any) -> None:
 
     assert (first.operands, first.routine) == ({moved}, {beating})
     assert not changes.take().routine
+
+
+def test_what_is_routine_to_a_follower_leaves_no_room_in_the_ring(made: Any) -> None:
+    recorder = TransitionRecorder()
+    thing = Thing(made(recorder), recorder)
+    ring.resize(100)
+    try:
+        thing.take(E.START, E.BEAT)
+        changes = recorder.follow(E.BEAT)
+        thing.take(E.BEAT, E.BEAT, E.STOP)
+        recorder.unfollow(changes)
+        recorder.find_entity("a")
+
+        kept = [each.event_type for each in ring.history("a", "Thing").transitions]
+    finally:
+        ring.resize(0)
+
+    assert kept == ["STOP", "BEAT", "START"]
 
 
 def test_recorder_with_transition_methods_of_its_own_is_told_of_each() -> None:

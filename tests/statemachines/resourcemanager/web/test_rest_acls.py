@@ -158,4 +158,7 @@ def test_without_lists_everyone_may_do_everything_unless_tokens_prove_who_calls(
         by_bob = proven.put(f"/apps/{anns}/state", kill, headers=bearer(tokens["bob"]))
         by_ann = proven.put(f"/apps/{anns}/state", kill, headers=bearer(tokens["ann"]))
 
-    assert (by_name.status_code, by_bob.status_code, by_ann.status_code) == (200, 403, 200)
+    killed = 200, 202  # 202: not yet
+    assert by_bob.status_code == 403
+    assert by_name.status_code in killed
+    assert by_ann.status_code in killed

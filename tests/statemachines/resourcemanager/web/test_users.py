@@ -258,7 +258,8 @@ def test_one_who_acts_for_another_user_has_that_user_s_rights(proven: tuple[Fron
     )
     as_root = made.put(f"/apps/{app_id}/state", {"state": "KILLED"}, headers=bearer(tokens["root"]))
 
-    assert (as_bob.status_code, as_root.status_code) == (403, 200)
+    assert as_bob.status_code == 403
+    assert as_root.status_code in (200, 202)  # 202: it is not done yet
 
 
 def test_hadoop_s_cookie_says_nothing_under_auth_token(proven: tuple[Front, dict[str, str]]) -> None:
