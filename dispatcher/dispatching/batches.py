@@ -195,12 +195,9 @@ class BatchDispatching:
         return True
 
     def _dispatch_quickly(self, batch: Iterator[Any] | None, count: int) -> None:
-        """Dispatch each event without reading the clock, until there is mail.
-
-        The hot path: for each event one call, the handler's, one count and one other store; no lock and no clock.
-        """
+        """The hot path, until there is mail: for each event its handler's call, a count and a store; no lock."""
         mailbox, progress, by_id, find = self._mailbox, self.progress, self.routes.by_type.get, self.routes.find
-        bounded, give_back = self._bounded, self._room.give_back_quickly
+        bounded, room, give_back = self._bounded, self._room, self._room.permits.append
         most_upto = progress.turns[0] - count + self._batch_size
         event: Any = None
         # The batch keeps the handlers of four types: four comparisons are faster than a look-up. Once there are four,
@@ -213,7 +210,12 @@ class BatchDispatching:
             try:
                 for event in batch:
                     if bounded:
-                        give_back()
+                        if room.is_crowded:
+                            room.serve()
+                        else:
+                            give_back(None)
+                            if room.is_crowded:  # by a producer that may have looked for a permit before
+                                room.wake_one()
                     progress.entry = event
                     event_type = event.type
                     if event_type is type_0:

@@ -130,15 +130,6 @@ class QueueRoom:
         if self.waiters:
             self.wake_one()
 
-    def give_back_quickly(self) -> None:
-        """As `give_back`. Handler thread."""
-        if self.is_crowded:
-            self.serve()
-        else:
-            self.permits.append(None)
-            if self.is_crowded:  # by a producer that may have looked for a permit before
-                self.wake_one()
-
     def serve(self) -> None:
         """As `give_back`, and reset `is_crowded` if no overdraft or waiting producer is left. Handler thread."""
         self.give_back()
