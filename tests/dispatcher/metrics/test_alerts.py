@@ -120,8 +120,9 @@ def test_each_alert_fires_and_resolves_in_a_real_prometheus(tmp_path: Path) -> N
 
             def all_fire() -> bool:
                 trouble()
-                fired.update(server.firing())
-                return set(alerts) <= set(server.firing())
+                firing = server.firing()
+                fired.update(firing)
+                return set(alerts) <= set(firing)
 
             eventually(all_fire, lambda: f"{alerts} should fire; these do: {sorted(server.firing())}")
 
