@@ -18,7 +18,7 @@ ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 UNTRACKED: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
 _LAST_S: Final = 253_402_300_799
 """The end of the year 9999: no later one can be written."""
-_SPARE: Final = 256
+SPARE: Final = 256
 """Texts of forgotten applications that may be kept, besides a quarter of all."""
 
 Attempts = tuple[ApplicationAttemptReport, ...]
@@ -80,7 +80,7 @@ class ApplicationTexts:
 
     def forget(self, apps: Collection[str]) -> None:
         """Drop the texts of applications that have left `apps`, once there are many."""
-        if len(self._kept) > len(apps) * 1.25 + _SPARE:
+        if len(self._kept) > len(apps) * 1.25 + SPARE:
             self._kept = {id: text for id, text in self._kept.items() if id in apps}
 
 

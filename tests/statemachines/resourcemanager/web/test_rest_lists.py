@@ -150,7 +150,7 @@ def test_texts_of_forgotten_applications_are_dropped() -> None:
     with Yarn(NodeSpec("n1", Resource(10, 10)), max_completed_applications=1) as yarn, Served(yarn.manager) as served:
         texts = app_texts.ApplicationTexts()
         view = app_texts.View(0, "http://rm")
-        for number in range(2 * app_texts._SPARE):
+        for number in range(2 * app_texts.SPARE):
             yarn.kill(yarn.submit(f"app-{number}", am_mb=99_999))
             if number % 50 == 0:
                 served.publish()
@@ -158,7 +158,7 @@ def test_texts_of_forgotten_applications_are_dropped() -> None:
                 texts.text(report, (), 0, view, True)
             texts.forget(served.rm.model.apps)
 
-        assert len(texts._kept) <= app_texts._SPARE + 2
+        assert len(texts._kept) <= app_texts.SPARE + 2
 
 
 # -- the pieces themselves ---------------------------------------------------------------------------------------------
