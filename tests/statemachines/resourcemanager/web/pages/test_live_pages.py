@@ -44,9 +44,17 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             yield json.loads(line.removeprefix("data: "))
 
 
+def is_settled(made: Front, app_id: str) -> bool:
+    """Whether the pages know that it waits for a node: nothing changes any more."""
+    attempt = f"{app_id.replace('application', 'appattempt')}_000001"
+    answer = made.get(f"/apps/{app_id}/appattempts/{attempt}")
+    return answer.status_code == 200 and answer.json()["appAttempt"]["appAttemptState"] == "SCHEDULED"
+
+
 def test_a_new_application_reaches_the_list_and_old_rows_are_not_sent_again(made: Front) -> None:
     first = submit(made, name="first", user="ann")
-    until(lambda: "the cluster has no nodes" in made.http.get("/cluster/apps").text, "it waits, and nothing changes")
+    until(lambda: is_settled(made, first), "it waits for a node")
+    until(lambda: "the cluster has no nodes" in made.http.get("/cluster/apps").text, "the page tells of it")
     with made.http.stream("GET", "/cluster/apps", params={"live": 0}, headers=EVENTS) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         changes = events(answer.iter_lines())
