@@ -4,9 +4,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
 TEST_EXTRAS=cli,spark,connect,postgres,web,examples,dev
 QUICK_TESTS="not slow and not spark and not long"
-PYTEST_WORKERS=(--numprocesses auto --maxprocesses 8)
-# With slow tests, one worker more than processors: many of them wait for processes that they start.
-ALL_WORKERS=(--numprocesses "$(($(getconf _NPROCESSORS_ONLN) + 1))" --maxprocesses 8)
+# One worker more than processors: many tests wait for processes that they start.
+PYTEST_WORKERS=(--numprocesses "$(($(getconf _NPROCESSORS_ONLN) + 1))" --maxprocesses 8)
 # Compiled tests are kept for the next run, whatever the environment says: to rewrite their assertions takes 10 seconds.
 unset PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX="$root/.venv-pycache"
