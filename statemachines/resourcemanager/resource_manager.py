@@ -121,6 +121,8 @@ class ResourceManager(CompositeService):
             self.add_service(_TimerThread(system))
         self.dispatchers: list[AsyncDispatcher] = [self.dispatcher]
         """All of them, the central one first; complete once the constructor returns. Any thread."""
+        self.scheduler_path: list[AsyncDispatcher] = [self.dispatcher]
+        """Those whose queues an event for the scheduler passes, in this order; as complete. Any thread."""
         self.registry = CollectorRegistry()
         self.metrics_server: MetricsServer | None = None
         if settings.metrics.enabled:
@@ -236,6 +238,7 @@ class ResourceManager(CompositeService):
             behind = EventDispatcher(scheduler, f"{self.name}-scheduler", self.settings.dispatcher)
             register(SchedulerEventType, behind)
             members.append(behind)
+            self.scheduler_path.append(behind)
         self.add_service(
             DispatcherGroup(
                 f"{self.name}-dispatchers", members, drain_timeout_s=self.settings.dispatcher.drain_timeout_s

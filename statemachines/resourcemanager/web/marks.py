@@ -44,9 +44,11 @@ class Dirty:
 
 
 class _Settling(NamedTuple):
-    """Applications to report again once the scheduler, on its own thread, has handled its first `accepted` events.
+    """Applications that wait until a dispatcher has handled its first `accepted` events.
 
-    What the scheduler then does, such as dropping the asks of an ended attempt, may not lead to another transition.
+    Once each dispatcher on the scheduler's path has, the scheduler has handled all events that their transitions posted
+    for it. They are then reported again: what it does at one, such as dropping the asks of an ended attempt, may not
+    lead to another transition.
     """
 
     accepted: int
@@ -57,26 +59,28 @@ class Marks:
     """Turns changes into what is to be reported. Its generators yield now and then, for the clock to be looked at."""
 
     def __init__(
-        self, context: RMContext, dispatchers: Sequence[AsyncDispatcher], tell_of: Callable[[str, Exception], None]
+        self, context: RMContext, scheduler_path: Sequence[AsyncDispatcher], tell_of: Callable[[str, Exception], None]
     ) -> None:
-        """`tell_of`: logs that a report has failed."""
+        """`scheduler_path`: see ResourceManager; `tell_of`: logs that a report has failed."""
         self._context = context
-        self._dispatchers = dispatchers
+        self._scheduler_path = scheduler_path
         self._tell_of = tell_of
         self.published = Published()
         self._taken_over: set[str] = set()  # attempts whose inherited containers were published as theirs
-        self._settling: deque[_Settling] = deque()
+        self._settling = [deque[_Settling]() for _ in scheduler_path]  # for each dispatcher, oldest first
 
     def of_everything(self) -> Generator[None, None, Dirty]:
         """Begin anew, with all that there is."""
         context, dirty = self._context, Dirty()
         self._taken_over.clear()
-        self._settling.clear()
+        for waiting in self._settling:
+            waiting.clear()
         self.published = Published()
         self.published.forgotten_apps = self._forgotten_apps()
         dirty.apps.update(dict.fromkeys(context.apps))
         dirty.attempts.update(dirty.apps)
         dirty.nodes.update(dict.fromkeys((*context.nodes, *context.inactive_nodes)))
+        self._settle(set(context.apps))
         # A copy in one step: the scheduler's thread adds containers at the same time.
         for number, container in enumerate(list(context.containers.values())):
             if number % LOOK_EVERY == 0:
@@ -94,9 +98,6 @@ class Marks:
         for machine, id in changed.forgotten:
             if machine == RMApp.machine:
                 self.published.forget_app(id)
-        accepted, handled = self._scheduler_counts()
-        while self._settling and self._settling[0].accepted <= handled:
-            dirty.apps.update(dict.fromkeys(self._settling.popleft().apps))
         unsettled: set[str] = set()
         for number, operand in enumerate(changed.operands):
             if number % SORT_EVERY == 0:
@@ -121,8 +122,7 @@ class Marks:
                 lost_nodes.add(id)
         if lost_nodes:
             yield from self._mark_masters_on(lost_nodes, dirty)
-        if unsettled and accepted > handled:
-            self._settle_later(accepted, unsettled)
+        dirty.apps.update(dict.fromkeys(self._settle(unsettled)))
         return dirty
 
     def living_apps(self) -> Generator[None, None, list[str]]:
@@ -183,14 +183,16 @@ class Marks:
         machines = self._context.recorder.machines.get(RMApp.machine)
         return dict(machines.forgotten) if machines is not None else {}
 
-    def _scheduler_counts(self) -> tuple[int, int]:
-        """Events that the scheduler has been sent, and that it has dealt with. It may have no thread of its own."""
-        if len(self._dispatchers) == 1:
-            return 0, 0
-        stats = self._dispatchers[1].stats()
-        return stats.accepted, stats.accepted - stats.queue_size - stats.in_hand
-
-    def _settle_later(self, accepted: int, apps: set[str]) -> None:
-        if len(self._settling) >= _MOST_SETTLING:  # the scheduler is far behind
-            apps |= self._settling.pop().apps
-        self._settling.append(_Settling(accepted, apps))
+    def _settle(self, apps: set[str]) -> set[str]:
+        """Let these applications wait for the scheduler; returns those for which it has handled all events."""
+        for dispatcher, waiting in zip(self._scheduler_path, self._settling, strict=True):
+            stats = dispatcher.stats()
+            handled = stats.accepted - stats.queue_size - stats.in_hand
+            if apps and stats.accepted > handled:
+                if len(waiting) >= _MOST_SETTLING:  # it is far behind
+                    apps |= waiting.pop().apps
+                waiting.append(_Settling(stats.accepted, apps))
+                apps = set()
+            while waiting and waiting[0].accepted <= handled:
+                apps |= waiting.popleft().apps
+        return apps

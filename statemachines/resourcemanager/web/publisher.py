@@ -109,7 +109,7 @@ class ModelPublisher:
         self._mail_ns = mail_ns
         self._shares_every = shares_every
         # Handler thread:
-        self._marks = Marks(manager.context, manager.dispatchers, self._tell_of)
+        self._marks = Marks(manager.context, manager.scheduler_path, self._tell_of)
         self._changes: Changes | None = None
         self._work: Iterator[Publication | None] | None = None  # the publication that is being made
         self._until_ns = 0  # the present mail works until then, by time.perf_counter_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from statemachines.resourcemanager import (
     ResourceManagerConfig,
     reports,
 )
+from statemachines.resourcemanager.events import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.scheduler import fifo
 from statemachines.resourcemanager.web import marks
 from statemachines.resourcemanager.web import publisher as module
@@ -496,6 +498,39 @@ def test_the_first_publication_after_a_restart_is_complete(tmp_path: Path) -> No
         asyncio.run(look(manager))
     finally:
         manager.stop()
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["of what changed", "whole"])
+def test_asks_that_the_scheduler_drops_after_the_last_transition_are_gone_from_the_next_publication(
+    is_whole: bool,
+) -> None:
+    """A publication may come between the two."""
+    looks: list[Future[Publication | None]] = []
+
+    def look(event: RMAppEvent) -> None:
+        if event.type is RMAppEventType.ATTEMPT_FINISHED:
+            looks.append(publisher.publish_some())
+
+    with Yarn("node1") as yarn:
+        yarn.manager.dispatcher.register(RMAppEventType, look)
+        master = yarn.submit_and_run()
+        master.allocate(ask(1_000_000))
+        publisher = ModelPublisher(yarn.manager)
+        model = ReadModel(yarn.manager)
+        if not is_whole:
+            model.apply(publish(publisher)[0])
+
+        master.finish_and_exit()
+        [look_between] = looks
+        between = look_between.result(TIMEOUT_S)
+        assert between is not None
+        assert between.is_whole is is_whole
+        model.apply(between)
+        app = model.apps[master.app_id]
+        assert (app.state, app.pending_containers) == ("FINISHED", 1)
+        model.apply(publish(publisher)[0])
+
+        assert model.apps[master.app_id].pending_containers == 0
 
 
 # -- real time ---------------------------------------------------------------------------------------------------------
