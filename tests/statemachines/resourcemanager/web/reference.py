@@ -52,16 +52,19 @@ def shown(model: ReadModel) -> dict[str, Any]:
 
 
 def at_zero(report: ApplicationReport) -> ApplicationReport:
-    """The report as if it were of time 0: what its containers used until then is taken away again."""
+    """The report as if it were of time 0: what its containers used until then is taken away again.
+
+    All are sums of whole milliseconds times whole amounts: rounded to these digits, they are exact.
+    """
     seconds, usage, allocated = report.as_of_ms / 1000, report.usage, report.allocated
     return replace(
         report,
         as_of_ms=0,
         usage=replace(
             usage,
-            memory_mb_seconds=round(usage.memory_mb_seconds - seconds * allocated.memory_mb, 2),
-            vcore_seconds=round(usage.vcore_seconds - seconds * allocated.vcores_milli / 1000, 2),
-            gpu_seconds=round(usage.gpu_seconds - seconds * allocated.gpu_milli_total / 1000, 2),
+            memory_mb_seconds=round(usage.memory_mb_seconds - seconds * allocated.memory_mb, 3),
+            vcore_seconds=round(usage.vcore_seconds - seconds * allocated.vcores_milli / 1000, 6),
+            gpu_seconds=round(usage.gpu_seconds - seconds * allocated.gpu_milli_total / 1000, 6),
         ),
     )
 
