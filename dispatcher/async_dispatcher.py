@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
@@ -27,7 +27,7 @@ from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import current_run
-from dispatcher.dispatching.stopping import StopWait
+from dispatcher.dispatching.stopping import GRACE_S, StopWait
 from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
@@ -42,7 +42,7 @@ from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
-from dispatcher.service import Service
+from dispatcher.service import Caller, Service
 from dispatcher.stats import DispatcherStats, StatsAttributes
 from dispatcher.util.foreign import tell
 from dispatcher.view import DispatcherView
@@ -81,9 +81,15 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
-        self.drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
+        self.drain_timeout_s: Final = config.drain_timeout_s
         self._time_service = time_service
         self.siblings: tuple[AsyncDispatcher, ...] = (self,)  # set by a group before the start; see is_inside
+        self.group: Service | None = None  # set by a group before the start
+        # Which of "thread" and "stop" calls `_end`: the handler thread, or a stop that came before it ran. The first to
+        # look sets it, in one step.
+        self._end_by: dict[str, str] = {}
+        self._thread_has_failed = False  # handler thread
+        self._has_acted = False  # the handler thread's last act is done; handler thread
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
         self.journal = journal  # where handled events are recorded; None: nowhere
@@ -120,8 +126,8 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
         self.view = DispatcherView(self, config, self._thread, dispatching, processor)
-        self._monitor = Monitor(name, config, self._thread, dispatching, processor, self._break_batch)
-        self._stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
+        self._monitor = Monitor(name, config, self._thread, dispatching, processor, self._break_batch, self._retry_stop)
+        self.stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -243,11 +249,12 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         return self._drain.finished.is_set()
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """As in Service; also waits for the handler thread to end, even if a handler called `stop`."""
+        """As in Service. A handler that the stop has given up on may still run: see `is_stopped`."""
         deadline = None if timeout is None else monotonic() + timeout
-        if not super().wait_for_service_to_stop(timeout):
-            return False
-        return self._drain.finished.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+        has_stopped = super().wait_for_service_to_stop(timeout)
+        if has_stopped and not self.is_handling():  # the handler may be about to return
+            self._drain.finished.wait(GRACE_S if deadline is None else max(0.0, min(GRACE_S, deadline - monotonic())))
+        return has_stopped
 
     # -- statistics: any thread ----------------------------------------------------------------------------------
 
@@ -280,6 +287,18 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
         return any(sibling.is_handling() for sibling in self.siblings)
 
+    def keeps_stop_waiting(self) -> Caller | None:
+        """As in Service: the caller is a handler, or on the thread of a handler's event loop before all is handled."""
+        if self._end_by.get("end") == "thread" and not self.is_stopped():
+            if self.is_handling():
+                return "handler"
+            if self._coroutines.is_on_loop() and not self.is_drained():
+                return "loop"
+        return super().keeps_stop_waiting()
+
+    def longest_stop_s(self) -> float:
+        return self.drain_timeout_s
+
     # -- handler thread -------------------------------------------------------------------------------------------
 
     def _default_handler(self) -> Handler | None:
@@ -287,21 +306,49 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         return None
 
     def _run(self) -> None:
-        """The handler thread."""
+        """The handler thread. Another thread may throw an exception into it at any line (PyThreadState_SetAsyncExc)."""
         try:
-            self._processor.run_mailbox_loop()
+            if self._end_by.setdefault("end", "thread") == "thread":
+                self._processor.run_mailbox_loop()
         except BaseException as error:
-            self.note_failure(error)
-            tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error)
-            self.queue.shutdown.end()
-            self.queue.shutdown.discard()
+            self._note_thread_failure(error)
         finally:
+            try:
+                self._end_surely()
+            finally:
+                self._end_surely()
+
+    def _note_thread_failure(self, error: BaseException) -> None:
+        self._thread_has_failed = True
+        self.note_failure(error)
+        tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error)
+
+    def _end_surely(self, attempts: int = 100) -> None:
+        """The last act of the handler thread, again if an exception that is thrown into the thread cuts it short."""
+        if self._has_acted or not attempts:
+            return
+        try:
+            self._act_last()
+        except BaseException as error:
+            self._note_thread_failure(error)
+        finally:
+            self._end_surely(attempts - 1)
+
+    def _act_last(self) -> None:
+        if not self.is_stopped() and self._end_by.setdefault("end", "thread") == "thread":
             self.queue.shutdown.end()
+            if self._thread_has_failed:
+                self.queue.shutdown.discard()
             self._end()
-            self.stop()  # after a failure: the service becomes STOPPED and notifies its listeners
+        # After a failure the service becomes STOPPED and notifies its listeners. And a stop that began in a handler,
+        # but could not start a thread, goes on here.
+        self.stop_once()
+        for service in self.ancestors():
+            service.continue_stop()
+        self._has_acted = True
 
     def _end(self) -> None:
-        """The last act of the handler thread, or of a stop if that thread never started."""
+        """End what belongs to the handler thread: that thread, or a stop if it never ran. Repeating it is harmless."""
         self._monitor.stop()
         self._coroutines.end()
         closing = {"the mailbox": self._processor.close}
@@ -348,22 +395,46 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""
         if self.queue.phase == FORKED:
             return
-        never_ran = self._thread.ident is None
-        if self._drain_on_stop and not never_ran:
+        if self.shut_for_stop():
+            StopWait.wait_for_all((self.stop_wait,), self.drain_timeout_s)
+        if not self.is_stopped() and not self._thread.is_alive():
+            self._end()
+
+    def shut_for_stop(self) -> bool:
+        """Refuse posts from outside; returns whether the handler thread has run, and so has to end. Does not wait."""
+        # An interrupted start may leave a thread that has no ident yet. Once a stop is to call `_end`, it does not run.
+        ends_by = self._end_by.get("end") or (
+            self._end_by.setdefault("end", "stop") if self._thread.ident is None else "thread"
+        )
+        has_run = ends_by == "thread"
+        if self._drain_on_stop and has_run:
             self.queue.shutdown.shut(DRAINING)
         else:
             self.queue.shutdown.shut(ABANDONED)
             self.queue.shutdown.discard()
-        if never_ran:
-            self._end()
-            return
-        self._stop_wait.wait(self.drain_timeout_s, is_handling=self.is_handling())
+        return has_run
 
-    def end_joint_drain(self) -> None:
-        """After a stop by its group: wait for the thread as well if a handler's own stop came first, which did not."""
-        if self.queue.phase < ABANDONED and not self.is_stopped():
-            self.queue.shutdown.shut(DRAINING)
-            self._stop_wait.wait(self.drain_timeout_s, is_handling=False)
+    def has_ended(self) -> bool:
+        return self.is_stopped()
+
+    def _stop_on_own_thread(self) -> None:
+        if self.queue.phase < DRAINING:
+            self.shut_for_stop()
+            self.nudge()
+        super()._stop_on_own_thread()
+
+    def _retry_stop(self) -> None:
+        """On the timers' thread, at intervals."""
+        for service in (self, *self.ancestors()):
+            service.retry_stop()
+
+    def fail(self, error: BaseException) -> None:
+        """As in Service. In a group, the whole group fails: events for this dispatcher would be stuck."""
+        if self.group is None:
+            super().fail(error)
+        else:
+            self.note_failure(error)
+            self.group.fail(error)
 
     def nudge(self) -> None:
         """Make the loop check the queue's phase, even if its thread waits or is in a long batch. Any thread."""

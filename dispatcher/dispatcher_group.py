@@ -8,12 +8,12 @@ waits for room, because two full queues could wait for each other.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from time import monotonic
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.dispatching.stopping import grace_s
+from dispatcher.dispatching.stopping import StopWait, grace_s
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.state import DRAINING, FORKED
 from dispatcher.service import CompositeService, Service, ServiceState
@@ -39,7 +39,7 @@ class DispatcherGroup(CompositeService):
         self._drain_timeout_s = drain_timeout_s
         self.partitions = tuple(partitions)
         for partition in self.partitions:
-            partition.siblings = self.partitions
+            partition.siblings, partition.group = self.partitions, self
             partition.register_service_listener(self._on_partition)
             self.add_service(partition)
 
@@ -61,12 +61,19 @@ class DispatcherGroup(CompositeService):
         """As AsyncDispatcher.await_drained, for all partitions."""
         if self.partitions[0].is_inside():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
+        if self.keeps_stop_waiting() == "loop":
+            raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             for partition in self.partitions:
-                left_s = None if deadline is None else max(0.0, deadline - monotonic())
-                if not partition.await_drained(left_s):
+                drained = partition.when_drained()
+                try:
+                    if not drained.result(None if deadline is None else max(0.0, deadline - monotonic())):
+                        return False
+                except FutureTimeoutError:
                     return False
+                finally:
+                    drained.cancel()
             if self.is_drained():
                 return True
 
@@ -75,52 +82,43 @@ class DispatcherGroup(CompositeService):
         return all(partition.is_stopped() for partition in self.partitions)
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """As in Service; also waits for the handler threads to end, even if a handler called `stop`."""
+        """As in Service. Handlers that the stop has given up on may still run: see `is_stopped`."""
         deadline = None if timeout is None else monotonic() + timeout
-        if not super().wait_for_service_to_stop(timeout):
-            return False
-        return all(
+        return super().wait_for_service_to_stop(timeout) and all(
             partition.wait_for_service_to_stop(None if deadline is None else max(0.0, deadline - monotonic()))
             for partition in self.partitions
         )
+
+    def longest_stop_s(self) -> float:
+        return self._drain_timeout_s
 
     def service_stop(self) -> None:
         """Drain all partitions together, then stop each, within the drain timeout."""
         if any(partition.queue.phase == FORKED for partition in self.partitions):
             super().service_stop()  # there is nothing to wait for
-        elif self.partitions[0].is_inside():  # a handler cannot wait for itself
-            threading.Thread(target=self._stop_partitions, name=f"{self.name}-stop").start()
-        else:
-            self._stop_partitions()
-
-    def _stop_partitions(self) -> None:
+            return
         deadline = monotonic() + self._drain_timeout_s
-        drained_by = deadline - grace_s(self._drain_timeout_s)
         try:
             if self._drain_on_stop and all(each.in_state(ServiceState.STARTED) for each in self.partitions):
-                for partition in self.partitions:
-                    # It lingers: once drained it does not end, because handlers of the others may still post to it.
-                    partition.queue.shutdown.shut(DRAINING, lingers=True)
-                    partition.nudge()
-                queues = [partition.queue.shutdown for partition in self.partitions]
-                while self.await_drained(drained_by - monotonic()):
-                    if QueueShutdown.end_together(queues, self._is_at_rest):
-                        break
+                self._drain_together(deadline - grace_s(self._drain_timeout_s))
         except BaseException:  # KeyboardInterrupt: the waiter gave up
             deadline = 0.0
             raise
         finally:
-            for partition in self.partitions:
-                partition.drain_timeout_s = max(0.0, deadline - monotonic())
-            # In parallel: each stop may wait for a handler that hangs.
-            stops = [
-                threading.Thread(target=_stop_partition, args=(each,), name=f"{each.name}-stop")
-                for each in self.partitions
-            ]
-            for stop in stops:
-                stop.start()
-            for stop in stops:
-                stop.join()
+            # Wait for all at once: each handler that hangs would otherwise cost the others their time.
+            waits = [partition.stop_wait for partition in self.partitions if partition.shut_for_stop()]
+            StopWait.wait_for_all(waits, max(0.0, deadline - monotonic()))
+            self.stop_children(lambda partition: _end(partition, deadline), self.partitions)
+
+    def _drain_together(self, drained_by: float) -> None:
+        for partition in self.partitions:
+            # It lingers: once drained it does not end, because handlers of the others may still post to it.
+            partition.queue.shutdown.shut(DRAINING, lingers=True)
+            partition.nudge()
+        queues = [partition.queue.shutdown for partition in self.partitions]
+        while self.await_drained(drained_by - monotonic()):
+            if QueueShutdown.end_together(queues, self._is_at_rest):
+                break
 
     def _is_at_rest(self) -> bool:
         """No partition has an event in hand."""
@@ -134,8 +132,10 @@ class DispatcherGroup(CompositeService):
             self.stop()
 
 
-def _stop_partition(partition: AsyncDispatcher) -> None:
-    try:
+def _end(partition: Service, deadline: float) -> None:
+    """End a partition that was waited for. Another thread may carry out its stop, with a later deadline."""
+    if partition.in_state(ServiceState.STOPPED):
+        partition.stop_once()
+    else:
         partition.stop()
-    finally:
-        partition.end_joint_drain()
+    partition.wait_for_service_to_stop(max(0.0, deadline - monotonic()))

@@ -5,24 +5,36 @@
 Threads: any thread may call any method. The state changes before the hook runs, under a lock that no thread holds while
 it runs a hook or a listener, or waits. Hooks never overlap: if `stop` is called while init's or start's hook runs, the
 thread of that hook runs the stop hook right afterwards; a `start` during another thread's init hook waits for it.
+
+A stop cannot wait for the thread that it has to wait for: a handler's, for example. Such a caller gets control back at
+once, and a thread of the stop's own carries it out, as in Hadoop.
+
+Interrupts: a KeyboardInterrupt, or a signal handler that raises, may end `init`, `start` or `stop` at any line, even
+before the line that would have noted it. So the service notes which call runs a hook, by the call's frame. A call whose
+frame is on no stack has ended, and the next `stop` carries out what it left undone.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol, Self, cast
+from time import monotonic
+from types import FrameType
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 from dispatcher.errors import ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
 from dispatcher.util.histogram import snapshot
+from dispatcher.util.threads import is_owned
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class ServiceState(Enum):
@@ -55,6 +67,35 @@ _ADVICE = {
     ServiceState.STOPPED: "A stopped service does not come back: make a new one.",
 }
 
+Caller = Literal["handler", "hook", "loop"]
+"""Why a stop cannot wait on the calling thread: the stop waits for that thread's handler, for the hook that it runs, or
+for the coroutines of its event loop."""
+
+_CANNOT_WAIT: Final[dict[Caller, str]] = {
+    "handler": "a handler cannot wait until its own dispatcher has stopped: stop() goes on without it",
+    "hook": "a hook cannot wait until its own service has stopped: stop() goes on after it",
+    "loop": "this blocks the event loop that the stop waits for; use `await aio.stop(dispatcher)`",
+}
+
+_LOOK_AGAIN_S: Final = 1.0
+"""An interrupted call tells no other thread that it has ended, so a thread that waits for it looks this often."""
+
+
+class _Hook(NamedTuple):
+    """A call of `init`, `start` or `stop` that runs a hook."""
+
+    thread: int
+    frame: FrameType
+    outer: _Hook | None
+    """The call within whose hook this one was made, on the same thread."""
+
+    def is_running(self) -> bool:
+        """Whether the call is on its thread's stack. Any thread."""
+        frame = sys._current_frames().get(self.thread)
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is not None
+
 
 class Service:
     """A part with a life cycle. Subclasses override `service_init`, `service_start` and `service_stop`.
@@ -68,12 +109,12 @@ class Service:
         """The argument of `init`, set before the hook."""
         # Leaf lock: nothing foreign runs under it. Re-entrant: a signal handler may interrupt its holder.
         self._life = threading.Condition(threading.RLock())
-        self._changing: set[int] = set()  # threads amid a change of state; any thread adds and removes itself
         self._stop_deferred = False  # a signal handler called `stop` amid a change; any thread
         self._state = ServiceState.NOTINITED  # written under _life, read by any thread; never goes back
-        self._hook_thread: int | None = None  # guarded by _life: the thread that runs init's or start's hook
-        self._stop_pending = False  # guarded by _life: a stop came during that hook
-        self._terminated = False  # guarded by _life
+        self._hook: _Hook | None = None  # what runs a hook, unless its call has ended; written under _life
+        self._terminated = False  # the stop hook has ended; written under _life, read by any thread
+        self._stop_thread: threading.Thread | None = None  # the stop's own thread, if it has one; any thread
+        self._stop_lacks_thread = False  # that thread could not be started yet; any thread
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
         self.failure_state: ServiceState | None = None  # in which it failed; written under _life, read by any thread
         self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
@@ -95,13 +136,24 @@ class Service:
         """The composite service that this one was added to, if any."""
         return self._parent() if self._parent is not None else None
 
+    def ancestors(self) -> list[CompositeService]:
+        """The composite that this service was added to, the one that that was added to, and so on."""
+        found: list[CompositeService] = []
+        parent = self.parent
+        while parent is not None and parent not in found:
+            found.append(parent)
+            parent = parent.parent
+        return found
+
     def in_state(self, *states: ServiceState) -> bool:
         return self._state in states
 
     def is_starting(self) -> bool:
         """It is not started yet, or its start hook still runs. Any thread; takes no lock."""
-        # The state first: it becomes STARTED after the thread of the hook was noted.
-        return self._state in _BEFORE_STARTED or (self._state is ServiceState.STARTED and self._hook_thread is not None)
+        # The state first: it becomes STARTED after the hook was noted.
+        return self._state in _BEFORE_STARTED or (
+            self._state is ServiceState.STARTED and self._running_hook() is not None
+        )
 
     def is_stopping(self) -> bool:
         """`stop` was called, and the stop hook has not ended. Any thread; takes no lock."""
@@ -119,9 +171,10 @@ class Service:
             ServiceStateError: the service is started or stopped.
             Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
         """
-        if self._enter(ServiceState.INITED):
+        hook = self._enter(ServiceState.INITED, sys._getframe())
+        if hook is not None:
             self.config = config
-            self._run_hook(ServiceState.INITED, lambda: self.service_init(config))
+            self._run_hook(hook, ServiceState.INITED, lambda: self.service_init(config))
 
     def start(self) -> None:
         """Start the service. Repeating it does nothing.
@@ -130,35 +183,53 @@ class Service:
             ServiceStateError: the service is not inited, or it is stopped.
             Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
         """
-        if self._enter(ServiceState.STARTED):
-            self._run_hook(ServiceState.STARTED, self.service_start)
+        hook = self._enter(ServiceState.STARTED, sys._getframe())
+        if hook is not None:
+            self._run_hook(hook, ServiceState.STARTED, self.service_start)
 
     def stop(self) -> None:
-        """Stop the service, from any state and any thread, including a handler's. Repeating it does nothing.
+        """Stop the service, from any state and any thread, including a handler's. Repeating it is harmless.
 
-        On return the stop hook has run, unless init's or start's hook is still running: the stop hook then runs right
-        after it, on its thread. A second caller returns at once; `wait_for_service_to_stop` waits. A signal handler may
-        call it, too: if it interrupts a change of state, the stop follows that change.
+        On return the stop hook has ended, with these exceptions:
+
+        - Another thread still runs init's or start's hook: it runs the stop hook right after that.
+        - The stop would wait for its caller, a handler for example: a thread of its own carries it out.
+        - Another thread carries out the stop: a second caller waits for a dispatcher, and for a composite, as long as
+          the dispatchers' `drain_timeout_s` say, and for other services not at all. `wait_for_service_to_stop` waits.
+        - A signal handler has interrupted a change of state: the stop follows that change.
+
+        An interrupted stop leaves a service that is stopped, or that the next `stop` ends.
 
         Raises:
             Exception: raised by the stop hook; the service still counts as stopped.
         """
-        if threading.get_ident() in self._changing:
+        if self._is_amid_change():
             self._stop_deferred = True
-            return
-        with self._change():
-            if self._state is ServiceState.STOPPED:
-                return
-            self._state = ServiceState.STOPPED
-            if self._hook_thread is not None:
-                self._stop_pending = True
-                return
-        self._run_stop_hook()
+        elif not self.stop_once() and self.keeps_stop_waiting() is None:
+            self._await_termination(self.longest_stop_s())
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds (None: for ever) for the stop hook to end; returns whether it has."""
-        with self._life:
-            return self._life.wait_for(lambda: self._terminated, timeout)
+        """Wait up to `timeout` seconds (None: for ever) for the stop to end; returns whether it has.
+
+        Raises:
+            RuntimeError: the caller would wait for itself: it is a handler or a hook of the service, or is on the
+                thread of a handler's event loop.
+        """
+        if self._terminated or timeout == 0:
+            return self._terminated
+        caller = self.keeps_stop_waiting()
+        if caller is not None:
+            raise RuntimeError(f"{self.name}: {_CANNOT_WAIT[caller]}")
+        return self._await_termination(timeout)
+
+    def keeps_stop_waiting(self) -> Caller | None:
+        """Why a stop would wait for the calling thread; None: it would not. For subclasses that have such threads."""
+        hook = self._running_hook()
+        return "hook" if hook is not None and hook.thread == threading.get_ident() else None
+
+    def longest_stop_s(self) -> float:
+        """For how many seconds a second caller of `stop` waits for the first. A hook for subclasses."""
+        return 0.0
 
     def register_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> None:
         """Call `listener`, a callable or an object with `state_changed(service)`, after each change of state.
@@ -166,15 +237,43 @@ class Service:
         It runs on the thread that made the change; an error that it raises is only logged.
         """
         notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
-        with self._life:
+
+        def register() -> None:
             self._listeners = [*self._listeners, notify]
+
+        self._change(register)
+
+    def unregister_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> bool:
+        """Remove one registration of a listener; returns whether it was registered.
+
+        Any thread, and the listener itself while it is told. Of a change that is being told, it may still hear.
+        """
+        notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
+
+        def unregister() -> bool:
+            listeners = list(self._listeners)
+            if notify not in listeners:
+                return False
+            listeners.remove(notify)
+            self._listeners = listeners
+            return True
+
+        return self._change(unregister)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop because of an error, which becomes the `failure_cause` unless there is one. Any thread, as `stop`."""
+        self.note_failure(error)
+        self.stop()
 
     def note_failure(self, error: BaseException) -> None:
         """Record why the service fails; the first error, and the state at that moment, stay."""
-        with self._life:
+
+        def note() -> None:
             if self._failure is None:
                 self._failure = error
                 self.failure_state = self._state
+
+        self._change(note)
 
     def service_init(self, config: Any) -> None:
         """Hook of `init`."""
@@ -193,80 +292,189 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        if self.keeps_stop_waiting() is None:
+            self.wait_for_service_to_stop()  # another thread may carry out the stop
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self._state.name}>"
 
-    def _enter(self, wanted: ServiceState) -> bool:
-        """Change the state once no other thread runs a hook; False if the service is already in that state."""
-        with self._change():
-            while True:
-                if wanted not in _ALLOWED[self._state]:
-                    raise ServiceStateError(self.name, self._state, wanted, _ADVICE.get(self._state, ""))
-                if self._state is wanted:
-                    return False
-                if self._hook_thread in (None, threading.get_ident()):
-                    break
-                self._changing.discard(threading.get_ident())
-                self._life.wait()
-                self._changing.add(threading.get_ident())
-            self._hook_thread = threading.get_ident()
+    def _enter(self, wanted: ServiceState, frame: FrameType) -> _Hook | None:
+        """Change the state once no other thread runs a hook; None if the service is already in that state."""
+
+        def enter() -> bool:
+            if wanted not in _ALLOWED[self._state]:
+                raise ServiceStateError(self.name, self._state, wanted, _ADVICE.get(self._state, ""))
+            if self._state is wanted:
+                return True
+            running = self._running_hook()
+            if running is not None and running.thread != threading.get_ident():
+                self._life.wait(_LOOK_AGAIN_S)
+                return False
+            self._hook = _Hook(threading.get_ident(), frame, running)
             self._state = wanted
             return True
 
-    @contextmanager
-    def _change(self) -> Iterator[None]:
-        """Hold the lock for a change of state. A stop by a signal handler that interrupts the change follows it."""
+        while not self._change(enter):
+            continue
+        hook = self._hook
+        return hook if hook is not None and hook.frame is frame else None
+
+    def _change(self, change: Callable[[], T]) -> T:
+        """Make a change of state under the lock. A stop by a signal handler that interrupts it follows it."""
         try:
-            self._changing.add(threading.get_ident())
             with self._life:
-                yield
+                return change()
         finally:
-            self._changing.discard(threading.get_ident())
             if self._stop_deferred:
                 self._stop_deferred = False
                 self.stop()
 
-    def _run_hook(self, entered: ServiceState, hook: Callable[[], None]) -> None:
+    def _is_amid_change(self) -> bool:
+        """Whether the caller has interrupted its own thread's change of state. It must not wait under that lock."""
+        if not is_owned(self._life):
+            return False
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            if frame.f_code is Service._change.__code__ and frame.f_locals["self"] is self:
+                return True
+            frame = frame.f_back
+        while is_owned(self._life):  # an interrupted change has left the lock behind
+            self._life.release()
+        return False
+
+    def _running_hook(self) -> _Hook | None:
+        """The call that runs a hook now, or the innermost of such calls. Any thread."""
+        hook = self._hook
+        while hook is not None and not hook.is_running():
+            hook = hook.outer
+        return hook
+
+    def _run_hook(self, hook: _Hook, entered: ServiceState, run: Callable[[], None]) -> None:
         try:
-            hook()
+            run()
         except BaseException as error:
             self.note_failure(error)
-            with self._change():
-                self._hook_thread = None
-                self._stop_pending = False
-                self._state = ServiceState.STOPPED
             try:
-                self._run_stop_hook()
+                if self._change(lambda: self._begin_stop_after(hook, has_failed=True)):
+                    self._run_stop_hook()
             except Exception as second:
                 message = "%s: stop after a failed %s failed too: %s"
                 tell(log, logging.WARNING, message, self.name, entered.name, text_of(second))
             raise
-        with self._change():
-            self._hook_thread = None
-            stop_pending, self._stop_pending = self._stop_pending, False
-            self._life.notify_all()
-        if stop_pending:
+        if self._change(lambda: self._begin_stop_after(hook, has_failed=False)):
             self._run_stop_hook()
         elif self._state is entered:
             self._notify_listeners()
 
+    def _begin_stop_after(self, hook: _Hook, *, has_failed: bool) -> bool:
+        """Under _life, once the hook of init or start has ended: whether its call is to run the stop hook now."""
+        if has_failed:
+            self._state = ServiceState.STOPPED
+        stops = self._state is ServiceState.STOPPED and not self._terminated
+        self._hook = hook if stops else hook.outer
+        self._life.notify_all()
+        return stops
+
+    def stop_once(self) -> bool:
+        """As `stop`, but False at once if another thread carries out the stop, or it has ended. Any thread."""
+        caller = self.keeps_stop_waiting()
+        hook = _Hook(threading.get_ident(), sys._getframe(), None) if caller is None else None
+        if not self._change(lambda: self._begin_stop(hook)):
+            return False
+        if caller is None:
+            self._run_stop_hook()
+        else:
+            if caller == "loop":
+                message = "%s: stop was called on its event loop's thread and continues in the background; "
+                tell(log, logging.WARNING, f"{message}`await aio.stop(dispatcher)` waits for it", self.name)
+            self._stop_on_own_thread()
+        return True
+
+    def continue_stop(self) -> None:
+        """Carry out the stop if it began and no thread carries it out; its error is logged. Any thread."""
+        if not self.is_stopping():
+            return
+        try:
+            self.stop_once()
+        except Exception as error:
+            tell(log, logging.ERROR, "%s: its stop failed: %s", self.name, text_of(error))
+
+    def retry_stop(self) -> None:
+        """Try again to start the thread that a stop needs, if it could not be started. Any thread; does not wait."""
+        if self._stop_lacks_thread and self.is_stopping() and self._running_hook() is None:
+            self._stop_on_own_thread()
+
+    def _begin_stop(self, hook: _Hook | None) -> bool:
+        """Under _life: whether the caller is to run the stop hook, in the call `hook`, or to have it run."""
+        self._state = ServiceState.STOPPED
+        if self._terminated or self._running_hook() is not None:
+            return False
+        self._hook = hook
+        return True
+
+    def _stop_on_own_thread(self) -> None:
+        thread = self._stop_thread
+        if thread is not None and thread.is_alive():
+            return
+        # Not a daemon: the end of the program must not cut the stop short.
+        thread = threading.Thread(target=self.continue_stop, name=f"{self.name}-stop", daemon=False)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if not self._stop_lacks_thread:
+                message = "%s: no thread could be started for its stop, which tries again and goes on without one: %s"
+                tell(log, logging.WARNING, message, self.name, text_of(error))
+            self._stop_lacks_thread = True
+            self.stop_without_thread()
+        else:
+            self._stop_thread, self._stop_lacks_thread = thread, False
+
+    def stop_without_thread(self) -> None:
+        """A stop began on a thread that it would wait for, and no other thread could be started. A hook for subclasses.
+
+        The next `stop` by another thread carries it out.
+        """
+
     def _run_stop_hook(self) -> None:
+        is_over = True
         try:
             self.service_stop()
         except BaseException as error:
             self.note_failure(error)
+            is_over = isinstance(error, Exception)  # after an interrupt, the next stop runs the hook again
             raise
         finally:
-            with self._life:
-                self._terminated = True
-                self._life.notify_all()
-            self._notify_listeners()
+            self._change(lambda: self._end_stop(is_over))
+            if is_over:
+                self._notify_listeners()
+            elif self.has_ended():
+                self.continue_stop()
+
+    def has_ended(self) -> bool:
+        """After an interrupted stop hook: whether nothing is left for another run to do. A hook for subclasses."""
+        return False
+
+    def _end_stop(self, is_over: bool) -> None:
+        """Under _life."""
+        self._terminated = is_over
+        self._hook = None
+        self._life.notify_all()
+
+    def _await_termination(self, timeout: float | None) -> bool:
+        deadline = None if timeout is None else monotonic() + timeout
+
+        def wait() -> None:
+            left_s = _LOOK_AGAIN_S if deadline is None else min(_LOOK_AGAIN_S, deadline - monotonic())
+            if not self._terminated and left_s > 0:
+                self._life.wait(left_s)
+
+        while not self._terminated and (deadline is None or monotonic() < deadline):
+            self._change(wait)
+        return self._terminated
 
     def _after_fork(self) -> None:
         """In a forked child: make a new lock, since a thread of the parent may have held the old one."""
         self._life = threading.Condition(threading.RLock())
-        self._changing.clear()
 
     def _notify_listeners(self) -> None:
         for notify in self._listeners:
@@ -305,10 +513,15 @@ class CompositeService(Service):
 
     def add_service(self, service: Service) -> None:
         """Add a child before `init`. A child added later is stopped with the others, but not started."""
-        with service._life:
+
+        def adopt() -> None:
             service._parent = weakref.ref(self)
-        with self._life:
+
+        def add() -> None:
             self.services = (*self.services, service)
+
+        service._change(adopt)
+        self._change(add)
 
     def service_init(self, config: Any) -> None:
         for service in self.services:
@@ -319,15 +532,43 @@ class CompositeService(Service):
             if self.in_state(ServiceState.STARTED):
                 service.start()
 
-    def service_stop(self) -> None:
-        """Stop every child, in reverse order, then raise the first error."""
-        first: BaseException | None = None
-        for service in reversed(self.services):
-            if not service.in_state(ServiceState.INITED, ServiceState.STARTED):
-                continue
-            try:
+    def keeps_stop_waiting(self) -> Caller | None:
+        """As in Service: also why a child's stop would wait for the calling thread."""
+        callers = (super().keeps_stop_waiting(), *(service.keeps_stop_waiting() for service in self.services))
+        return next((caller for caller in callers if caller is not None), None)
+
+    def longest_stop_s(self) -> float:
+        return sum(service.longest_stop_s() for service in self.services)
+
+    def has_ended(self) -> bool:
+        """Every child that was inited has stopped."""
+        return all(child._terminated for child in self.services if not child.in_state(ServiceState.NOTINITED))
+
+    def stop_without_thread(self) -> None:
+        """Stop the children whose threads keep the stop waiting. When such a thread ends, it goes on with the stop."""
+        for service in self.services:
+            if service.keeps_stop_waiting() is not None:
                 service.stop()
-            except Exception as error:
+
+    def service_stop(self) -> None:
+        """Stop every child, in reverse order, and wait for each; then raise the first error.
+
+        A child may be stopping already: by its own handler, or by another thread.
+        """
+
+        def stop(service: Service) -> None:
+            service.stop()
+            service.wait_for_service_to_stop()
+
+        self.stop_children(stop, [child for child in self.services if not child.in_state(ServiceState.NOTINITED)])
+
+    def stop_children(self, stop: Callable[[Service], object], children: Sequence[Service]) -> None:
+        """Call `stop` for each of these children, in reverse order; then raise the first error."""
+        first: BaseException | None = None
+        for service in reversed(children):
+            try:
+                stop(service)
+            except BaseException as error:
                 tell(log, logging.WARNING, "%s: stopping %s failed: %s", self.name, service.name, text_of(error))
                 first = first or error
         if first is not None:

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dispatcher.health import parts_of
 from dispatcher.service import Service, ServiceState
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_ENDING_S: Final = 5.0
-"""Longest wait for a service that another thread, or a handler, is stopping."""
 
 
 class StopSignals:
@@ -149,9 +147,8 @@ def run_until_signal(service: Service) -> int:
                 continue
         finally:
             supervision.stopping()
-            if service.in_state(ServiceState.STOPPED):
-                service.wait_for_service_to_stop(_ENDING_S)
             service.stop()
+            service.wait_for_service_to_stop()  # a handler or another thread may have begun the stop
         if signals.received is not None:
             tell(log, logging.INFO, "%s: stopped by signal %d", service.name, signals.received)
             return signals.exit_code

@@ -41,15 +41,15 @@ class ErrorPolicy:
         name = self._dispatcher.name
         tell(log, logging.ERROR, "%s: handling %s failed", name, text_of(event), error=error)
         if route.on_error != "continue":
-            self._dispatcher.note_failure(error)
             try:
-                self._end(exits=route.on_error == "exit")
+                self._end(error, exits=route.on_error == "exit")
             except BaseException as raised:
                 tell(log, logging.CRITICAL, "%s: the stop failed", name, error=raised)
         return "failed" if is_handled else "unregistered", error
 
-    def _end(self, *, exits: bool) -> None:
+    def _end(self, error: BaseException, *, exits: bool) -> None:
         """Stop the dispatcher, and, if it `exits`, end the process."""
+        self._dispatcher.note_failure(error)
         name = self._dispatcher.name
         if exits and not sys.is_finalizing():
             tell(log, logging.CRITICAL, "%s: exiting the process, as registered for this event class", name)
@@ -59,4 +59,4 @@ class ErrorPolicy:
                 exiting.start()
             except RuntimeError:  # there are too many threads
                 self._exit_action(-1)
-        self._dispatcher.stop()
+        self._dispatcher.fail(error)

@@ -180,10 +180,11 @@ class Monitor:
         parts: Monitored,
         processor: MailboxProcessor,
         end_batch: Callable[[], None],
+        retry_stop: Callable[[], None],
     ) -> None:
-        """`thread` is the handler thread; see HandlerWatch for `end_batch`."""
-        self._every_ms = every_ms = check_every_ms(config)  # never changes, like the next two
-        self._queue, self._backlog = parts.queue, parts.backlog
+        """`thread` is the handler thread; see HandlerWatch for `end_batch`. `retry_stop()` is called at each check."""
+        self._every_ms = every_ms = check_every_ms(config)  # never changes, like the next three
+        self._queue, self._backlog, self._retry_stop = parts.queue, parts.backlog, retry_stop
         self._watch = HandlerWatch(
             name,
             parts.slow,
@@ -208,6 +209,7 @@ class Monitor:
         self._queue.room.on_size(len(self._queue.entries), self._queue.room.remaining())
         self._backlog.check()
         self._watch.check()
+        self._retry_stop()
 
 
 def describe_stack(thread: threading.Thread) -> str:

@@ -33,9 +33,10 @@ from time import perf_counter
 from typing import Final
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog, is_owned
+from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog
 from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, shared_gate
 from dispatcher.util.histogram import snapshot
+from dispatcher.util.threads import is_owned
 
 _MOST_BYTES: Final = 1 << 20
 """Of the events in a frame; one event may exceed it."""

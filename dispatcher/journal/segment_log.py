@@ -38,6 +38,7 @@ from dispatcher.journal.recovery import Recovered, repair
 from dispatcher.util.descriptors import NO_DESCRIPTORS, DescriptorReserve
 from dispatcher.util.files import Permissions, explain, make_folder, sync_folder
 from dispatcher.util.foreign import tell
+from dispatcher.util.threads import is_owned
 
 log = logging.getLogger(__name__)
 
@@ -343,11 +344,6 @@ class SegmentLog:
         return JournalError(
             f"{self.path}: the journal cannot be written: {explain(error, self.path)}. {advice}, and start again."
         )
-
-
-def is_owned(lock: threading.RLock) -> bool:
-    """Whether this thread holds the lock."""
-    return lock._is_owned()  # type: ignore[attr-defined, no-any-return]  # as threading.Condition does
 
 
 def _nothing() -> None: ...

@@ -19,7 +19,7 @@ from math import gcd
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from dispatcher.queue.state import InQueue, QueuedEvent, event_of
+from dispatcher.queue.state import InQueue, QueuedEvent, event_of, is_stamped
 from dispatcher.util.foreign import entity_of, is_member, reraise_interrupt, type_of
 from dispatcher.util.histogram import snapshot
 
@@ -27,6 +27,8 @@ K = TypeVar("K")
 
 SAMPLE: Final = 50_000
 """The size of the sample; a queue with more events is sampled."""
+LEFT_SAMPLE: Final = 10_000
+"""The sample of a queue that a stop has left, if that has more than SAMPLE events."""
 _IN_STRETCH: Final = 20
 
 
@@ -52,13 +54,9 @@ class QueueContents:
         A list, because hashing an Enum member runs Python code, which may be foreign.
         """
         entries, queued = self._sampled()
-        counts: Counter[int] = Counter()  # by identity
-        types: dict[int, Any] = {}
-        _count([event_of(entry) for entry in entries] if self._are_stamped else entries, counts, types)
-        if counts.pop(id(InQueue.ENTRY), 0):
-            _count([event_of(entry) for entry in entries if type(entry) is QueuedEvent], counts, types)
-        found = [(types[key], _scaled(count, queued, len(entries))) for key, count in counts.items()]
-        return [(event_type, count) for event_type, count in found if is_member(event_type)], queued > len(entries)
+        found = _by_type(entries, are_stamped=self._are_stamped)
+        counted = [(event_type, _scaled(count, queued, len(entries))) for event_type, count in found]
+        return [(event_type, count) for event_type, count in counted if is_member(event_type)], queued > len(entries)
 
     def by_entity(self, limit: int) -> QueueCounts[str]:
         """Events that wait, by their `entity`: the `limit` entities with most events, largest first."""
@@ -83,6 +81,25 @@ class QueueContents:
             return list(chain.from_iterable(map(islice, repeat(iter(self._entries)), starts, stops, repeat(step))))
 
         return snapshot(take), queued
+
+
+def count_types(entries: list[Any]) -> tuple[list[tuple[Any, int]], bool]:
+    """Entries that were taken from a queue, by their events' type; and whether they were sampled."""
+    # Entries that nothing has read for long are far from the processor, so the sample is smaller than a live queue's.
+    sample = random.sample(entries, LEFT_SAMPLE) if len(entries) > SAMPLE else entries
+    found = _by_type(sample, are_stamped=any(map(is_stamped, sample[:1])))
+    return [
+        (event_type, _scaled(count, len(entries), len(sample))) for event_type, count in found
+    ], sample is not entries
+
+
+def _by_type(entries: list[Any], *, are_stamped: bool) -> list[tuple[Any, int]]:
+    counts: Counter[int] = Counter()  # by identity
+    types: dict[int, Any] = {}
+    _count([event_of(entry) for entry in entries] if are_stamped else entries, counts, types)
+    if counts.pop(id(InQueue.ENTRY), 0):
+        _count([event_of(entry) for entry in entries if type(entry) is QueuedEvent], counts, types)
+    return [(types[key], count) for key, count in counts.items()]
 
 
 def _places(queued: int) -> tuple[list[int], list[int], int]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
-from dispatcher.journal.segment_log import ReentrantAppendError, is_owned
+from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing, KeyOf
@@ -43,6 +43,7 @@ from dispatcher.queue.state import (
     Times,
 )
 from dispatcher.queue.write_ahead import WriteAhead
+from dispatcher.util.threads import is_owned
 
 
 class EventQueue:

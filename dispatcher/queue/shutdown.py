@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat, starmap
 from typing import Any
 
 from dispatcher.queue.coalescing import Coalescing
+from dispatcher.queue.contents import LEFT_SAMPLE, SAMPLE, count_types
 from dispatcher.queue.room import QueueRoom
-from dispatcher.queue.state import DRAINING, FORKED, LOOK, STOPPED, QueuedEvent, QueueState, event_of
-from dispatcher.util.foreign import kind_of, tell, type_of
+from dispatcher.queue.state import DRAINING, FORKED, LOOK, STOPPED, QueuedEvent, QueueState
+from dispatcher.util.foreign import kind_of, tell
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -151,15 +152,25 @@ class QueueShutdown:
     def discard(self) -> None:
         """Empty the queue, and count and log its events. For a stop that does not wait for the handlers."""
         left: list[Any] = []
-        with self._state.end_lock, contextlib.suppress(IndexError):
-            while True:
-                left.append(self._state.take_dropped("stop"))
-        for entry in left:
-            self._close(entry)  # its event stays in the write-ahead log: the next start redelivers it
-        if left:
-            kinds = Counter(kind_of(type_of(event_of(entry))) for entry in left)
-            contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-            tell(log, logging.WARNING, "%s: stop discarded %d queued events: %s", self._name, len(left), contents)
+        try:
+            with self._state.end_lock:
+                self._state.take_all_dropped("stop", left)
+            # In the write-ahead log their events stay: the next start redelivers them. A post that has found one of the
+            # entries by its key, and replaces its event, changes which event was discarded, and no count.
+            self._coalescing.queued.clear()
+        finally:
+            if left:
+                counted, are_sampled = count_types(left)
+                kinds = ", ".join(f"{count} {kind_of(type)}" for type, count in sorted(counted, key=lambda it: -it[1]))
+                about = f"about, by a sample of {LEFT_SAMPLE}: {kinds}" if are_sampled else kinds
+                tell(log, logging.WARNING, "%s: stop discarded %d queued events: %s", self._name, len(left), about)
+                self._free(left)
+
+    def _free(self, entries: list[Any]) -> None:
+        """Free the entries: if they are many, on another thread, since a stop has not the second that this may take."""
+        if len(entries) > SAMPLE:
+            with contextlib.suppress(RuntimeError, MemoryError):  # no thread is left: the caller frees them
+                threading.Thread(target=_free, args=(entries,), name=f"{self._name}-free", daemon=True).start()
 
     def _close(self, entry: Any) -> None:
         if type(entry) is QueuedEvent and entry.key is not None:
@@ -169,3 +180,8 @@ class QueueShutdown:
         """In a child process: make a new lock, since a thread of the parent may have held it; accept nothing."""
         self._state.end_lock = threading.RLock()
         self._shut(FORKED, self._lingers)
+
+
+def _free(entries: list[Any]) -> None:
+    while entries:  # other threads run between these steps
+        del entries[-10_000:]

@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from enum import Enum
-from itertools import repeat, starmap
+from itertools import islice, repeat, starmap
 from operator import length_hint
 from time import perf_counter_ns
 from typing import Any, Final, Literal
@@ -48,6 +48,10 @@ Times = Literal["all", "sampled", "none"]
 
 _STAMP_EVERY_NS: Final = 1_000_000
 """When sampling: at most one post in this time notes it."""
+
+
+_AT_ONCE: Final = 10_000
+"""Entries taken in one step, during which no other thread runs."""
 
 
 class InQueue(Enum):
@@ -142,6 +146,16 @@ class Tally:
             next(in_vain)
             raise
 
+    def take_all(self, reason: str, take: Callable[[], Any], taken: list[Any]) -> None:
+        """Take entries until the queue is empty, each as `take` does, and append them to `taken`. Some 30 ns each."""
+        in_vain = self._in_vain.setdefault(reason, repeat((), sys.maxsize))
+        taking = starmap(take, self.turns(reason))
+        try:
+            while True:
+                taken.extend(islice(taking, _AT_ONCE))
+        except IndexError:
+            next(in_vain)
+
     def counts(self) -> dict[str, int]:
         """The counts that are not 0."""
         counts = {reason: _used(turns) for reason, turns in snapshot(self._turns.copy).items()}
@@ -188,6 +202,10 @@ class QueueState:
     def reject_shut(self) -> bool:
         """As `reject`, because the queue is not RUNNING."""
         return self.reject("draining" if self.flags.phase == DRAINING else "stopped")
+
+    def take_all_dropped(self, reason: DropReason, taken: list[Any]) -> None:
+        """As `take_dropped`, for all entries."""
+        self.dropped.take_all(reason, self.entries.popleft, taken)
 
     def take_dropped(self, reason: DropReason) -> Any:
         """Take the oldest entry, and count it as never to be handled. Raises IndexError: the queue is empty."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -105,7 +104,6 @@ class ResourceManager(CompositeService):
         )
         self.in_virtual_time = clock is not None
         self._on_idle = on_idle
-        self._services_stopped = threading.Event()
         self.dispatcher = AsyncDispatcher(
             settings.dispatcher,
             name=settings.name,
@@ -209,27 +207,6 @@ class ResourceManager(CompositeService):
                 lambda _: self._expire_due(), _EXPIRE_EVERY_MS, _EXPIRE_EVERY_MS
             )
 
-    def service_stop(self) -> None:
-        """Stop all services. On the handler thread it returns at once, and another thread stops them."""
-        if self.dispatcher.is_handler_thread():
-            # Services that stop after the dispatchers, such as the store, must not stop while those drain.
-            threading.Thread(target=self._stop_services, name=f"{self.name}-stop").start()
-        else:
-            self._stop_services()
-
-    def _stop_services(self) -> None:
-        try:
-            super().service_stop()
-        finally:
-            self._services_stopped.set()
-
-    def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """As in Service; also waits for all services when a handler stopped the resource manager."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if not super().wait_for_service_to_stop(timeout):
-            return False
-        return self._services_stopped.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-
     def _add_dispatchers(self) -> None:
         register, scheduler, members = self.dispatcher.register, self.context.scheduler, self.dispatchers
         if self._virtual_time is not None:
@@ -275,8 +252,7 @@ class ResourceManager(CompositeService):
     def _end(self, event: RMFatalEvent) -> None:
         """Stop: a resource manager must not lose what it has acknowledged."""
         log.critical("%s: %s of %s: stopping", self.name, event.type.name, event.entity, exc_info=event.cause)
-        self.dispatcher.note_failure(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
-        self.dispatcher.stop()
+        self.dispatcher.fail(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
 
     def _on_dispatcher(self, dispatcher: Service) -> None:
         """Fail waiting callers at once when the dispatcher stops by itself, before the resource manager is stopped."""

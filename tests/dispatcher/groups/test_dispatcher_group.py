@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherGroup, Event, EventDispatcher, ServiceState
-from dispatcher.testing import DrainDispatcher
 
 
 class Ball(Enum):
@@ -133,44 +132,33 @@ def test_one_that_fails_takes_the_others_along() -> None:
     assert isinstance(group.failure_cause, OSError)
 
 
-def test_a_member_that_fails_while_the_group_begins_to_stop_ends_with_the_group() -> None:
+def test_a_member_whose_handler_stops_it_alone_ends_with_the_group() -> None:
     """The stop of its handler came first, so the group's did nothing; its thread lingered for ever."""
-    has_failed, lingers = threading.Event(), threading.Event()
+    has_stopped, others_linger = threading.Event(), threading.Event()
 
     class First(AsyncDispatcher):
         def nudge(self) -> None:
-            """The group calls this before it lets the other member linger."""
-            failing.event_handler.handle(Event(Ball.PING))
-            assert has_failed.wait(60)
+            """The group calls this once it lets the member linger, before the other one."""
             super().nudge()
+            others_linger.set()
+            assert has_stopped.wait(60)
 
-    class Failing(DrainDispatcher):
-        def nudge(self) -> None:
-            """The group calls this once it lets the member linger, and goes on when the member waits."""
-            super().nudge()
-            if not lingers.is_set():
-                lingers.set()
-                self.wait_for_event_thread_to_wait(60)
+    def stop(_: Event[Ball]) -> None:
+        assert others_linger.wait(60)
+        stopping.stop()
+        has_stopped.set()
 
-    def fail(event: Event[Ball]) -> None:
-        raise OSError("disk full")
-
-    def hold(_: object) -> None:
-        if failing.in_state(ServiceState.STOPPED):
-            has_failed.set()
-            assert lingers.wait(60)
-
-    failing = Failing(name="failing")
-    failing.register(Ball, fail, on_error="stop")
-    group = DispatcherGroup("both", [First(name="first"), failing])
-    failing.register_service_listener(hold)
+    stopping = AsyncDispatcher(name="stopping")
+    stopping.register(Ball, stop)
+    group = DispatcherGroup("both", [First(name="first"), stopping])
     group.init()
     group.start()
+    assert stopping.event_handler.handle(Event(Ball.PING))
 
     group.stop()
 
-    assert failing.is_stopped()
-    assert (failing.failed, failing.discarded) == (1, 0)
+    assert group.is_stopped()
+    assert (stopping.handled, stopping.discarded) == (1, 0)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -436,17 +436,16 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
     producer = threading.Thread(target=lambda: accepted.append(dispatcher.event_handler.handle(Keyed(0, -1))))
     producer.start()
     assert _PausingDeque.reached.wait(TIMEOUT_S)
-    stop_first = first.stop
+    shut_first = first.shut_for_stop
 
-    def stop_late() -> None:
-        if first._mailbox.is_mailbox_thread():  # the last act of its handler thread
-            return stop_first()
-        second._drain.finished.wait(1.0)
-        _PausingDeque.go_on.set()
-        producer.join(TIMEOUT_S)
-        return stop_first()
+    def shut_late() -> bool:
+        if not first._mailbox.is_mailbox_thread():  # not the last act of its handler thread
+            second._drain.finished.wait(1.0)
+            _PausingDeque.go_on.set()
+            producer.join(TIMEOUT_S)
+        return shut_first()
 
-    monkeypatch.setattr(first, "stop", stop_late)
+    monkeypatch.setattr(first, "shut_for_stop", shut_late)
     dispatcher.stop()
 
     assert (accepted, answers) in (([True], [True]), ([False], []))
