@@ -20,8 +20,8 @@ from typing import Final, Self
 from dispatcher.health import Health
 from dispatcher.health import health as health_of_process
 from dispatcher.service import Service
+from dispatcher.supervision.notify_socket import notify_socket, watchdog_s
 from dispatcher.supervision.status_line import status_line
-from dispatcher.util.notify_socket import notify_socket, watchdog_s
 
 STATUS_EVERY_S: Final = 10.0
 EXTEND_EVERY_S: Final = 5.0
