@@ -22,6 +22,7 @@ from dispatcher.health import health as health_of_process
 from dispatcher.service import Service
 from dispatcher.supervision.notify_socket import notify_socket, watchdog_s
 from dispatcher.supervision.status_line import status_line
+from dispatcher.util.threads import start_or_postpone
 
 STATUS_EVERY_S: Final = 10.0
 EXTEND_EVERY_S: Final = 5.0
@@ -78,7 +79,8 @@ class Supervision:
         for each in self._repeated:
             each.end()
         for each in self._repeated:
-            each.join(_END_S)  # it may look at an event whose `repr` hangs
+            if each.ident is not None:  # it was started
+                each.join(_END_S)  # it may look at an event whose `repr` hangs
         if self._socket is not None:
             self._socket.close()
         self._health.forget(self._service)
@@ -86,7 +88,7 @@ class Supervision:
     def _repeat(self, name: str, every_s: float, action: Callable[[], None]) -> None:
         repeated = _Repeated(f"systemd-{name}", every_s, action)
         self._repeated.append(repeated)
-        repeated.start()
+        start_or_postpone(f"the reports of the {name} to systemd", repeated.start)
 
     def _repeat_now(self) -> None:
         for each in self._repeated:
