@@ -52,7 +52,9 @@ class Supervision:
         self._watchdog_s = watchdog_s(environ)
         self._status_every_s = status_every_s
         self._extend_every_s = extend_every_s
-        self._repeated: list[_Repeated] = []  # the thread that enters, starts the stop and leaves
+        # The thread that enters, starts the stop and leaves; another one appends what was postponed.
+        self._repeated: list[_Repeated] = []
+        self._is_over = False  # set by the thread that leaves
 
     def started(self) -> None:
         """The service and all its parts are started."""
@@ -76,19 +78,25 @@ class Supervision:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_over = True  # before the look: a postponed start appends and then looks at this
         for each in self._repeated:
             each.end()
         for each in self._repeated:
-            if each.ident is not None:  # it was started
-                each.join(_END_S)  # it may look at an event whose `repr` hangs
+            each.join(_END_S)  # it may look at an event whose `repr` hangs
         if self._socket is not None:
             self._socket.close()
         self._health.forget(self._service)
 
     def _repeat(self, name: str, every_s: float, action: Callable[[], None]) -> None:
-        repeated = _Repeated(f"systemd-{name}", every_s, action)
-        self._repeated.append(repeated)
-        start_or_postpone(f"the reports of the {name} to systemd", repeated.start)
+        def start() -> None:
+            if not self._is_over:
+                repeated = _Repeated(f"systemd-{name}", every_s, action)
+                repeated.start()
+                self._repeated.append(repeated)
+                if self._is_over:
+                    repeated.end()
+
+        start_or_postpone(f"the messages to systemd ({name})", start)
 
     def _repeat_now(self) -> None:
         for each in self._repeated:

@@ -73,7 +73,9 @@ class Freezer:
         self._blocks_then = max(LEAST, blocks())
         self._covers_all = False  # the thread that collects, any reads it; the next one of the oldest generation does
         self._count = 0  # freezes; the thread that collects, any thread reads it
-        self._thread: threading.Thread | None = None  # the thread of the main program
+        self._thread: threading.Thread | None = (
+            None  # the thread of the main program, or the one that starts what was postponed
+        )
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         if phase != "stop":
@@ -95,9 +97,13 @@ class Freezer:
         It ends once this object is removed from `gc.callbacks`. `wait` is called with seconds. If the system has no
         thread left, it starts later.
         """
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._collect, args=(wait,), name="garbage", daemon=True)
-            start_or_postpone("the regular garbage collection", self._thread.start)
+
+        def start() -> None:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._collect, args=(wait,), name="garbage", daemon=True)
+                self._thread.start()
+
+        start_or_postpone("the regular garbage collection", start)
 
     def _collect(self, wait: Callable[[float], object]) -> None:
         while True:

@@ -28,7 +28,10 @@ _next_try_s = 0.0  # monotonic; any handler thread reads and writes it: two at o
 
 
 def try_to_start(thread: threading.Thread) -> bool:
-    """Start the thread; False if the system has none left. The thread can be started later."""
+    """Start the thread; False if the system has none left.
+
+    Then try again with a new Thread: Python 3.13.0 does not start one whose start has failed.
+    """
     try:
         thread.start()
     except NO_THREAD:
@@ -39,7 +42,8 @@ def try_to_start(thread: threading.Thread) -> bool:
 def start_or_postpone(what: str, start: Callable[[], object]) -> None:
     """Call `start`, which starts a thread; if the system has none left, log this and call it again later.
 
-    Any thread. `start` may be called again on any handler thread, so it must be short. `what` is for the log.
+    Any thread. `start` may be called again on any handler thread, so it must be short, and makes a new Thread in each
+    call. `what` is for the log.
     """
     try:
         start()

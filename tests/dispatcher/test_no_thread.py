@@ -47,6 +47,7 @@ class Threads:
         self._start = start
         self._lock = threading.Lock()
         self.names: list[str] = []
+        self._failed: set[threading.Thread] = set()
         self.refused: list[str] = []
         self.refuses: Callable[[str], bool] = lambda _: False
 
@@ -54,8 +55,10 @@ class Threads:
         with self._lock:
             self.names.append(thread.name)
             is_refused = self.refuses(thread.name)
+            assert thread not in self._failed, "Python 3.13.0 does not start a Thread whose start has failed"
             if is_refused:
                 self.refused.append(thread.name)
+                self._failed.add(thread)
         if is_refused:
             raise RuntimeError("can't start new thread")
         self._start(thread)
