@@ -63,7 +63,7 @@ class JournaledDispatching:
         """
         mailbox, routes, find = self._mailbox, self._routes.by_type, self._routes.find
         progress, times, journal, room = self._progress, self._times, self._journal, self._room
-        clock_ns, offset_ns = self._clock_ns, self._follow_clock()
+        clock_ns, offset_ns = self._clock_ns, self._follow_clock(progress.since_ns)
         rows, slow_ns = journal.rows, self._slow.limit_ns
         queue_counts, handling_counts = times.queue_time.counts, times.handling_time.counts
         queue_total = handling_total = queue_before = handling_before = 0
@@ -133,7 +133,7 @@ class JournaledDispatching:
                 if finished_ns >= flush_due_ns:
                     journal.flush()
                     flush_due_ns = journal.flush_due_ns
-                    offset_ns = self._follow_clock()
+                    offset_ns = self._follow_clock(finished_ns)
                 if mailbox.new_mail:
                     break
         except IndexError:  # another thread has emptied the queue; errors of handlers do not get here
@@ -150,20 +150,21 @@ class JournaledDispatching:
         if len(rows) >= journal.config.buffer_rows:
             journal.flush()
 
-    def _follow_clock(self) -> int:
+    def _follow_clock(self, now_ns: int) -> int:
         """Take over a step of the system clock, between two events; returns what to add to perf_counter_ns.
 
-        Called before a batch and with each flush, so that no event that begins 10 ms after a step has the old time.
+        Called before a batch and with each flush, so that no event that begins 20 ms after a step has the old time.
         After a step back, the next rows are in a new segment.
 
         Raises:
             JournalError: the disk failed, and the journal's policy is `stop`.
         """
-        if self._clock_ns is None and self._real.follow():
+        real = self._real
+        if self._clock_ns is None and now_ns >= real.due_ns and real.follow(now_ns):
             self._journal.flush()
             self._journal.roll()
-            self._real.go_back()
-        return self._real.offset_ns
+            real.go_back()
+        return real.offset_ns
 
     # -- events of coroutines ----------------------------------------------------------------------------------------
 
@@ -171,7 +172,8 @@ class JournaledDispatching:
         """The time on the clock of the run at that time of perf_counter_ns, which is now."""
         if self._clock_ns is not None:
             return self._clock_ns()
-        self._real.follow()
+        if perf_ns >= self._real.due_ns:
+            self._real.follow(perf_ns)
         return perf_ns + self._real.offset_ns
 
     def add_row(self, call: Call, outcome: str, error: BaseException | None, *, is_nested: bool) -> None:
@@ -199,9 +201,9 @@ class JournaledDispatching:
         Raises:
             JournalError: the disk failed, and the journal's policy is `stop`.
         """
-        self._follow_clock()
-        journal = self._journal
-        if len(journal.rows) >= journal.config.buffer_rows or perf_counter_ns() >= journal.flush_due_ns:
+        journal, now_ns = self._journal, perf_counter_ns()
+        self._follow_clock(now_ns)
+        if len(journal.rows) >= journal.config.buffer_rows or now_ns >= journal.flush_due_ns:
             journal.flush()
         elif waits:
             journal.idle()

@@ -49,7 +49,8 @@ def system(monkeypatch: pytest.MonkeyPatch) -> SystemClock:
     monkeypatch.setattr(
         row_clock, "time", SimpleNamespace(time_ns=system.time_ns, perf_counter_ns=time.perf_counter_ns)
     )
-    # A flush after each event, as after each that takes 10 ms.
+    # A look and a flush after each event, as after each that takes 10 ms.
+    monkeypatch.setattr(row_clock, "_LOOK_EVERY_NS", 0)
     monkeypatch.setattr("dispatcher.journal.writer._FLUSH_DELAY_MS", 0)
     return system
 
