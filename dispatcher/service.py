@@ -30,7 +30,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cas
 from dispatcher.errors import ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
 from dispatcher.util.histogram import snapshot
-from dispatcher.util.threads import is_owned
+from dispatcher.util.threads import NO_THREAD, is_owned
 
 log = logging.getLogger(__name__)
 
@@ -420,7 +420,7 @@ class Service:
         thread = threading.Thread(target=self.continue_stop, name=f"{self.name}-stop", daemon=False)
         try:
             thread.start()
-        except (RuntimeError, MemoryError) as error:
+        except NO_THREAD as error:
             if not self._stop_lacks_thread:
                 message = "%s: no thread could be started for its stop, which tries again and goes on without one: %s"
                 tell(log, logging.WARNING, message, self.name, text_of(error))

@@ -546,6 +546,58 @@ def _is_zero(arguments: Sequence[ast.expr]) -> bool:
     return bool(arguments) and isinstance(arguments[0], ast.Constant) and arguments[0].value == 0
 
 
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+
+_WALL_CLOCKS = {
+    *(f"time.{name}" for name in ("time", "time_ns", "localtime", "gmtime", "ctime", "strftime", "clock_gettime")),
+    *(f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")),
+    "datetime.date.today",
+}
+
+
+def wall_clock_reads(modules: Sequence[Module], home: str) -> Violations:
+    """What in the package `home` reads the wall clock or hands it on, be it called, a default or an alias.
+
+    An interval or a timeout by that clock changes its length when the clock is set.
+    """
+    found = {}
+    for module in modules:
+        if not _is_in(module.name, home):
+            continue
+        # What each name stands for: "time" for the module, "time.time" for the function.
+        meant = {}
+        for node in module.nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                source = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                meant.update({alias.asname or alias.name: f"{source}{alias.name}" for alias in node.names})
+        for scope, node in _scoped(module.tree):
+            if isinstance(node, ast.Name | ast.Attribute) and _meaning(node, meant) in _WALL_CLOCKS:
+                key = f"{module.name}:{scope}"
+                found[key] = (
+                    f"{module.name}:{node.lineno}: {scope or 'the module'} reads the wall clock, which may be set; use "
+                    "time.monotonic or perf_counter_ns for intervals, or list why the time of day is wanted"
+                )
+    return found
+
+
+def _meaning(node: ast.AST, meant: Mapping[str, str]) -> str:
+    """The full name of what an expression names; empty if it does not begin with an imported name."""
+    if isinstance(node, ast.Attribute):
+        before = _meaning(node.value, meant)
+        return f"{before}.{node.attr}" if before else ""
+    return meant.get(_name_of(node) or "", "")
+
+
+def _scoped(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Each node, with the name of the function or class that it is in."""
+    for node in ast.iter_child_nodes(tree):
+        is_scope = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        name = f"{scope}.{node.name}".lstrip(".") if is_scope else scope  # type: ignore[attr-defined]
+        yield name, node
+        yield from _scoped(node, name)
+
+
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 

@@ -159,6 +159,7 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], 
     "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),
     "private stays private": (source, conventions.private_reaches),
     "modules, functions and folders are small": (source, conventions.too_big),
+    "intervals of the core are monotonic": (source, partial(conventions.wall_clock_reads, home="dispatcher")),
     "tests do not sleep": (suite, conventions.sleeps),
     "commands print escaped names": (source, conventions.raw_prints),
 }
@@ -376,6 +377,32 @@ def test_a_sleep_is_found_and_a_yield_to_other_threads_is_not() -> None:
     )
 
     assert set(found) == {"m:naps", "m:naps_inside"}
+
+
+def test_a_look_at_the_wall_clock_is_found_however_it_is_named() -> None:
+    found = conventions.wall_clock_reads(
+        sample(
+            core__call="import time\ndef f():\n    return time.time()",
+            core__default="import time\nclass A:\n    def f(self, clock=time.time_ns): ...",
+            core__alias="import time as clock\nNOW = clock.time",
+            core__name="from time import time as now\nasync def f():\n    return now()",
+            core__lazy="def f():\n    import datetime\n    return datetime.datetime.now()",
+            core__of_class="from datetime import UTC, datetime\ndef f():\n    return datetime.now(UTC)",
+            core__sound="import time\nfrom time import perf_counter_ns\n"
+            "def f(time_ns, row):\n    return time_ns() + time.monotonic() + row.time.time()",
+            beside="import time\ntime.time()",
+        ),
+        "core",
+    )
+
+    assert set(found) == {
+        "core.call:f",
+        "core.default:A.f",
+        "core.alias:",
+        "core.name:f",
+        "core.lazy:f",
+        "core.of_class:f",
+    }
 
 
 def test_a_path_that_leads_nowhere_is_found(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import sys
 import threading
 import time
 
+from dispatcher.util.threads import try_to_start
+
 TYPE_CHECKING = False  # as in `typing`, whose import takes a while
 if TYPE_CHECKING:
     from types import FrameType
@@ -49,7 +51,10 @@ class Interruption:
         if threading.current_thread() is not threading.main_thread():
             return
         self._read_end, self._write_end = os.pipe()
-        threading.Thread(target=self._end_processes, name="interruption", daemon=True).start()
+        if not try_to_start(threading.Thread(target=self._end_processes, name="interruption", daemon=True)):
+            os.close(self._read_end)
+            os.close(self._write_end)
+            return  # the signals do what Python lets them: the command still runs
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)

@@ -29,6 +29,7 @@ from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent, is_stamped
 from dispatcher.routes import NO_TYPE, RoutingTable
 from dispatcher.util.foreign import type_of
+from dispatcher.util.threads import postponed, try_postponed
 
 _SIZE_EVERY_NS: Final = 1_000_000
 """In a flood, the size of the queue is told at most once in this time: its log costs as much as ten events."""
@@ -65,6 +66,7 @@ class BatchDispatching:
         self.drain = drain
         self.journal = journal
         self._idle_action = idle_action
+        self._postponed = postponed  # the process's, which says who may touch it
         capacity = config.queue_capacity
         # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
@@ -102,6 +104,8 @@ class BatchDispatching:
     def __call__(self, controller: MailboxController) -> None:
         """Dispatch one batch, which mail cuts short. If the queue is empty, wait for a post first."""
         progress, times = self.progress, self.times
+        if self._postponed:
+            try_postponed()
         # Once STOPPED, `dispatch_last` takes the entries, under the queue's lock.
         count = len(self._entries) if self._flags.phase < STOPPED else 0
         if not count:

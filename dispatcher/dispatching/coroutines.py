@@ -34,6 +34,7 @@ from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.state import ABANDONED
 from dispatcher.util.foreign import kind_of, tell, type_of
 from dispatcher.util.histogram import snapshot
+from dispatcher.util.threads import NO_THREAD
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -190,7 +191,10 @@ class Coroutines:
         call = Call(event, self._progress.entry, lane, self._routes.find(type_of(event)))
         if self._timer is None:
             every_ms = self._check_every_ms
-            self._timer = self._time_service().schedule_with_fixed_delay(lambda _: self._check(), every_ms, every_ms)
+            with contextlib.suppress(*NO_THREAD):  # the next event tries again
+                self._timer = self._time_service().schedule_with_fixed_delay(
+                    lambda _: self._check(), every_ms, every_ms
+                )
         self._progress.begun += 1  # within a batch, so that there is no moment at which the event is not in hand
         self.count += 1
         if self._has_given_up:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from time import perf_counter_ns, time_ns
+from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import Call, EventTaken
 from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.row_clock import RowClock
 from dispatcher.dispatching.runs import SlowRuns
 from dispatcher.dispatching.times import EventTimes
 from dispatcher.journal.format.event_codec import encode_payload
@@ -24,7 +25,7 @@ from dispatcher.util.foreign import class_name, describe, plain_text, type_name,
 class JournaledDispatching:
     """Hands events to their handlers and writes their rows. Handler thread.
 
-    `clock_ns` is the clock of the run (Unix ns); None: real time, made monotonic.
+    `clock_ns` is the clock of the run (Unix ns); None: real time, which `RowClock` keeps in order.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class JournaledDispatching:
         self._errors = errors
         self._journal = journal
         self._clock_ns = clock_ns
-        self._unix_offset_ns = time_ns() - perf_counter_ns()  # never changes
+        self._real = RowClock()  # used where `clock_ns` is None; handler thread
         self._late: list[Row] = []  # of coroutines that were found to have ended while a handler ran; handler thread
 
     def dispatch(self, entries: Iterable[Any]) -> None:
@@ -62,7 +63,7 @@ class JournaledDispatching:
         """
         mailbox, routes, find = self._mailbox, self._routes.by_type, self._routes.find
         progress, times, journal, room = self._progress, self._times, self._journal, self._room
-        clock_ns, offset_ns = self._clock_ns, self._unix_offset_ns
+        clock_ns, offset_ns = self._clock_ns, self._follow_clock(progress.since_ns)
         rows, slow_ns = journal.rows, self._slow.limit_ns
         queue_counts, handling_counts = times.queue_time.counts, times.handling_time.counts
         queue_total = handling_total = queue_before = handling_before = 0
@@ -132,6 +133,7 @@ class JournaledDispatching:
                 if finished_ns >= flush_due_ns:
                     journal.flush()
                     flush_due_ns = journal.flush_due_ns
+                    offset_ns = self._follow_clock(finished_ns)
                 if mailbox.new_mail:
                     break
         except IndexError:  # another thread has emptied the queue; errors of handlers do not get here
@@ -148,11 +150,31 @@ class JournaledDispatching:
         if len(rows) >= journal.config.buffer_rows:
             journal.flush()
 
+    def _follow_clock(self, now_ns: int) -> int:
+        """Take over a step of the system clock, between two events; returns what to add to perf_counter_ns.
+
+        Called before a batch and with each flush, so that no event that begins 20 ms after a step has the old time.
+        After a step back, the next rows are in a new segment.
+
+        Raises:
+            JournalError: the disk failed, and the journal's policy is `stop`.
+        """
+        real = self._real
+        if self._clock_ns is None and now_ns >= real.due_ns and real.follow(now_ns):
+            self._journal.flush()
+            self._journal.roll()
+            real.go_back()
+        return real.offset_ns
+
     # -- events of coroutines ----------------------------------------------------------------------------------------
 
     def now_ns(self, perf_ns: int) -> int:
         """The time on the clock of the run at that time of perf_counter_ns, which is now."""
-        return self._clock_ns() if self._clock_ns is not None else perf_ns + self._unix_offset_ns
+        if self._clock_ns is not None:
+            return self._clock_ns()
+        if perf_ns >= self._real.due_ns:
+            self._real.follow(perf_ns)
+        return perf_ns + self._real.offset_ns
 
     def add_row(self, call: Call, outcome: str, error: BaseException | None, *, is_nested: bool) -> None:
         """The row of an event whose coroutine has ended. `is_nested`: a handler runs, whose row comes first."""
@@ -179,8 +201,9 @@ class JournaledDispatching:
         Raises:
             JournalError: the disk failed, and the journal's policy is `stop`.
         """
-        journal = self._journal
-        if len(journal.rows) >= journal.config.buffer_rows or perf_counter_ns() >= journal.flush_due_ns:
+        journal, now_ns = self._journal, perf_counter_ns()
+        self._follow_clock(now_ns)
+        if len(journal.rows) >= journal.config.buffer_rows or now_ns >= journal.flush_due_ns:
             journal.flush()
         elif waits:
             journal.idle()

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
@@ -25,6 +26,7 @@ from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.posting import EventQueue
 from dispatcher.util.foreign import kind_of, tell, text_of
+from dispatcher.util.threads import start_or_postpone, try_to_start
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -49,6 +51,10 @@ class _RateLimiter:
             return False
         self._last_ns = now_ns
         return True
+
+    def allow_in(self, ns: int) -> None:
+        """What was allowed could not be done: allow it again after so many ns."""
+        self._last_ns = self._clock_ns() - self._every_ns + ns
 
 
 class QueueSizeLog:
@@ -88,7 +94,9 @@ class QueueSizeLog:
             and log.isEnabledFor(logging.INFO)  # do not count a long queue for a line that is not logged
             and self._details.is_due()
         ):
-            threading.Thread(target=self._print_details, name=f"{self._name}-details", daemon=True).start()
+            details = threading.Thread(target=self._print_details, name=f"{self._name}-details", daemon=True)
+            if not try_to_start(details):
+                self._details.allow_in(_SIZE_EVERY_NS)
 
     def _log_size(self, size: int) -> None:
         step = size // SIZE_STEP
@@ -183,7 +191,8 @@ class Monitor:
         retry_stop: Callable[[], None],
     ) -> None:
         """`thread` is the handler thread; see HandlerWatch for `end_batch`. `retry_stop()` is called at each check."""
-        self._every_ms = every_ms = check_every_ms(config)  # never changes, like the next three
+        self._name = name  # never changes, like the next four
+        self._every_ms = every_ms = check_every_ms(config)
         self._queue, self._backlog, self._retry_stop = parts.queue, parts.backlog, retry_stop
         self._watch = HandlerWatch(
             name,
@@ -193,13 +202,23 @@ class Monitor:
             end_batch=end_batch,
             batch_ns=every_ms * 1_000_000,
         )
-        self._timer: Future[None] | None = None  # set by the start, read by the stop
+        self._timer: Future[None] | None = None  # set by the thread that starts the timer, read by the stop
+        self._has_stopped = False  # set by the stop
 
     def start(self, time_service: ProcessingTimeService) -> None:
-        self._timer = time_service.schedule_with_fixed_delay(lambda _: self._check(), self._every_ms, self._every_ms)
+        """Begin the checks, now or once the timers' thread can be started."""
+        start_or_postpone(f"{self._name}: the watch over its handlers", partial(self._schedule, time_service))
 
     def stop(self) -> None:
+        self._has_stopped = True  # before the look: a start sets the timer and then looks at this
         if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self, time_service: ProcessingTimeService) -> None:
+        if self._has_stopped:
+            return
+        self._timer = time_service.schedule_with_fixed_delay(lambda _: self._check(), self._every_ms, self._every_ms)
+        if self._has_stopped:
             self._timer.cancel()
 
     def _check(self) -> None:

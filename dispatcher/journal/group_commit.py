@@ -36,7 +36,7 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog
 from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, shared_gate
 from dispatcher.util.histogram import snapshot
-from dispatcher.util.threads import is_owned
+from dispatcher.util.threads import is_owned, try_to_start
 
 _MOST_BYTES: Final = 1 << 20
 """Of the events in a frame; one event may exceed it."""
@@ -69,12 +69,14 @@ class GroupCommit:
         self._opening: deque[Gate] = deque()  # of events that have ended; the leader appends, any thread opens them
         # Ended, and not told; the writer appends and takes, or any thread once there is no writer.
         self._told: deque[LaterAppend] = deque()
-        self._writer: threading.Thread | None = None  # set once, by any thread
+        self._writer: threading.Thread | None = None  # set by any thread, and reset by it if the start fails
+        # The writer could not be started: producers lead instead, until one of them can start it; any thread.
+        self._lacks_writer = False
         self._work = threading.Lock()  # held while the writer has nothing to do; any thread releases it
         self._work.acquire()
         self._waits = False  # the writer waits for `_work`; the writer writes, any thread reads
         self._is_closing = False  # set once, by the thread that closes the log
-        self._has_ended = False  # the writer has ended or cannot start: other threads lead instead; set once
+        self._has_ended = False  # the writer has ended: other threads lead instead; set once
 
     # -- producers: any thread -----------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class GroupCommit:
             self._wake_writer()
         if self._writer is None:
             self._start_writer()
-        if self._has_ended:
+        if self._has_ended or self._lacks_writer:
             self._lead_all()
         elif later.place is not None:
             later.place.wait()
@@ -251,7 +253,7 @@ class GroupCommit:
                 first.wake()
                 continue
             if first.is_later:
-                if self._has_ended:
+                if self._has_ended or self._lacks_writer:
                     self._lead_all()
                 else:
                     self._wake_writer()
@@ -338,15 +340,15 @@ class GroupCommit:
             self._work.release()
 
     def _start_writer(self) -> None:
-        """Start it unless it runs. Until the first event that no thread waits for, the process may fork."""
+        """Start it, unless another thread does. The process may fork until the first event that no thread waits for."""
         thread = threading.Thread(target=self._run, name=f"write-ahead-{self._log.path.name}", daemon=True)
         if self._writer is None:  # no call, so no other thread, between the look and the store
             self._writer = thread
         if self._writer is thread:
-            try:
-                thread.start()
-            except RuntimeError:  # the system has no thread left, or the interpreter ends
-                self._has_ended = True
+            # Before this thread looks whether another leads: one that gives up the leadership then looks at this.
+            self._lacks_writer = not try_to_start(thread)
+            if self._lacks_writer:
+                self._writer = None  # last: from here on, the next event tries again
 
     def _run(self) -> None:
         while not self._is_closing:

@@ -32,6 +32,7 @@ from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.util.descriptors import NO_DESCRIPTORS
 from dispatcher.util.files import Permissions, explain, replace_file
 from dispatcher.util.foreign import tell
+from dispatcher.util.threads import NO_THREAD, postpone
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +200,7 @@ class Indexer:
         self._has_work = False  # guarded by _lock
         self._unsound: set[Path] = set()  # segments for which a look-up found no sound index; guarded by _lock
         self._thread: threading.Thread | None = None  # guarded by _lock
+        self._is_postponed = False  # its start has failed and will be tried again; guarded by _lock
         self._stopped = threading.Event()
         self._done: set[Path] = set()  # segments looked at; the indexer's thread
         self._refused: set[Path] = set()  # damaged ones; the indexer's thread
@@ -211,19 +213,39 @@ class Indexer:
     def wake(self, unsound: Path | None = None) -> None:
         """Look for segments to index: one was closed, or a look-up found `unsound` without a sound index.
 
-        Any thread may call this. It waits at most for a new thread to start.
+        Any thread may call this. It waits at most for a new thread to start. If none can be started, the work waits.
         """
         with self._lock:
             self._has_work = True
             if unsound is not None:
                 self._unsound.add(unsound)
-            if self._thread is not None or self._stopped.is_set():
+        try:
+            self._start()
+        except NO_THREAD as error:
+            with self._lock:
+                was_postponed, self._is_postponed = self._is_postponed, True
+            if not was_postponed:
+                postpone(f"{self._log.path}: the index of its history", self._start_again, error)
+
+    def _start_again(self) -> None:
+        self._start()
+        with self._lock:
+            self._is_postponed = False
+
+    def _start(self) -> None:
+        """Start the thread, unless it runs or has nothing to do. Raises NO_THREAD."""
+        with self._lock:
+            if self._thread is not None or self._stopped.is_set() or not self._has_work:
                 return
             thread = threading.Thread(target=self._run, name=f"journal-{self._log.path.name}-index", daemon=True)
             if self._thread is None:  # no call, so no signal handler, between the look and the store
                 self._thread = thread
             if self._thread is thread:
-                thread.start()
+                try:
+                    thread.start()
+                except NO_THREAD:
+                    self._thread = None
+                    raise
 
     def stop(self) -> None:
         """End the thread. Segments that are not indexed by then are left to the next writer or `index_journal`."""

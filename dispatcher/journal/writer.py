@@ -27,6 +27,7 @@ from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.util.foreign import plain_text
+from dispatcher.util.threads import try_to_start
 
 NOT_LOGGED: Final = -1
 """Replaces the accepted seq of an event that is accepted although the journal has failed."""
@@ -155,7 +156,7 @@ class JournalWriter:
         if self._has_rows():
             with self.log.failing():
                 self._append_rows()
-                if self._flush_commits:
+                if self._keeper.is_sync_missed() or self._flush_commits:
                     self.log.commit()
         self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
         if self.log.is_due():
@@ -163,10 +164,17 @@ class JournalWriter:
 
     def idle(self) -> None:
         """Called when no event is queued: flush now, or schedule `on_flush_due` if the last flush was just before."""
-        if self._flush_commits or not self._has_rows() or time.perf_counter_ns() >= self.flush_due_ns:
+        if (
+            self._flush_commits
+            or not self._has_rows()
+            or time.perf_counter_ns() >= self.flush_due_ns
+            or not self._keeper.ensure_running()  # even before the first frame, which these rows will be in
+        ):
             self.flush()
+            if self._keeper.is_missed:
+                with self.log.failing():
+                    self.log.commit()  # the last frames, which no later one may cover
         else:
-            self._keeper.ensure_running()  # even before the first frame, which these rows will be in
             self._keeper.flush_in(_FLUSH_DELAY_MS / 1000)
 
     def close(self) -> None:
@@ -199,7 +207,6 @@ class JournalWriter:
         self.log.append_rows(
             encode_rows(events, transitions, first_seq, kinds, transition_kinds, virtual=virtual, settled=settled)
         )
-        self._keeper.ensure_running()
 
     # -- any thread ------------------------------------------------------------------------------------------------
 
@@ -227,7 +234,9 @@ class JournalWriter:
         return self._group.under_way
 
     def _after_append(self) -> None:
-        self._keeper.ensure_running()  # it looks at the age of the segment
+        if self._keeper.is_sync_missed() and not self.log.is_used_by_caller():
+            with contextlib.suppress(JournalError), self.log.failing():  # `failing` has called on_failure
+                self.log.commit()
         if self.log.is_large():
             with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
                 self.log.roll()
@@ -252,17 +261,37 @@ class _Keeper:
         self._log = segment_log  # read only, like the next field
         self._on_flush_due = on_flush_due
         self._flush_by_s = math.inf  # monotonic time at which to call on_flush_due; guarded by log.changed
-        self._thread: threading.Thread | None = None  # set once, by any thread
+        config = segment_log.config
+        syncs = config.durability == "interval" or (config.durability == "sync" and config.write_ahead)
+        self._interval_s = config.sync_interval_ms / 1000 if syncs else math.inf  # never changes
+        self._thread: threading.Thread | None = None  # set by any thread, and reset by it if the start fails
+        self.is_missed = False
+        """It should sync, and could not be started. Any thread writes and reads it."""
+        self._missed_by_s = -math.inf  # monotonic time of the next sync in its place; any thread that syncs
 
-    def ensure_running(self) -> None:
-        """Start the thread unless it runs. Any thread, from the first frame on: until then the process may fork."""
+    def ensure_running(self) -> bool:
+        """Start the thread unless it runs; False if the system has no thread left, and the next call tries again.
+
+        Any thread, from the first frame on: until then the process may fork.
+        """
         if self._thread is not None:
-            return
+            return True
         thread = threading.Thread(target=self._run, name=f"journal-{self._log.path.name}", daemon=True)
         if self._thread is None:  # no call, so no other thread, between the look and the store
             self._thread = thread
         if self._thread is thread:
-            thread.start()
+            is_started = try_to_start(thread)
+            self.is_missed = not is_started and self._interval_s < math.inf
+            if not is_started:
+                self._thread = None  # last: from here on, the next call tries again
+        return self._thread is not None
+
+    def is_sync_missed(self) -> bool:
+        """After a frame: whether the caller has to sync, because this thread cannot be started. Any thread."""
+        if self.ensure_running() or not self.is_missed or time.monotonic() < self._missed_by_s:
+            return False
+        self._missed_by_s = time.monotonic() + self._interval_s
+        return True
 
     def flush_in(self, delay_s: float) -> None:
         """Call `on_flush_due` after this delay, or at the earlier time already set. Any thread."""
@@ -273,9 +302,7 @@ class _Keeper:
 
     def _run(self) -> None:
         segment_log, config = self._log, self._log.config
-        at_intervals = config.durability == "interval" or (config.durability == "sync" and config.write_ahead)
-        interval_s = config.sync_interval_ms / 1000 if at_intervals else math.inf
-        sync_at_s = time.monotonic() + interval_s
+        sync_at_s = time.monotonic() + self._interval_s
         while True:
             with segment_log.changed:
                 due_s = min(segment_log.age_from_s() + config.segment_age_s, sync_at_s, self._flush_by_s)
@@ -291,7 +318,7 @@ class _Keeper:
             with contextlib.suppress(JournalError), segment_log.failing():  # `failing` has called on_failure
                 if now_s >= sync_at_s:
                     segment_log.commit()
-                    sync_at_s = now_s + interval_s
+                    sync_at_s = now_s + self._interval_s
                 if segment_log.is_due():
                     segment_log.roll()
                 elif config.retention_s is not None and not flush:

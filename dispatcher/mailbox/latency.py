@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.errors import DispatcherError, MailboxStateError, RejectedExecutionError
 from dispatcher.util.histogram import Histogram
+from dispatcher.util.threads import NO_THREAD, postpone
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,8 @@ class MailboxMetricsController:
         self._clock_ns = clock_ns
         self._time_service: ProcessingTimeService | None = None  # set once, before the start
         self._executor: MailboxExecutor | None = None  # set once, before the start
-        self._timer: Future[None] | None = None  # the next measurement; written by the mailbox thread
+        # The next measurement; written by the mailbox thread, or by the one that starts what was postponed.
+        self._timer: Future[None] | None = None
         self.is_waiting_for_start = False  # set up, and not started
 
     def set_up_latency_measurement(self, time_service: ProcessingTimeService, executor: MailboxExecutor) -> None:
@@ -73,6 +75,8 @@ class MailboxMetricsController:
             self._timer = self._time_service.register_timer(due_ms, lambda _: self._measure())
         except DispatcherError as error:  # the timers are shut down, which must not fail the mailbox
             log.debug("the mailbox latency is no longer measured: %s", error)
+        except NO_THREAD as error:
+            postpone("the mailbox's latency measurement", self._schedule, error)
 
     def _measure(self) -> None:
         """On the timers' thread. The mail registers the next timer, so a closed mailbox ends the measurement."""

@@ -60,7 +60,8 @@ class ManualClock(QueuedTimerService):
     def next_timer_ms(self) -> int | None:
         """When the next timer or periodic task is due, perhaps in the past; None if none waits."""
         with self._tasks.lock:
-            return self._tasks.next_due_ms()
+            due_ms = self._tasks.next_due_ms()
+        return None if due_ms is None else int(due_ms)  # it is one: all times of this clock are
 
     def pending_timers(self) -> int:
         """The number of timers and periodic tasks that wait."""
@@ -77,6 +78,9 @@ class ManualClock(QueuedTimerService):
     def shutdown_uninterruptible(self, timeout: float) -> bool:
         """As `shutdown`, which has no wait to interrupt."""
         return self.shutdown(timeout)
+
+    def _steady_ms(self) -> float:
+        return self._now_ms
 
     def _fire_next(self, until_ms: int | None) -> bool:
         """Fire the next timer due by `until_ms` (None: at any time); returns whether there was one."""

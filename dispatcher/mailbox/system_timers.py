@@ -8,6 +8,7 @@ the service is not ALIVE and the running callback has returned.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,16 +19,21 @@ from dispatcher.util.foreign import tell
 
 log = logging.getLogger(__name__)
 
-_LONGEST_WAIT_MS = 60_000
-"""After this wait the timer thread reads the clock again, which may have been set meanwhile."""
+_LONGEST_WAIT_S = 3600.0
+"""A timer may be further away than the longest timeout that a lock accepts."""
+_SKEW_MS = 1.0
+"""A smaller change of the difference between the two clocks is not their own: they cannot be read at one moment."""
 
 
 class SystemProcessingTimeService(QueuedTimerService):
     """A TimerService in Unix ms, with one daemon thread that runs the callbacks. Any thread may call.
 
     A timer for T fires once the millisecond T has passed, at T + 1: like a watermark T, it still admits records of T. A
-    timer in the past fires at once. A periodic task's run for T is due at T. All times are the system clock's: if it is
-    set back, tasks wait until it reaches their time again; if it is set forward, they are due within a minute.
+    timer in the past fires at once. A periodic task's run for T is due at T.
+
+    As in Flink, the system clock only says how far away a time is when it is registered; from then on the monotonic
+    clock counts. If the system clock is set, forward or back, each task still runs after its delay or period. The times
+    that a task at a fixed rate gets stay one period apart, so from then on they differ from the system clock's.
 
     A callback's error goes to `on_error`, on the timer thread; without `on_error`, or if that raises, it is logged. The
     next task still runs, and a periodic one continues. To raise errors in a mailbox's loop, which they end:
@@ -43,6 +49,8 @@ class SystemProcessingTimeService(QueuedTimerService):
         self._name = name
         self._on_error = on_error  # called by the timer thread only
         self._thread: threading.Thread | None = None  # guarded by _tasks.lock; set while ALIVE, then never again
+        # How far the system clock is ahead of the steady one; any thread replaces it, and any value is recent.
+        self._ahead_ms = -math.inf
 
     def current_processing_time(self) -> int:
         """Now, in Unix ms."""
@@ -50,7 +58,7 @@ class SystemProcessingTimeService(QueuedTimerService):
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
         """As in the protocol. The callback runs after T - now + 1 ms, or at once if T < now."""
-        return self._add(TimerTask(callback, timestamp_ms), timestamp_ms + 1)
+        return self._add(TimerTask(callback, timestamp_ms), timestamp_ms + 1 - self._look_how_far_ahead())
 
     def shutdown(self, timeout: float | None = 1.0) -> bool:
         """Drop all tasks, refuse new ones, and wait up to `timeout` seconds for the thread; returns whether it ended.
@@ -88,7 +96,24 @@ class SystemProcessingTimeService(QueuedTimerService):
             raise interrupt
         return ended
 
-    def _add(self, task: TimerTask, due_ms: int) -> TimerFuture:
+    def _unix_ms(self) -> float:
+        """The system clock, with fractions."""
+        return time.time_ns() / 1e6
+
+    def _steady_ms(self) -> float:
+        return time.monotonic() * 1000
+
+    def _look_how_far_ahead(self) -> float:
+        """How far the system clock is ahead of the steady one, in ms; too little rather than too much, so that no timer
+        is early. It is the same until one of them is set: timers of one time fire in the order of registration."""
+        ahead_ms = self._unix_ms() - self._steady_ms()
+        if not 0 <= ahead_ms - self._ahead_ms < _SKEW_MS:
+            # Another thread may have run between the two looks, but hardly twice.
+            self._ahead_ms = ahead_ms = max(ahead_ms, self._unix_ms() - self._steady_ms())
+            return ahead_ms
+        return self._ahead_ms
+
+    def _add(self, task: TimerTask, due_ms: float) -> TimerFuture:
         if self._thread is None:  # without the lock: once the thread has been started, this stays so
             self._start_thread()
         return self._tasks.add(task, due_ms)
@@ -132,13 +157,12 @@ class SystemProcessingTimeService(QueuedTimerService):
         """The next task, once it is due; None when the service is not ALIVE."""
         with self._tasks.lock:
             while self._tasks.status is ServiceStatus.ALIVE:
-                now_ms = self.current_processing_time()
+                now_ms = self._steady_ms()
                 task = self._tasks.take_due(now_ms)
                 if task is not None:
                     return task
                 due_ms = self._tasks.next_due_ms()
-                wait_s = None if due_ms is None else min(due_ms - now_ms, _LONGEST_WAIT_MS) / 1000
-                self._tasks.changed.wait(wait_s)
+                self._tasks.changed.wait(None if due_ms is None else min((due_ms - now_ms) / 1000, _LONGEST_WAIT_S))
             return None
 
     def _report(self, error: BaseException) -> None:

@@ -76,6 +76,7 @@ class TimerTask(Future[None]):
         super().__init__()
         self.callback = callback  # written under the queue's lock, or by the thread that runs it, if not periodic
         self.timestamp_ms = timestamp_ms  # the scheduled time; written by the thread that runs the task
+        self.due_ms: float = timestamp_ms  # set when the task is added; written by the thread that runs the task
         self.period_ms = period_ms  # 0: not periodic; never changes
         self.fixed_delay = fixed_delay  # never changes
         self.status = _TaskStatus.WAITING  # guarded by the queue's lock
@@ -90,20 +91,24 @@ class TimerTask(Future[None]):
 
 
 class TimerQueue:
-    """The tasks of one service. Any thread may call; the caller holds `lock` only where a method says so."""
+    """The tasks of one service. Any thread may call; the caller holds `lock` only where a method says so.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    A task is due by `steady_ms`, a clock that is never set. The time that its callback gets is another one.
+    """
+
+    def __init__(self, name: str, steady_ms: Callable[[], float]) -> None:
+        self._name = name  # never changes, like the next one
+        self._steady_ms = steady_ms
         self.lock = threading.Lock()  # leaf lock
         self.changed = threading.Condition(self.lock)  # notified of a new head, and of the end
         self._waiting: dict[int, TimerTask] = {}  # the WAITING tasks by order of entry; guarded by lock
         # Due ms and order of entry, some of tasks that are gone; guarded by lock.
-        self._heap: list[tuple[int, int]] = []
+        self._heap: list[tuple[float, int]] = []
         # Written under lock, read by any thread; ALIVE -> QUIESCED -> SHUTDOWN, never back.
         self.status = ServiceStatus.ALIVE
         self._order = itertools.count()  # guarded by lock
 
-    def add(self, task: TimerTask, due_ms: int) -> TimerFuture:
+    def add(self, task: TimerTask, due_ms: float) -> TimerFuture:
         """Queue a task until `due_ms`. Returns its future, or one that never completes if the service is quiesced.
 
         Raises:
@@ -117,7 +122,8 @@ class TimerQueue:
             if self.status is ServiceStatus.QUIESCED:
                 return NeverCompletingFuture()
             task.queue = self
-            self._push(task, due_ms)
+            task.due_ms = due_ms
+            self._push(task)
             if self._heap[0][1] == task.order:
                 self.changed.notify()
         return task
@@ -126,13 +132,13 @@ class TimerQueue:
         """The number of waiting tasks."""
         return len(self._waiting)
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> float | None:
         """When the first task is due; None if none waits. The caller holds `lock`."""
         while self._heap and self._heap[0][1] not in self._waiting:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def take_due(self, now_ms: int | None) -> TimerTask | None:
+    def take_due(self, now_ms: float | None) -> TimerTask | None:
         """Take the first task for `run`, if it is due (`now_ms` None: in any case). The caller holds `lock`."""
         due_ms = self.next_due_ms()
         if due_ms is None or (now_ms is not None and due_ms > now_ms):
@@ -144,13 +150,14 @@ class TimerQueue:
     def run(self, task: TimerTask, clock_ms: Callable[[], int]) -> None:
         """Call a task that was taken; a periodic one then waits again. Raises what the callback raises.
 
-        The future also gets the error, unless the task is periodic: that continues.
+        `clock_ms` tells the time that callbacks get. The future also gets the error, unless the task is periodic: that
+        continues.
         """
         if task.period_ms:
             try:
                 task.callback(task.timestamp_ms)
             finally:
-                self._repeat(task, clock_ms())
+                self._repeat(task, clock_ms(), self._steady_ms())
             return
         task.set_running_or_notify_cancel()
         try:
@@ -193,32 +200,39 @@ class TimerQueue:
                 task = self._waiting[self._heap[0][1]]
             task.cancel()
 
-    def _repeat(self, task: TimerTask, now_ms: int) -> None:
+    def _repeat(self, task: TimerTask, now_ms: int, steady_ms: float) -> None:
         with self.lock:
             if task.status is _TaskStatus.TAKEN:
-                task.timestamp_ms = (now_ms if task.fixed_delay else task.timestamp_ms) + task.period_ms
+                if task.fixed_delay:
+                    task.timestamp_ms, task.due_ms = now_ms, steady_ms
+                task.timestamp_ms += task.period_ms
+                task.due_ms += task.period_ms
                 task.status = _TaskStatus.WAITING
-                self._push(task, task.timestamp_ms)
+                self._push(task)
             alive = self.status is ServiceStatus.ALIVE
         if not alive:  # end() may have gone through the queue while the task was not in it
             task.cancel()
 
-    def _push(self, task: TimerTask, due_ms: int) -> None:
+    def _push(self, task: TimerTask) -> None:
         task.order = next(self._order)
         self._waiting[task.order] = task
-        heapq.heappush(self._heap, (due_ms, task.order))
+        heapq.heappush(self._heap, (task.due_ms, task.order))
 
 
 class QueuedTimerService(ABC):
     """A TimerService with a TimerQueue; a subclass runs the tasks. Any thread may call."""
 
     def __init__(self, name: str) -> None:
-        self._tasks = TimerQueue(name)  # has its own lock
+        self._tasks = TimerQueue(name, self._steady_ms)  # has its own lock
         self._terminated = SharedFuture()  # thread-safe; completed once no callback runs, and none will
 
     @abstractmethod
     def current_processing_time(self) -> int:
         """Now, in ms."""
+
+    @abstractmethod
+    def _steady_ms(self) -> float:
+        """Now, in ms of the clock by which tasks are due. It is never set, so no interval changes its length."""
 
     @abstractmethod
     def _end(self, status: ServiceStatus) -> None:
@@ -244,8 +258,8 @@ class QueuedTimerService(ABC):
     ) -> TimerFuture:
         if period_ms < 1:
             raise ValueError(f"period_ms must be 1 or more, got {period_ms}; for a single call use register_timer")
-        first_ms = self.current_processing_time() + initial_delay_ms
-        return self._add(TimerTask(callback, first_ms, period_ms, fixed_delay), first_ms)
+        task = TimerTask(callback, self.current_processing_time() + initial_delay_ms, period_ms, fixed_delay)
+        return self._add(task, self._steady_ms() + initial_delay_ms)
 
-    def _add(self, task: TimerTask, due_ms: int) -> TimerFuture:
+    def _add(self, task: TimerTask, due_ms: float) -> TimerFuture:
         return self._tasks.add(task, due_ms)

@@ -89,8 +89,8 @@ class MetricsServer(Service):
         if whole is not self:
             self._whole = whole
             self._health.watch(whole)
-        self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics-server", daemon=True)
+        self.port = self._server.server_port
         self._thread.start()
 
     def service_stop(self) -> None:
@@ -98,9 +98,12 @@ class MetricsServer(Service):
         if whole is not None:
             self._health.forget(whole)
         if self.port is not None:
-            self._server.shutdown()
+            is_started = self._thread.ident is not None
+            if is_started:
+                self._server.shutdown()
             self._server.server_close()
-            self._thread.join()
+            if is_started:
+                self._thread.join()
 
     def _after_fork(self) -> None:
         """In a child process, which must not keep the port of the parent."""

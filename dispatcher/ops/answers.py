@@ -18,6 +18,7 @@ from starlette.responses import Response
 from dispatcher.errors import DispatcherError
 from dispatcher.util.foreign import describe, tell
 from dispatcher.util.terminal import one_line
+from dispatcher.util.threads import NO_THREAD
 
 log = logging.getLogger(__name__)
 
@@ -168,13 +169,18 @@ class Workers:
 
         try:
             threading.Thread(target=work, name="ops-worker", daemon=True).start()
-        except RuntimeError as error:
+        except NO_THREAD as error:
             self._busy -= 1
-            raise Refusal(503, f"no thread could be started: {error}", 1) from None
+            raise without_thread(error) from None
         try:
             return await asyncio.wait_for(future, within_s)
         except TimeoutError:
             raise Refusal(503, f"this took longer than {within_s:g} s; ask for less", 1) from None
+
+
+def without_thread(error: BaseException) -> Refusal:
+    """The answer where `error`, one of NO_THREAD, keeps a request from its thread."""
+    return Refusal(503, f"no thread could be started: {error}", 1)
 
 
 class Kept:

@@ -35,6 +35,7 @@ from dispatcher.ops.answers import (
     number,
     page_of,
     raw_answer,
+    without_thread,
 )
 from dispatcher.ops.config import OpsConfig
 from dispatcher.ops.controls import LogLevels, log_level_request, stop_daemon
@@ -42,6 +43,7 @@ from dispatcher.ops.dispatchers import find_dispatcher
 from dispatcher.ops.process import process_name, process_numbers
 from dispatcher.ops.sampler import Sampler, shared_sampler
 from dispatcher.ops.stream import ops_events
+from dispatcher.util.threads import NO_THREAD
 from dispatcher.view import DispatcherView, dispatchers
 from dispatcher.web.events import event_stream
 from dispatcher.web.host import WebHost
@@ -266,12 +268,18 @@ async def _log_level(ops: Ops, request: Request) -> Response:
         content = None
     name, level, for_s = log_level_request(content)
     describe_write(request.scope, operation=f"log level {level} for {for_s:g} s", target=name or "root")
-    return answer(ops.log_levels.change(name, level, for_s))
+    try:
+        return answer(ops.log_levels.change(name, level, for_s))
+    except NO_THREAD as error:
+        raise without_thread(error) from None
 
 
 async def _stop(ops: Ops, request: Request) -> Response:
     describe_write(request.scope, operation="stop", target=ops.name)
-    return answer({"stopping": True, "by": stop_daemon()}, 202)
+    try:
+        return answer({"stopping": True, "by": stop_daemon()}, 202)
+    except NO_THREAD as error:
+        raise without_thread(error) from None
 
 
 def _control(ops: Ops, path: str, function: Function) -> Route:

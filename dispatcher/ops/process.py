@@ -21,7 +21,7 @@ from dispatcher.service import CompositeService, Service, all_services
 from dispatcher.util.foreign import plain_text
 
 _PROC: Final = Path("/proc/self")
-_LOADED_AT_S: Final = time.time()
+_LOADED_S: Final = time.monotonic()
 
 
 def process_name() -> str:
@@ -34,12 +34,12 @@ def process_name() -> str:
 
 def process_numbers(name: str) -> dict[str, Any]:
     """The answer of /process."""
-    started_at = _started_at(os.getpid())
+    started_at, started_s = _started(os.getpid())
     return {
         "pid": os.getpid(),
         "name": name,
         "started_at": milliseconds(started_at),
-        "uptime_s": round(max(0.0, time.time() - started_at), 3),
+        "uptime_s": round(max(0.0, time.monotonic() - started_s), 3),
         "python": platform.python_version(),
         "version": _version(),
         "cpu_s": round(time.process_time(), 3),
@@ -83,14 +83,17 @@ def _version() -> str | None:
 
 
 @cache
-def _started_at(pid: int) -> float:
-    """Unix seconds; without /proc, when this module was loaded. `pid`: of this process."""
+def _started(pid: int) -> tuple[float, float]:
+    """When the process started: Unix seconds, and seconds of the monotonic clock; without /proc, when this module was
+    loaded. `pid`: of this process."""
+    now_s = time.monotonic()
     try:
         ticks = int((_PROC / "stat").read_text().rpartition(")")[2].split()[19])
         uptime_s = float(Path("/proc/uptime").read_text().split()[0])
-        return time.time() - uptime_s + ticks / os.sysconf("SC_CLK_TCK")
+        age_s = uptime_s - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
-        return _LOADED_AT_S
+        age_s = now_s - _LOADED_S
+    return time.time() - age_s, now_s - age_s
 
 
 def _rss_bytes() -> int | None:

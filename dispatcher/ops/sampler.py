@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from dispatcher.util.foreign import tell
+from dispatcher.util.threads import try_to_start
 from dispatcher.view import DispatcherView, dispatchers
 
 log = logging.getLogger(__name__)
@@ -183,8 +184,9 @@ class SharedSampler:
         with self._lock:
             self._users.add(user)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="ops-sampler", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="ops-sampler", daemon=True)
+                if try_to_start(thread):  # otherwise the next user tries again
+                    self._thread = thread
             return self._sampler
 
     def release(self, user: object) -> None:

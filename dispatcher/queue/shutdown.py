@@ -20,6 +20,7 @@ from dispatcher.queue.contents import LEFT_SAMPLE, SAMPLE, count_types
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.state import DRAINING, FORKED, LOOK, STOPPED, QueuedEvent, QueueState
 from dispatcher.util.foreign import kind_of, tell
+from dispatcher.util.threads import try_to_start
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -169,8 +170,8 @@ class QueueShutdown:
     def _free(self, entries: list[Any]) -> None:
         """Free the entries: if they are many, on another thread, since a stop has not the second that this may take."""
         if len(entries) > SAMPLE:
-            with contextlib.suppress(RuntimeError, MemoryError):  # no thread is left: the caller frees them
-                threading.Thread(target=_free, args=(entries,), name=f"{self._name}-free", daemon=True).start()
+            # If no thread is left, the caller frees them.
+            try_to_start(threading.Thread(target=_free, args=(entries,), name=f"{self._name}-free", daemon=True))
 
     def _close(self, entry: Any) -> None:
         if type(entry) is QueuedEvent and entry.key is not None:

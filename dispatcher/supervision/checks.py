@@ -16,6 +16,7 @@ from typing import Any, Final
 from dispatcher.event import is_coroutine_function
 from dispatcher.util.foreign import describe, plain_text, tell, text_of
 from dispatcher.util.terminal import one_line
+from dispatcher.util.threads import try_to_start
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +54,8 @@ class Check:
                 return
             self._begun_s = now_s
             returned = self._returned = threading.Event()
-        try:
-            threading.Thread(target=self._run, args=(returned,), name=f"check-{self.name}", daemon=True).start()
-        except RuntimeError:  # the system has no thread left
+        thread = threading.Thread(target=self._run, args=(returned,), name=f"check-{self.name}", daemon=True)
+        if not try_to_start(thread):
             self._note(False, returned)
 
     def is_ok(self, *, waits: bool) -> bool:

@@ -20,8 +20,9 @@ from typing import Final, Self
 from dispatcher.health import Health
 from dispatcher.health import health as health_of_process
 from dispatcher.service import Service
+from dispatcher.supervision.notify_socket import notify_socket, watchdog_s
 from dispatcher.supervision.status_line import status_line
-from dispatcher.util.notify_socket import notify_socket, watchdog_s
+from dispatcher.util.threads import start_or_postpone
 
 STATUS_EVERY_S: Final = 10.0
 EXTEND_EVERY_S: Final = 5.0
@@ -51,7 +52,9 @@ class Supervision:
         self._watchdog_s = watchdog_s(environ)
         self._status_every_s = status_every_s
         self._extend_every_s = extend_every_s
-        self._repeated: list[_Repeated] = []  # the thread that enters, starts the stop and leaves
+        # The thread that enters, starts the stop and leaves; another one appends what was postponed.
+        self._repeated: list[_Repeated] = []
+        self._is_over = False  # set by the thread that leaves
 
     def started(self) -> None:
         """The service and all its parts are started."""
@@ -75,6 +78,7 @@ class Supervision:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_over = True  # before the look: a postponed start appends and then looks at this
         for each in self._repeated:
             each.end()
         for each in self._repeated:
@@ -84,9 +88,15 @@ class Supervision:
         self._health.forget(self._service)
 
     def _repeat(self, name: str, every_s: float, action: Callable[[], None]) -> None:
-        repeated = _Repeated(f"systemd-{name}", every_s, action)
-        self._repeated.append(repeated)
-        repeated.start()
+        def start() -> None:
+            if not self._is_over:
+                repeated = _Repeated(f"systemd-{name}", every_s, action)
+                repeated.start()
+                self._repeated.append(repeated)
+                if self._is_over:
+                    repeated.end()
+
+        start_or_postpone(f"the messages to systemd ({name})", start)
 
     def _repeat_now(self) -> None:
         for each in self._repeated:

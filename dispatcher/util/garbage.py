@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dispatcher.util.threads import start_or_postpone
+
 YOUNG: Final = 15_000
 """A collection of the youngest generation starts after this many new objects, and is followed by a freeze: each object
 is looked at once. With a lower threshold, more cycles are frozen that are still in use and dropped later."""
@@ -71,7 +73,9 @@ class Freezer:
         self._blocks_then = max(LEAST, blocks())
         self._covers_all = False  # the thread that collects, any reads it; the next one of the oldest generation does
         self._count = 0  # freezes; the thread that collects, any thread reads it
-        self._thread: threading.Thread | None = None  # the thread of the main program
+        self._thread: threading.Thread | None = (
+            None  # the thread of the main program, or the one that starts what was postponed
+        )
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         if phase != "stop":
@@ -90,11 +94,16 @@ class Freezer:
     def collect_regularly(self, wait: Callable[[float], object] = time.sleep) -> None:
         """Start a thread that collects whenever nothing else has for `EVERY_S`. Without effect if it runs.
 
-        It ends once this object is removed from `gc.callbacks`. `wait` is called with seconds.
+        It ends once this object is removed from `gc.callbacks`. `wait` is called with seconds. If the system has no
+        thread left, it starts later.
         """
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._collect, args=(wait,), name="garbage", daemon=True)
-            self._thread.start()
+
+        def start() -> None:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._collect, args=(wait,), name="garbage", daemon=True)
+                self._thread.start()
+
+        start_or_postpone("the regular garbage collection", start)
 
     def _collect(self, wait: Callable[[float], object]) -> None:
         while True:

@@ -1,6 +1,7 @@
 """A small HTTP server for a WSGI application, in which no client can hold a connection for long.
 
-Threading: `serve_forever` runs on a thread of the caller, each connection on a daemon thread of its own. All others
+Threading: `serve_forever` runs on a thread of the caller, each connection on a daemon thread of its own, or on the
+caller's as well while the system has no thread left. All others
 only shut sockets down, which ends the thread that reads or writes them, and the one that closes the server waits a
 moment for these threads. The server logs nothing: a thread that holds logging's lock for ever must not keep a client
 from its answer.
@@ -19,6 +20,7 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from dispatcher.util.descriptors import NO_DESCRIPTORS
+from dispatcher.util.threads import try_to_start
 
 MOST_CONNECTIONS: Final = 32
 """Most open connections. One more replaces the oldest that waits for its client: for the request, or for the client to
@@ -33,6 +35,10 @@ GRACE_S: Final = 0.05
 """No connection is replaced sooner: in a flood of idle ones, a client that sends its request at once is answered."""
 
 _RETRY_ACCEPT_S: Final = 0.1
+_HERE_S: Final = 1.0
+"""On the loop's own thread, a client has this long to send its request, and again to read the answer."""
+_LOOK_S: Final = 0.01
+_LONGEST_HEAD: Final = 1 << 16
 
 
 class _Connection:
@@ -122,14 +128,36 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
         return next((request for request, known in self._connections.items() if known.waits), None)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread of its own. `ThreadingMixIn` forgets daemon threads, and `server_close` waits for them."""
+        """Answer on a thread of its own. `ThreadingMixIn` forgets daemon threads, and `server_close` waits for them.
+
+        If the system has no thread left, the loop's own answers, to a client that makes it wait for a second at most.
+        """
         thread = threading.Thread(
             target=self.process_request_thread, args=(request, client_address), name="http-request", daemon=True
         )
-        thread.start()
+        if not try_to_start(thread):
+            if self._has_sent(request):
+                request.settimeout(_HERE_S)  # for the answer
+                self.process_request_thread(request, client_address)
+            else:
+                self.shutdown_request(request)
+            return
         with self._lock:
             self._request_threads = [each for each in self._request_threads if each.is_alive()]
             self._request_threads.append(thread)
+
+    def _has_sent(self, request: socket.socket) -> bool:
+        """Wait until the client has sent its whole request; returns whether it has done so in time."""
+        end_s = time.monotonic() + _HERE_S
+        with contextlib.suppress(OSError):  # the client has closed the connection, or sends nothing
+            while (left_s := end_s - time.monotonic()) > 0:
+                request.settimeout(left_s)
+                received = request.recv(_LONGEST_HEAD, socket.MSG_PEEK)
+                if b"\r\n\r\n" in received:
+                    return True
+                if not received or self._closing.wait(_LOOK_S):  # until there is more, `recv` returns the same
+                    return False
+        return False
 
     def service_actions(self) -> None:
         """End the connections that are too old. The loop calls this at least every half second."""

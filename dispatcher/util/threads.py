@@ -1,9 +1,85 @@
-"""What `threading` leaves out."""
+"""Starting threads where the system may have none left; which thread holds a lock.
+
+`Thread.start` fails at a limit of threads or of memory, and from Python 3.12 on in an `atexit` hook. Work that needs no
+thread goes on without one; a thread that is only useful is started later (invariant 13).
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from dispatcher.util.foreign import describe, tell
+
+log = logging.getLogger(__name__)
+
+NO_THREAD: Final = (RuntimeError, MemoryError)
+"""What `Thread.start` raises if no thread can be started."""
+RETRY_S: Final = 1.0
+
+postponed: Final[deque[Callable[[], object]]] = deque()
+"""Starts that have failed. Any thread appends; handler threads call `try_postponed` before a batch if there are any."""
+_next_try_s = 0.0  # monotonic; any handler thread reads and writes it: two at one moment may both try
+
+
+def try_to_start(thread: threading.Thread) -> bool:
+    """Start the thread; False if the system has none left.
+
+    Then try again with a new Thread: Python 3.13.0 does not start one whose start has failed.
+    """
+    try:
+        thread.start()
+    except NO_THREAD:
+        return False
+    return True
+
+
+def start_or_postpone(what: str, start: Callable[[], object]) -> None:
+    """Call `start`, which starts a thread; if the system has none left, log this and call it again later.
+
+    Any thread. `start` may be called again on any handler thread, so it must be short, and makes a new Thread in each
+    call. `what` is for the log.
+    """
+    try:
+        start()
+    except NO_THREAD as error:
+        postpone(what, start, error)
+
+
+def postpone(what: str, start: Callable[[], object], error: BaseException) -> None:
+    """`start` has failed with `error`, one of NO_THREAD: log this and call it later, as `start_or_postpone` does."""
+    postponed.append(start)
+    message = "%s: its thread could not be started (%s) and is tried again; raise the limit of threads or of memory"
+    tell(log, logging.WARNING, message, what, describe(error))
+
+
+def try_postponed() -> None:
+    """Try the postponed starts again, at most once in RETRY_S. A handler thread, between two batches."""
+    global _next_try_s
+    now_s = time.monotonic()
+    if now_s < _next_try_s:
+        return
+    _next_try_s = now_s + RETRY_S
+    for _ in range(len(postponed)):
+        try:
+            start = postponed.popleft()
+        except IndexError:  # another handler thread has taken it
+            return
+        try:
+            start()
+        except NO_THREAD:
+            postponed.append(start)
+            return
+        except Exception as error:  # the service that was to start it has ended
+            tell(log, logging.WARNING, "a thread that was postponed is not needed: %s", describe(error))
+
+
+os.register_at_fork(after_in_child=postponed.clear)
 
 
 def is_owned(lock: threading.Condition | threading.RLock) -> bool:

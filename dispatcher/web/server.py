@@ -18,6 +18,7 @@ import uvicorn
 
 from dispatcher.errors import DispatcherError
 from dispatcher.util.foreign import tell
+from dispatcher.util.threads import NO_THREAD
 from dispatcher.web.config import WebConfig
 from dispatcher.web.gate import Gate
 from dispatcher.web.listeners import BACKLOG, DoorLoop, Listeners
@@ -100,8 +101,14 @@ class ServerThread:
 
         Raises:
             DispatcherError: the app failed to start, or took too long.
+            RuntimeError, MemoryError: the system has no thread left.
         """
-        self._thread.start()
+        try:
+            self._thread.start()
+        except NO_THREAD:
+            self._listeners.close()
+            self._loop.close()
+            raise
         if not self._is_listening.wait(_LONGEST_START_S):
             raise DispatcherError(f"{self._name}: the app did not start within {_LONGEST_START_S:g} s")
         if not self._server.started:

@@ -226,3 +226,42 @@ def test_in_real_time_a_task_runs_again_and_again_for_times_one_period_apart() -
     first_ms = runs.times[0]
     assert first_ms >= before_ms + 2
     assert runs.times == [first_ms + 3 * each for each in range(len(runs.times))]
+
+
+# -- a system clock that is set --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, -1, 1, 3_600_000])
+def test_setting_the_clock_changes_no_period(stepped: SteppedTime, step_ms: int) -> None:
+    """Set back by an hour, no task ran for an hour; set forward, one at a fixed rate ran 3,600 times at once."""
+    at_rate, with_delay, ran = [], [], threading.Semaphore(0)
+    stepped.schedule_at_fixed_rate(lambda ms: (at_rate.append(ms), ran.release()), 1000, 1000)
+    stepped.schedule_with_fixed_delay(lambda ms: (with_delay.append(ms), ran.release()), 1000, 1000)
+
+    stepped.set_clock(1000 + step_ms)
+    for _ in range(3):
+        stepped.set_time(stepped.now_ms + 1000)
+        assert ran.acquire(timeout=TIMEOUT_S)
+        assert ran.acquire(timeout=TIMEOUT_S)
+    timer = stepped.register_timer(stepped.now_ms + 500, Runs())
+    stepped.set_time(stepped.now_ms + 501)
+    timer.result(TIMEOUT_S)
+
+    assert at_rate == [2000, 3000, 4000]
+    assert with_delay == [2000, 3000 + step_ms, 4000 + step_ms]
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_timer_runs_after_its_delay_if_the_clock_is_set_meanwhile(stepped: SteppedTime, step_ms: int) -> None:
+    runs: list[int] = []
+    timeout = stepped.register_timer(1500, runs.append)
+
+    stepped.set_clock(1000 + step_ms)
+    stepped.set_time(stepped.now_ms + 500)
+    stepped.register_timer(stepped.now_ms - 1, Runs()).result(TIMEOUT_S)
+    too_early = list(runs)
+    stepped.set_time(stepped.now_ms + 1)
+    timeout.result(TIMEOUT_S)
+
+    assert too_early == []
+    assert runs == [1500]

@@ -34,19 +34,34 @@ class Hold:
 
 
 class SteppedTime(SystemProcessingTimeService):
-    """The real thread, in a time that is set by the test."""
+    """The real thread, in a time that passes as the test says, with a system clock that the test may set."""
 
     def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
         super().__init__("stepped", on_error)
         self.now_ms = 1000
+        self.passed_ms = 50
 
     def current_processing_time(self) -> int:
         return self.now_ms
 
     def set_time(self, now_ms: int) -> None:
+        """Let time pass until `now_ms`."""
+        with self._tasks.changed:
+            self.passed_ms += now_ms - self.now_ms
+            self.now_ms = now_ms
+            self._tasks.changed.notify()
+
+    def set_clock(self, now_ms: int) -> None:
+        """Set the system clock, as NTP or an administrator does: no time passes."""
         with self._tasks.changed:
             self.now_ms = now_ms
             self._tasks.changed.notify()
+
+    def _unix_ms(self) -> float:
+        return self.now_ms
+
+    def _steady_ms(self) -> float:
+        return self.passed_ms
 
 
 class Reporter:
