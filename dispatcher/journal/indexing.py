@@ -276,7 +276,7 @@ class Indexer:
         return _IDLE_SHARE if before == self._frames else _BUSY_SHARE
 
     def _wait(self, seconds: float) -> None:
-        if self._stopped.wait(seconds):
+        if self._stopped.wait(seconds) or self._log.is_dropped:
             raise _Stopped
 
 

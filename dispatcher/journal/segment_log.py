@@ -72,6 +72,7 @@ class SegmentLog:
         """Notified when the log has ended. Its lock is `_file_lock`."""
         self.failure: JournalError | None = None  # written under _file_lock
         self.is_closed = False  # nothing is appended after it is set; written under _file_lock
+        self.is_dropped = False  # see `drop`; written under _file_lock
         self.frames = 0  # appended by this writer; written under _file_lock
         self._closed_bytes = 0  # written under both locks
         self.segments_closed = 0  # written under both locks
@@ -245,6 +246,26 @@ class SegmentLog:
         """Let other processes write the journal, and give up the descriptors. Repeating it does nothing."""
         self._lock.release()
         self._reserve.close()
+
+    def drop(self) -> None:
+        """The writer was dropped without a close: end the log as a crash would, and release it.
+
+        The garbage collector may call this on a thread that uses the log. Then that thread goes on, and the journal's
+        own thread, which sees `is_dropped`, calls this again.
+        """
+        if self.is_used_by_caller():
+            with self._file_lock:
+                self.is_dropped = True
+                self.changed.notify_all()
+            return
+        with self._sync_lock, self._file_lock:
+            self.is_dropped = True
+            if not self.is_closed:
+                self.failure = JournalError(f"{self.path}: the journal's writer was dropped without a close")
+                self.is_closed = True
+                self._segment.abandon()
+                self.changed.notify_all()
+            self.release()  # under the locks: two threads may come here
 
     def _new_segment(self, number: int, before: Summary) -> SegmentFile:
         return SegmentFile(self.path, number, before, self.recovered.journal_id, self._permissions.file_mode)

@@ -12,10 +12,12 @@ import contextlib
 import math
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from types import MethodType
 from typing import Any, Final
 
 from dispatcher.config import JournalConfig
@@ -33,11 +35,28 @@ NOT_LOGGED: Final = -1
 
 _FLUSH_DELAY_MS: Final = 10
 """The greatest age of buffered rows."""
-_LONGEST_WAIT_S: Final = 3600.0
-"""A configured age may exceed the longest timeout that a lock accepts."""
+_LONGEST_WAIT_S: Final = 60.0
+"""A configured age may exceed the longest timeout that a lock accepts. And a garbage collector that drops the writer on
+the journal's own thread may notify that thread just before it waits."""
 
 
 def _ignore(*_: object) -> None: ...
+
+
+class _Owner:
+    """The dispatcher that a writer is connected to. The journal's threads refer to this, not to the writer, so that a
+    writer without a reference is released."""
+
+    def __init__(self) -> None:
+        # Both are set before the first row.
+        self.on_failure: Callable[..., Any] = _ignore
+        self.on_flush_due: Callable[..., Any] = _ignore
+
+    def failed(self, error: JournalError) -> None:
+        self.on_failure(error)
+
+    def flush_due(self) -> None:
+        self.on_flush_due()
 
 
 class JournalWriter:
@@ -55,6 +74,8 @@ class JournalWriter:
     `failure` has the reason. `failure_policy` decides what follows: under `stop` this and all later calls raise
     JournalError; under `continue` the failure is logged once and later calls do nothing.
 
+    One that is dropped without `close` gives up its folder as a crash would: rows since the last flush are lost.
+
     Raises:
         JournalError: the folder already has a journal, has another writer, or cannot be written.
     """
@@ -67,17 +88,21 @@ class JournalWriter:
         self.rows: list[Row] = []  # events since the last flush; handler thread
         self.transitions: list[Row] = []  # made since then; handler thread
         self._kinds: dict[Kind, int] = {}  # handler thread, like the next one; numbered in the order of insertion
-        self._transition_kinds: dict[Kind, int] = {}
+        self._transition_kinds: dict[Kind, int] = {}  # handler thread
         self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread
-        self._virtual = False  # set before the first row, like the next two
-        self._on_failure: Callable[..., Any] = _ignore
-        self._on_flush_due: Callable[..., Any] = _ignore
+        self._virtual = False  # set before the first row
+        self._owner = owner = _Owner()  # it says who may touch its fields
         self._settled: deque[int] = deque()  # any thread appends, the handler thread removes
-        # Any thread may use these two: they have locks of their own.
-        self.log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
-        self._keeper = _Keeper(self.log, lambda: self._on_flush_due())
-        self._group = GroupCommit(self.log, commits=self._commits, settle=self.settle, on_append=self._after_append)
-        self._indexer = Indexer(self.log) if self.config.history_index else None
+        # Any thread may use these, which have locks of their own. They do not refer to the writer: once nothing else
+        # does, it releases them.
+        self.log = SegmentLog(self.path, self.config, owner.failed)
+        self._keeper = keeper = _Keeper(self.log, owner.flush_due)  # any thread
+        settle, on_append = self._settled.append, keeper.after_append
+        # Any thread.
+        self._group = GroupCommit(self.log, commits=self._commits, settle=settle, on_append=on_append)
+        self._dropped = weakref.finalize(self, _drop, self.log, self._group)
+        self._dropped.atexit = False  # the process ends: threads may still write
+        self._indexer = Indexer(self.log) if self.config.history_index else None  # any thread
         if self._indexer is not None:
             self.log.on_closed = self._indexer.wake
         recovered = self.log.recovered
@@ -97,11 +122,10 @@ class JournalWriter:
 
         `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
         thread that met the error. `on_flush_due()` is called on the journal's own thread and makes the handler thread
-        call `idle`.
+        call `idle`. Bound methods of the dispatcher are referred to weakly.
         """
         self._virtual = virtual
-        self._on_failure = on_failure
-        self._on_flush_due = on_flush_due
+        self._owner.on_failure, self._owner.on_flush_due = _weakly(on_failure), _weakly(on_flush_due)
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
@@ -226,12 +250,6 @@ class JournalWriter:
         """An item for each event of `append_later` that has not ended. Any thread reads it."""
         return self._group.under_way
 
-    def _after_append(self) -> None:
-        self._keeper.ensure_running()  # it looks at the age of the segment
-        if self.log.is_large():
-            with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
-                self.log.roll()
-
     def settle(self, accepted_seq: int) -> None:
         """Record with the next frame that an accepted event will never be handled: recovery must not hand it out."""
         if accepted_seq > 0:
@@ -240,6 +258,26 @@ class JournalWriter:
     def roll(self) -> None:
         """Close the segment and begin the next one, unless it is empty."""
         self.log.roll()
+
+
+def _drop(segment_log: SegmentLog, group: GroupCommit) -> None:
+    """Release what a dropped writer has used. Any thread, at any point of its work."""
+    segment_log.drop()
+    group.close()
+
+
+def _weakly(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A bound method, called as long as its object exists; any other callable unchanged."""
+    if not isinstance(call, MethodType):
+        return call
+    method = weakref.WeakMethod(call)
+
+    def call_if_there(*arguments: object) -> None:
+        bound = method()
+        if bound is not None:
+            bound(*arguments)
+
+    return call_if_there
 
 
 class _Keeper:
@@ -264,6 +302,13 @@ class _Keeper:
         if self._thread is thread:
             thread.start()
 
+    def after_append(self) -> None:
+        """Events were appended in write-ahead mode. Any thread, with no lock held."""
+        self.ensure_running()  # the thread looks at the age of the segment
+        if self._log.is_large():
+            with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
+                self._log.roll()
+
     def flush_in(self, delay_s: float) -> None:
         """Call `on_flush_due` after this delay, or at the earlier time already set. Any thread."""
         with self._log.changed:
@@ -279,9 +324,10 @@ class _Keeper:
         while True:
             with segment_log.changed:
                 due_s = min(segment_log.age_from_s() + config.segment_age_s, sync_at_s, self._flush_by_s)
-                segment_log.changed.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
-                if segment_log.is_closed:
-                    return
+                if not segment_log.is_dropped:
+                    segment_log.changed.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
+                if segment_log.is_closed or segment_log.is_dropped:
+                    break
                 now_s = time.monotonic()
                 flush = now_s >= self._flush_by_s
                 if flush:
@@ -296,3 +342,5 @@ class _Keeper:
                     segment_log.roll()
                 elif config.retention_s is not None and not flush:
                     segment_log.retain()
+        if segment_log.is_dropped:
+            segment_log.drop()
