@@ -94,9 +94,6 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self.queue = queue = EventQueue(
             name, mailbox, config, times=times, is_inside=self.is_inside, on_size=size_log, write_ahead=write_ahead
         )
-        if journal is not None:
-            virtual, on_failure = clock_ns is not None, self._on_journal_failure
-            journal.attach(virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
         self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
         self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind)
         self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)
@@ -122,6 +119,9 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self.view = DispatcherView(self, config, self._thread, dispatching, processor)
         self._monitor = Monitor(name, config, self._thread, dispatching, processor, self._break_batch)
         self._stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
+        if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
+            virtual, on_failure = clock_ns is not None, self._on_journal_failure
+            journal.attach(self, virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 

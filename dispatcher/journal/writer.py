@@ -28,7 +28,7 @@ from dispatcher.journal.group_commit import GroupCommit
 from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
-from dispatcher.util.foreign import plain_text
+from dispatcher.util.foreign import plain_text, text_of
 
 NOT_LOGGED: Final = -1
 """Replaces the accepted seq of an event that is accepted although the journal has failed."""
@@ -48,7 +48,8 @@ class _Owner:
     writer without a reference is released."""
 
     def __init__(self) -> None:
-        # Both are set before the first row.
+        # The three are set before the first row, under the writer's `_attaching`.
+        self.dispatcher: Callable[[], object] = _ignore  # a weak reference; None: nothing is connected
         self.on_failure: Callable[..., Any] = _ignore
         self.on_flush_due: Callable[..., Any] = _ignore
 
@@ -91,6 +92,7 @@ class JournalWriter:
         self._transition_kinds: dict[Kind, int] = {}  # handler thread
         self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread
         self._virtual = False  # set before the first row
+        self._attaching = threading.Lock()  # leaf lock
         self._owner = owner = _Owner()  # it says who may touch its fields
         self._settled: deque[int] = deque()  # any thread appends, the handler thread removes
         # Any thread may use these, which have locks of their own. They do not refer to the writer: once nothing else
@@ -113,19 +115,36 @@ class JournalWriter:
 
     def attach(
         self,
+        dispatcher: object = None,
         *,
         virtual: bool = False,
         on_failure: Callable[[JournalError], Any] = _ignore,
         on_flush_due: Callable[[], Any] = _ignore,
     ) -> None:
-        """Connect the dispatcher. Called once, before the first row.
+        """Connect `dispatcher`, which alone uses the writer from then on, before the first row. Any thread.
 
         `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
         thread that met the error. `on_flush_due()` is called on the journal's own thread and makes the handler thread
-        call `idle`. Bound methods of the dispatcher are referred to weakly.
+        call `idle`. Bound methods of the dispatcher are referred to weakly: one that is dropped before its start leaves
+        the writer to another one.
+
+        Raises:
+            JournalError: the writer has a dispatcher, or it is closed.
         """
-        self._virtual = virtual
-        self._owner.on_failure, self._owner.on_flush_due = _weakly(on_failure), _weakly(on_flush_due)
+        owner = self._owner
+        with self._attaching:
+            other = owner.dispatcher()
+            if other is not None:
+                raise JournalError(
+                    f"{self.path}: this JournalWriter belongs to the dispatcher {_name_of(other)}, so "
+                    f"{_name_of(dispatcher)} cannot use it. Open one for each dispatcher, each in a folder of its own."
+                )
+            if self.log.is_closed and self.log.failure is None:
+                raise JournalError(f"{self.path}: the journal is closed; open another JournalWriter")
+            if dispatcher is not None:
+                owner.dispatcher = weakref.ref(dispatcher)
+            self._virtual = virtual
+            owner.on_failure, owner.on_flush_due = _weakly(on_failure), _weakly(on_flush_due)
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
@@ -264,6 +283,10 @@ def _drop(segment_log: SegmentLog, group: GroupCommit) -> None:
     """Release what a dropped writer has used. Any thread, at any point of its work."""
     segment_log.drop()
     group.close()
+
+
+def _name_of(dispatcher: object) -> str:
+    return str(getattr(dispatcher, "name", None) or text_of(dispatcher))
 
 
 def _weakly(call: Callable[..., Any]) -> Callable[..., Any]:
