@@ -28,7 +28,7 @@ from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, 
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import current_run
 from dispatcher.dispatching.stopping import StopWait
-from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
+from dispatcher.errors import JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
@@ -188,7 +188,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         Raises:
             ForkedProcessError: the handler thread is in the parent process.
         """
-        self._check_not_forked()
+        self.queue.check_not_forked()
         return self._executor
 
     def is_redelivering(self) -> bool:
@@ -220,7 +220,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
         if self._coroutines.is_on_loop():
             raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
-        self._check_not_forked()
+        self.queue.check_not_forked()
         return self._drain.wait(timeout)
 
     def when_drained(self) -> Future[bool]:
@@ -229,7 +229,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         Raises:
             ForkedProcessError: the handler thread is in the parent process.
         """
-        self._check_not_forked()
+        self.queue.check_not_forked()
         return self._drain.future()
 
     def run_until_signal(self) -> int:
@@ -293,8 +293,9 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         except BaseException as error:
             self.note_failure(error)
             tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error)
-            self.queue.shutdown.end()
-            self.queue.shutdown.discard()
+            if self.queue.phase != FORKED:  # a handler forked and returned in the child, which has no events
+                self.queue.shutdown.end()
+                self.queue.shutdown.discard()
         finally:
             self.queue.shutdown.end()
             self._end()
@@ -302,6 +303,8 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
 
     def _end(self) -> None:
         """The last act of the handler thread, or of a stop if that thread never started."""
+        if self.queue.phase == FORKED:
+            return
         self._monitor.stop()
         self._coroutines.end()
         closing = {"the mailbox": self._processor.close}
@@ -331,6 +334,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
     # -- life cycle (service hooks) -----------------------------------------------------------------------------------
 
     def service_start(self) -> None:
+        self.queue.check_not_forked()
         recovered = self._write_ahead.take_recovered()
         if recovered:
             self.progress.redelivered_upto = recovered[-1][0]
@@ -382,18 +386,15 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
     def _describe_handler(self) -> str:
         return describe_run(self._thread, current_run(self.progress, self._processor))
 
-    def _check_not_forked(self) -> None:
-        if self.queue.phase == FORKED:
-            raise ForkedProcessError(self.name)
-
     def _after_fork(self) -> None:
-        """In a child process: a dispatcher that was started has no handler thread here, and accepts nothing."""
+        """In a child process: a started dispatcher has no handler thread here, and one with a journal no journal."""
         super()._after_fork()
-        if self._thread.ident is None:
+        if self._thread.ident is None and self.journal is None:
             # In Python 3.13.0 to 3.13.3, no thread made before a fork starts after it (python/cpython#134381).
             threading.Thread.__init__(self._thread, target=self._run, name=self.name, daemon=True)
             return
+        self._terminated = True  # nothing of it runs here, so nothing is waited for
         self.view.forget()
         self._drain.after_fork()
         self.queue.shutdown.after_fork()
-        self._mailbox.after_fork()
+        self._mailbox.after_fork(self.queue.check_not_forked)

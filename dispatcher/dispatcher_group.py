@@ -87,7 +87,8 @@ class DispatcherGroup(CompositeService):
     def service_stop(self) -> None:
         """Drain all partitions together, then stop each, within the drain timeout."""
         if any(partition.queue.phase == FORKED for partition in self.partitions):
-            super().service_stop()  # there is nothing to wait for
+            for partition in self.partitions:
+                partition.stop()  # there is nothing to wait for
         elif self.partitions[0].is_inside():  # a handler cannot wait for itself
             threading.Thread(target=self._stop_partitions, name=f"{self.name}-stop").start()
         else:

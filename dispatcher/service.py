@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any, Protocol, Self, cast
 
@@ -264,9 +264,13 @@ class Service:
             self._notify_listeners()
 
     def _after_fork(self) -> None:
-        """In a forked child: make a new lock, since a thread of the parent may have held the old one."""
+        """In a forked child: make a new lock, since a thread of the parent may have held the old one. Hooks that other
+        threads were running go on in the parent alone, so nothing waits for their ends."""
         self._life = threading.Condition(threading.RLock())
         self._changing.clear()
+        if self._hook_thread != threading.get_ident():
+            self._hook_thread = None
+        self._terminated = self._state is ServiceState.STOPPED
 
     def _notify_listeners(self) -> None:
         for notify in self._listeners:
@@ -287,7 +291,8 @@ def all_services() -> list[Service]:
 
 def _after_fork() -> None:
     for service in _all_services:
-        service._after_fork()
+        with suppress(AttributeError):  # another thread was about to make it, and does so in the parent alone
+            service._after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
-from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, TimerTask
+from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, SharedFuture, TimerTask
 from dispatcher.util.foreign import tell
+from dispatcher.util.forks import let_go_in_children
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,9 @@ class SystemProcessingTimeService(QueuedTimerService):
         super().__init__(name)
         self._name = name
         self._on_error = on_error  # called by the timer thread only
-        self._thread: threading.Thread | None = None  # guarded by _tasks.lock; set while ALIVE, then never again
+        # Guarded by _tasks.lock; set while ALIVE, then never again, but reset in a forked child.
+        self._thread: threading.Thread | None = None
+        let_go_in_children(self)
 
     def current_processing_time(self) -> int:
         """Now, in Unix ms."""
@@ -87,6 +90,14 @@ class SystemProcessingTimeService(QueuedTimerService):
         if interrupt is not None:
             raise interrupt
         return ended
+
+    def after_fork(self) -> None:
+        """In a forked child: a service whose thread runs in the parent takes no timer; any other one works."""
+        self._tasks.after_fork(has_thread=self._thread is not None)
+        self._thread = None
+        self._terminated = SharedFuture()
+        if self._tasks.status is not ServiceStatus.ALIVE:
+            self._terminated.complete()
 
     def _add(self, task: TimerTask, due_ms: int) -> TimerFuture:
         if self._thread is None:  # without the lock: once the thread has been started, this stays so
