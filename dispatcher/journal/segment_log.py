@@ -18,9 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import JournalError
+from dispatcher.errors import ForkedProcessError, JournalError
 from dispatcher.journal.format.columns import EncodedRows
 from dispatcher.journal.format.history_index import index_path
 from dispatcher.journal.format.segments import (
@@ -38,6 +39,7 @@ from dispatcher.journal.recovery import Recovered, repair
 from dispatcher.util.descriptors import NO_DESCRIPTORS, DescriptorReserve
 from dispatcher.util.files import Permissions, explain, make_folder, sync_folder
 from dispatcher.util.foreign import tell
+from dispatcher.util.forks import OfParent, let_go_in_children
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ class SegmentLog:
 
     After the first frame that cannot be written, nothing is appended. `failing` turns the disk's error into `failure`
     and calls `on_failure` once with it, on the thread that met the error.
+
+    In a forked child everything but the counts raises ForkedProcessError; no descriptor is left there.
 
     Raises:
         JournalError: the folder already holds a journal, has another writer, or cannot be written.
@@ -66,7 +70,7 @@ class SegmentLog:
         self._syncs = config.durability != "none"
         self._looks = config.durability == "sync"  # each accepted frame waits for the disk, so a look costs little
         self._permissions = Permissions[config.permissions]  # read only
-        self._sync_lock = threading.RLock()  # before _file_lock
+        self._sync_lock = threading.RLock()  # before _file_lock; both are replaced in a forked child
         self._file_lock = threading.RLock()  # leaf lock
         self.changed = threading.Condition(self._file_lock)
         """Notified when the log has ended. Its lock is `_file_lock`."""
@@ -81,6 +85,7 @@ class SegmentLog:
         self._commits = 0  # that the owner of _sync_lock is in; guarded by it
         # Segment number by accepted seq, of events accepted but not settled, oldest first; guarded by _file_lock.
         self._outstanding: dict[int, int] = {}
+        let_go_in_children(self)
         try:
             make_folder(path, self._permissions)
             # Released by the thread that closes the journal.
@@ -266,6 +271,11 @@ class SegmentLog:
                 self._segment.abandon()
                 self.changed.notify_all()
             self.release()  # under the locks: two threads may come here
+
+    def after_fork(self) -> None:
+        """In a forked child: a thread of the parent may hold the locks, and the files are the parent's to write."""
+        nothing: Any = OfParent(lambda: ForkedProcessError(str(self.path), self.path))
+        self._sync_lock = self._file_lock = self.changed = nothing
 
     def _new_segment(self, number: int, before: Summary) -> SegmentFile:
         return SegmentFile(self.path, number, before, self.recovered.journal_id, self._permissions.file_mode)

@@ -21,7 +21,7 @@ from types import MethodType
 from typing import Any, Final
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import JournalError
+from dispatcher.errors import ForkedProcessError, JournalError
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
 from dispatcher.journal.group_commit import GroupCommit
@@ -29,6 +29,7 @@ from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.util.foreign import plain_text, text_of
+from dispatcher.util.forks import OfParent, let_go_in_children
 
 NOT_LOGGED: Final = -1
 """Replaces the accepted seq of an event that is accepted although the journal has failed."""
@@ -75,6 +76,7 @@ class JournalWriter:
     `failure` has the reason. `failure_policy` decides what follows: under `stop` this and all later calls raise
     JournalError; under `continue` the failure is logged once and later calls do nothing.
 
+    It belongs to the process that made it: in a forked child its methods raise ForkedProcessError and touch no file.
     One that is dropped without `close` gives up its folder as a crash would: rows since the last flush are lost.
 
     Raises:
@@ -95,15 +97,16 @@ class JournalWriter:
         self._attaching = threading.Lock()  # leaf lock
         self._owner = owner = _Owner()  # it says who may touch its fields
         self._settled: deque[int] = deque()  # any thread appends, the handler thread removes
-        # Any thread may use these, which have locks of their own. They do not refer to the writer: once nothing else
-        # does, it releases them.
+        # Any thread may use these, which have locks of their own; all but `log` are replaced in a forked child. They do
+        # not refer to the writer: once nothing else does, it releases them.
         self.log = SegmentLog(self.path, self.config, owner.failed)
         self._keeper = keeper = _Keeper(self.log, owner.flush_due)  # any thread
         settle, on_append = self._settled.append, keeper.after_append
         # Any thread.
         self._group = GroupCommit(self.log, commits=self._commits, settle=settle, on_append=on_append)
-        self._dropped = weakref.finalize(self, _drop, self.log, self._group)
+        self._dropped = weakref.finalize(self, _drop, self.log, self._group)  # detached in a forked child
         self._dropped.atexit = False  # the process ends: threads may still write
+        let_go_in_children(self)
         self._indexer = Indexer(self.log) if self.config.history_index else None  # any thread
         if self._indexer is not None:
             self.log.on_closed = self._indexer.wake
@@ -277,6 +280,13 @@ class JournalWriter:
     def roll(self) -> None:
         """Close the segment and begin the next one, unless it is empty."""
         self.log.roll()
+
+    def after_fork(self) -> None:
+        """In a forked child: every method raises. `log`, whose counts can be read, does the same for itself."""
+        self._dropped.detach()
+        nothing: Any = OfParent(lambda: ForkedProcessError(str(self.path), self.path))
+        self.rows = self.transitions = self._kinds = self._transition_kinds = self._settled = nothing
+        self._attaching = self._keeper = self._group = self._indexer = nothing
 
 
 def _drop(segment_log: SegmentLog, group: GroupCommit) -> None:
