@@ -17,6 +17,7 @@ from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.journal import verify
 from dispatcher.journal.recovery import recover
 from dispatcher.journal.turns import LaterAppend
+from dispatcher.util.files import FileLock
 
 from ..conftest import TIMEOUT_S
 from ..waiting import no_thread_is_left, until
@@ -72,6 +73,14 @@ def give_to_a_dispatcher(writer: JournalWriter) -> None:
 
 def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def is_free(journal: Path) -> bool:
+    try:
+        FileLock(journal / ".lock").release()
+    except BlockingIOError:
+        return False
+    return True
 
 
 USES = (leave, write, leave_rows, close_a_segment, append, append_later, give_to_a_dispatcher)
@@ -133,9 +142,9 @@ def test_a_collector_that_drops_the_writer_amid_the_logs_work_leaves_the_release
         del writer
         was_closed_amid = log.is_closed
 
-    until(lambda: log.is_closed, "the release")
+    until(lambda: is_free(journal), "the release")
     assert not was_closed_amid
-    JournalWriter(journal, AHEAD).close()
+    assert log.is_closed
 
 
 @pytest.mark.parametrize("last", ["pass", "del writer", "writer.flush()", "writer = [writer]; writer.append(writer)"])
