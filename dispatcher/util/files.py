@@ -205,12 +205,19 @@ class FileLock:
     def release(self) -> None:
         """Release the lock. Repeating it does nothing."""
         if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # closing unlocks it as well, unless a new child has a copy yet
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._close()
 
     def after_fork(self) -> None:
         """In a forked child. Closing, unlike unlocking, leaves the parent its lock."""
-        self.release()
+        if self._file >= 0:
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._file)
+        self._file = -1
 
 
 def _keep_owner(path: Path, descriptor: int) -> None:
