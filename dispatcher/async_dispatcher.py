@@ -28,7 +28,7 @@ from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, 
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import current_run
 from dispatcher.dispatching.stopping import GRACE_S, StopWait
-from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateError
+from dispatcher.errors import JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
@@ -100,9 +100,6 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self.queue = queue = EventQueue(
             name, mailbox, config, times=times, is_inside=self.is_inside, on_size=size_log, write_ahead=write_ahead
         )
-        if journal is not None:
-            virtual, on_failure = clock_ns is not None, self._on_journal_failure
-            journal.attach(virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
         self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
         self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind)
         self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)
@@ -128,6 +125,9 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self.view = DispatcherView(self, config, self._thread, dispatching, processor)
         self._monitor = Monitor(name, config, self._thread, dispatching, processor, self._break_batch, self._retry_stop)
         self.stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
+        if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
+            virtual, on_failure = clock_ns is not None, self._on_journal_failure
+            journal.attach(self, virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         Raises:
             ForkedProcessError: the handler thread is in the parent process.
         """
-        self._check_not_forked()
+        self.queue.check_not_forked()
         return self._executor
 
     def is_redelivering(self) -> bool:
@@ -226,7 +226,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
         if self._coroutines.is_on_loop():
             raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
-        self._check_not_forked()
+        self.queue.check_not_forked()
         return self._drain.wait(timeout)
 
     def when_drained(self) -> Future[bool]:
@@ -235,7 +235,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         Raises:
             ForkedProcessError: the handler thread is in the parent process.
         """
-        self._check_not_forked()
+        self.queue.check_not_forked()
         return self._drain.future()
 
     def run_until_signal(self) -> int:
@@ -349,6 +349,8 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
 
     def _end(self) -> None:
         """End what belongs to the handler thread: that thread, or a stop if it never ran. Repeating it is harmless."""
+        if self.queue.phase == FORKED:
+            return
         self._monitor.stop()
         self._coroutines.end()
         closing = {"the mailbox": self._processor.close}
@@ -378,6 +380,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
     # -- life cycle (service hooks) -----------------------------------------------------------------------------------
 
     def service_start(self) -> None:
+        self.queue.check_not_forked()
         recovered = self._write_ahead.take_recovered()
         if recovered:
             self.progress.redelivered_upto = recovered[-1][0]
@@ -453,18 +456,15 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
     def _describe_handler(self) -> str:
         return describe_run(self._thread, current_run(self.progress, self._processor))
 
-    def _check_not_forked(self) -> None:
-        if self.queue.phase == FORKED:
-            raise ForkedProcessError(self.name)
-
     def _after_fork(self) -> None:
-        """In a child process: a dispatcher that was started has no handler thread here, and accepts nothing."""
+        """In a child process: a started dispatcher has no handler thread here, and one with a journal no journal."""
         super()._after_fork()
-        if self._thread.ident is None:
+        if self._thread.ident is None and self.journal is None:
             # In Python 3.13.0 to 3.13.3, no thread made before a fork starts after it (python/cpython#134381).
             threading.Thread.__init__(self._thread, target=self._run, name=self.name, daemon=True)
             return
+        self._terminated = True  # nothing of it runs here, so nothing is waited for
         self.view.forget()
         self._drain.after_fork()
         self.queue.shutdown.after_fork()
-        self._mailbox.after_fork()
+        self._mailbox.after_fork(self.queue.check_not_forked)

@@ -95,7 +95,8 @@ class DispatcherGroup(CompositeService):
     def service_stop(self) -> None:
         """Drain all partitions together, then stop each, within the drain timeout."""
         if any(partition.queue.phase == FORKED for partition in self.partitions):
-            super().service_stop()  # there is nothing to wait for
+            for partition in self.partitions:
+                partition.stop()  # there is nothing to wait for
             return
         deadline = monotonic() + self._drain_timeout_s
         try:

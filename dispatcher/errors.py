@@ -9,7 +9,7 @@
         MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
       EventLoopClosedError          caller: the event loop of an `async def` handler was closed before its events ended
       RejectedExecutionError        shutdown: an executor no longer takes work
-      ForkedProcessError            caller: a dispatcher of the parent process was used in a forked child
+      ForkedProcessError            caller: a dispatcher or a journal of the parent process was used in a forked child
       ConfigError                   user: a configuration file, a key or a value
       JournalError                  user or disk: the journal cannot be written or read
         EventNotDeclaredError       caller: write-ahead mode, and the event's class was not declared at registration
@@ -20,6 +20,7 @@ A message gives the values, says what would have been right and what to do. The 
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 from dispatcher.util.foreign import class_name, is_member, kind_of, text_of, type_of
@@ -118,14 +119,25 @@ class RejectedExecutionError(DispatcherError):
 
 
 class ForkedProcessError(DispatcherError):
-    """A dispatcher was used in a forked child; its handler thread runs in the parent process."""
+    """What belongs to the parent process was used in a forked child: a dispatcher or a timer service, whose thread runs
+    in the parent, or a journal, whose files only the parent writes.
 
-    def __init__(self, dispatcher: str) -> None:
-        self.dispatcher = dispatcher
-        super().__init__(
-            f"{dispatcher}: this process was forked from the one in which the dispatcher was made, and has no handler "
-            "thread. Make a dispatcher of its own in each process, after the fork."
-        )
+    `name`: of the dispatcher or the service, or the journal's path. `journal`: that path, if the journal is the reason.
+    """
+
+    def __init__(self, name: str, journal: Path | None = None) -> None:
+        self.name = self.dispatcher = name
+        self.journal = journal
+        if journal is None:
+            why = "in which its thread runs"
+            advice = "Make one in each process, after the fork."
+        else:
+            why = "that opened the journal" if name == str(journal) else f"that opened the journal {journal}"
+            advice = (
+                "In each process, after the fork, make the dispatcher and its JournalWriter; give each a folder of its "
+                "own."
+            )
+        super().__init__(f"{name}: this process was forked from the one {why}. {advice}")
 
 
 class ConfigError(DispatcherError):

@@ -22,6 +22,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from time import monotonic
 from types import FrameType
@@ -473,8 +474,11 @@ class Service:
         return self._terminated
 
     def _after_fork(self) -> None:
-        """In a forked child: make a new lock, since a thread of the parent may have held the old one."""
+        """In a forked child: make a new lock, since a thread of the parent may have held the old one. Hooks that other
+        threads were running go on in the parent alone, so nothing waits for their ends."""
         self._life = threading.Condition(threading.RLock())
+        self._stop_thread, self._stop_deferred = None, False
+        self._terminated = self._state is ServiceState.STOPPED
 
     def _notify_listeners(self) -> None:
         for notify in self._listeners:
@@ -495,7 +499,8 @@ def all_services() -> list[Service]:
 
 def _after_fork() -> None:
     for service in _all_services:
-        service._after_fork()
+        with suppress(AttributeError):  # another thread was about to make it, and does so in the parent alone
+            service._after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -298,7 +298,7 @@ class Indexer:
         return _IDLE_SHARE if before == self._frames else _BUSY_SHARE
 
     def _wait(self, seconds: float) -> None:
-        if self._stopped.wait(seconds):
+        if self._stopped.wait(seconds) or self._log.is_dropped:
             raise _Stopped
 
 
@@ -314,7 +314,7 @@ def _remove_leftovers(path: Path, pause: Callable[[], None]) -> None:
             file.unlink(missing_ok=True)
 
 
-_indexers_lock = threading.Lock()
+_indexers_lock = threading.Lock()  # leaf lock; replaced in a forked child
 _indexers: weakref.WeakValueDictionary[str, Indexer] = weakref.WeakValueDictionary()  # guarded by _indexers_lock
 
 
@@ -324,6 +324,16 @@ def report_unsound(segment: Path) -> None:
         indexer = _indexers.get(_key(segment.parent))
     if indexer is not None:
         indexer.wake(segment)
+
+
+def _after_fork() -> None:
+    """In a forked child, which has none of the writers; a thread of the parent may hold the lock."""
+    global _indexers_lock
+    _indexers_lock = threading.Lock()
+    _indexers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _key(path: Path) -> str:

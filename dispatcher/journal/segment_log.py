@@ -18,9 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import JournalError
+from dispatcher.errors import ForkedProcessError, JournalError
 from dispatcher.journal.format.columns import EncodedRows
 from dispatcher.journal.format.history_index import index_path
 from dispatcher.journal.format.segments import (
@@ -38,6 +39,7 @@ from dispatcher.journal.recovery import Recovered, repair
 from dispatcher.util.descriptors import NO_DESCRIPTORS, DescriptorReserve
 from dispatcher.util.files import Permissions, explain, make_folder, sync_folder
 from dispatcher.util.foreign import tell
+from dispatcher.util.forks import OfParent, let_go_in_children
 from dispatcher.util.threads import is_owned
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ class SegmentLog:
     After the first frame that cannot be written, nothing is appended. `failing` turns the disk's error into `failure`
     and calls `on_failure` once with it, on the thread that met the error.
 
+    In a forked child everything but the counts raises ForkedProcessError; no descriptor is left there.
+
     Raises:
         JournalError: the folder already holds a journal, has another writer, or cannot be written.
     """
@@ -67,12 +71,13 @@ class SegmentLog:
         self._syncs = config.durability != "none"
         self._looks = config.durability == "sync"  # each accepted frame waits for the disk, so a look costs little
         self._permissions = Permissions[config.permissions]  # read only
-        self._sync_lock = threading.RLock()  # before _file_lock
+        self._sync_lock = threading.RLock()  # before _file_lock; both are replaced in a forked child
         self._file_lock = threading.RLock()  # leaf lock
         self.changed = threading.Condition(self._file_lock)
         """Notified when the log has ended. Its lock is `_file_lock`."""
         self.failure: JournalError | None = None  # written under _file_lock
         self.is_closed = False  # nothing is appended after it is set; written under _file_lock
+        self.is_dropped = False  # see `drop`; written under _file_lock
         self.frames = 0  # appended by this writer; written under _file_lock
         self._closed_bytes = 0  # written under both locks
         self.segments_closed = 0  # written under both locks
@@ -81,6 +86,7 @@ class SegmentLog:
         self._commits = 0  # that the owner of _sync_lock is in; guarded by it
         # Segment number by accepted seq, of events accepted but not settled, oldest first; guarded by _file_lock.
         self._outstanding: dict[int, int] = {}
+        let_go_in_children(self)
         try:
             make_folder(path, self._permissions)
             # Released by the thread that closes the journal.
@@ -246,6 +252,31 @@ class SegmentLog:
         """Let other processes write the journal, and give up the descriptors. Repeating it does nothing."""
         self._lock.release()
         self._reserve.close()
+
+    def drop(self) -> None:
+        """The writer was dropped without a close: end the log as a crash would, and release it.
+
+        The garbage collector may call this on a thread that uses the log. Then that thread goes on, and the journal's
+        own thread, which sees `is_dropped`, calls this again.
+        """
+        if self.is_used_by_caller():
+            with self._file_lock:
+                self.is_dropped = True
+                self.changed.notify_all()
+            return
+        with self._sync_lock, self._file_lock:
+            self.is_dropped = True
+            if not self.is_closed:
+                self.failure = JournalError(f"{self.path}: the journal's writer was dropped without a close")
+                self.is_closed = True
+                self._segment.abandon()
+                self.changed.notify_all()
+            self.release()  # under the locks: two threads may come here
+
+    def after_fork(self) -> None:
+        """In a forked child: a thread of the parent may hold the locks, and the files are the parent's to write."""
+        nothing: Any = OfParent(lambda: ForkedProcessError(str(self.path), self.path))
+        self._sync_lock = self._file_lock = self.changed = nothing
 
     def _new_segment(self, number: int, before: Summary) -> SegmentFile:
         return SegmentFile(self.path, number, before, self.recovered.journal_id, self._permissions.file_mode)

@@ -12,21 +12,24 @@ import contextlib
 import math
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from types import MethodType
 from typing import Any, Final
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import JournalError
+from dispatcher.errors import ForkedProcessError, JournalError
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
 from dispatcher.journal.group_commit import GroupCommit
 from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
-from dispatcher.util.foreign import plain_text
+from dispatcher.util.foreign import plain_text, text_of
+from dispatcher.util.forks import OfParent, let_go_in_children
 from dispatcher.util.threads import try_to_start
 
 NOT_LOGGED: Final = -1
@@ -34,11 +37,29 @@ NOT_LOGGED: Final = -1
 
 _FLUSH_DELAY_MS: Final = 10
 """The greatest age of buffered rows."""
-_LONGEST_WAIT_S: Final = 3600.0
-"""A configured age may exceed the longest timeout that a lock accepts."""
+_LONGEST_WAIT_S: Final = 60.0
+"""A configured age may exceed the longest timeout that a lock accepts. And a garbage collector that drops the writer on
+the journal's own thread may notify that thread just before it waits."""
 
 
 def _ignore(*_: object) -> None: ...
+
+
+class _Owner:
+    """The dispatcher that a writer is connected to. The journal's threads refer to this, not to the writer, so that a
+    writer without a reference is released."""
+
+    def __init__(self) -> None:
+        # The three are set before the first row, under the writer's `_attaching`.
+        self.dispatcher: Callable[[], object] = _ignore  # a weak reference; None: nothing is connected
+        self.on_failure: Callable[..., Any] = _ignore
+        self.on_flush_due: Callable[..., Any] = _ignore
+
+    def failed(self, error: JournalError) -> None:
+        self.on_failure(error)
+
+    def flush_due(self) -> None:
+        self.on_flush_due()
 
 
 class JournalWriter:
@@ -56,6 +77,9 @@ class JournalWriter:
     `failure` has the reason. `failure_policy` decides what follows: under `stop` this and all later calls raise
     JournalError; under `continue` the failure is logged once and later calls do nothing.
 
+    It belongs to the process that made it: in a forked child its methods raise ForkedProcessError and touch no file.
+    One that is dropped without `close` gives up its folder as a crash would: rows since the last flush are lost.
+
     Raises:
         JournalError: the folder already has a journal, has another writer, or cannot be written.
     """
@@ -68,17 +92,23 @@ class JournalWriter:
         self.rows: list[Row] = []  # events since the last flush; handler thread
         self.transitions: list[Row] = []  # made since then; handler thread
         self._kinds: dict[Kind, int] = {}  # handler thread, like the next one; numbered in the order of insertion
-        self._transition_kinds: dict[Kind, int] = {}
+        self._transition_kinds: dict[Kind, int] = {}  # handler thread
         self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread
-        self._virtual = False  # set before the first row, like the next two
-        self._on_failure: Callable[..., Any] = _ignore
-        self._on_flush_due: Callable[..., Any] = _ignore
+        self._virtual = False  # set before the first row
+        self._attaching = threading.Lock()  # leaf lock
+        self._owner = owner = _Owner()  # it says who may touch its fields
         self._settled: deque[int] = deque()  # any thread appends, the handler thread removes
-        # Any thread may use these two: they have locks of their own.
-        self.log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
-        self._keeper = _Keeper(self.log, lambda: self._on_flush_due())
-        self._group = GroupCommit(self.log, commits=self._commits, settle=self.settle, on_append=self._after_append)
-        self._indexer = Indexer(self.log) if self.config.history_index else None
+        # Any thread may use these, which have locks of their own; all but `log` are replaced in a forked child. They do
+        # not refer to the writer: once nothing else does, it releases them.
+        self.log = SegmentLog(self.path, self.config, owner.failed)
+        self._keeper = keeper = _Keeper(self.log, owner.flush_due)  # any thread
+        settle, on_append = self._settled.append, keeper.after_append
+        # Any thread.
+        self._group = GroupCommit(self.log, commits=self._commits, settle=settle, on_append=on_append)
+        self._dropped = weakref.finalize(self, _drop, self.log, self._group)  # detached in a forked child
+        self._dropped.atexit = False  # the process ends: threads may still write
+        let_go_in_children(self)
+        self._indexer = Indexer(self.log) if self.config.history_index else None  # any thread
         if self._indexer is not None:
             self.log.on_closed = self._indexer.wake
         recovered = self.log.recovered
@@ -89,20 +119,36 @@ class JournalWriter:
 
     def attach(
         self,
+        dispatcher: object = None,
         *,
         virtual: bool = False,
         on_failure: Callable[[JournalError], Any] = _ignore,
         on_flush_due: Callable[[], Any] = _ignore,
     ) -> None:
-        """Connect the dispatcher. Called once, before the first row.
+        """Connect `dispatcher`, which alone uses the writer from then on, before the first row. Any thread.
 
         `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
         thread that met the error. `on_flush_due()` is called on the journal's own thread and makes the handler thread
-        call `idle`.
+        call `idle`. Bound methods of the dispatcher are referred to weakly: one that is dropped before its start leaves
+        the writer to another one.
+
+        Raises:
+            JournalError: the writer has a dispatcher, or it is closed.
         """
-        self._virtual = virtual
-        self._on_failure = on_failure
-        self._on_flush_due = on_flush_due
+        owner = self._owner
+        with self._attaching:
+            other = owner.dispatcher()
+            if other is not None:
+                raise JournalError(
+                    f"{self.path}: this JournalWriter belongs to the dispatcher {_name_of(other)}, so "
+                    f"{_name_of(dispatcher)} cannot use it. Open one for each dispatcher, each in a folder of its own."
+                )
+            if self.log.is_closed and self.log.failure is None:
+                raise JournalError(f"{self.path}: the journal is closed; open another JournalWriter")
+            if dispatcher is not None:
+                owner.dispatcher = weakref.ref(dispatcher)
+            self._virtual = virtual
+            owner.on_failure, owner.on_flush_due = _weakly(on_failure), _weakly(on_flush_due)
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
@@ -233,14 +279,6 @@ class JournalWriter:
         """An item for each event of `append_later` that has not ended. Any thread reads it."""
         return self._group.under_way
 
-    def _after_append(self) -> None:
-        if self._keeper.is_sync_missed() and not self.log.is_used_by_caller():
-            with contextlib.suppress(JournalError), self.log.failing():  # `failing` has called on_failure
-                self.log.commit()
-        if self.log.is_large():
-            with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
-                self.log.roll()
-
     def settle(self, accepted_seq: int) -> None:
         """Record with the next frame that an accepted event will never be handled: recovery must not hand it out."""
         if accepted_seq > 0:
@@ -249,6 +287,37 @@ class JournalWriter:
     def roll(self) -> None:
         """Close the segment and begin the next one, unless it is empty."""
         self.log.roll()
+
+    def after_fork(self) -> None:
+        """In a forked child: every method raises. `log`, whose counts can be read, does the same for itself."""
+        self._dropped.detach()
+        nothing: Any = OfParent(lambda: ForkedProcessError(str(self.path), self.path))
+        self.rows = self.transitions = self._kinds = self._transition_kinds = self._settled = nothing
+        self._attaching = self._keeper = self._group = self._indexer = nothing
+
+
+def _drop(segment_log: SegmentLog, group: GroupCommit) -> None:
+    """Release what a dropped writer has used. Any thread, at any point of its work."""
+    segment_log.drop()
+    group.close()
+
+
+def _name_of(dispatcher: object) -> str:
+    return str(getattr(dispatcher, "name", None) or text_of(dispatcher))
+
+
+def _weakly(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A bound method, called as long as its object exists; any other callable unchanged."""
+    if not isinstance(call, MethodType):
+        return call
+    method = weakref.WeakMethod(call)
+
+    def call_if_there(*arguments: object) -> None:
+        bound = method()
+        if bound is not None:
+            bound(*arguments)
+
+    return call_if_there
 
 
 class _Keeper:
@@ -293,6 +362,15 @@ class _Keeper:
         self._missed_by_s = time.monotonic() + self._interval_s
         return True
 
+    def after_append(self) -> None:
+        """Events were appended in write-ahead mode. Any thread, with no lock held."""
+        if self.is_sync_missed() and not self._log.is_used_by_caller():
+            with contextlib.suppress(JournalError), self._log.failing():  # `failing` has called on_failure
+                self._log.commit()
+        if self._log.is_large():
+            with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
+                self._log.roll()
+
     def flush_in(self, delay_s: float) -> None:
         """Call `on_flush_due` after this delay, or at the earlier time already set. Any thread."""
         with self._log.changed:
@@ -306,9 +384,10 @@ class _Keeper:
         while True:
             with segment_log.changed:
                 due_s = min(segment_log.age_from_s() + config.segment_age_s, sync_at_s, self._flush_by_s)
-                segment_log.changed.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
-                if segment_log.is_closed:
-                    return
+                if not segment_log.is_dropped:
+                    segment_log.changed.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
+                if segment_log.is_closed or segment_log.is_dropped:
+                    break
                 now_s = time.monotonic()
                 flush = now_s >= self._flush_by_s
                 if flush:
@@ -323,3 +402,5 @@ class _Keeper:
                     segment_log.roll()
                 elif config.retention_s is not None and not flush:
                     segment_log.retain()
+        if segment_log.is_dropped:
+            segment_log.drop()

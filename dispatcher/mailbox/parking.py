@@ -73,6 +73,11 @@ class Parking:
         lock.acquire()
         self.lock = lock
 
+    def after_fork(self) -> None:
+        """In a forked child, which shares the descriptor with its parent: a release would wake the parent's thread."""
+        self.duties.clear()
+        self.retire()
+
     def announce(self) -> None:
         """Let `unpark` end the wait that follows. Afterwards look for work once more, then `wait`."""
         self.duties.append(self.lock.release)

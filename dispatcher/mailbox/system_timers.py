@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
-from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, TimerTask
+from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, SharedFuture, TimerTask
 from dispatcher.util.foreign import tell
+from dispatcher.util.forks import let_go_in_children
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,11 @@ class SystemProcessingTimeService(QueuedTimerService):
         super().__init__(name)
         self._name = name
         self._on_error = on_error  # called by the timer thread only
-        self._thread: threading.Thread | None = None  # guarded by _tasks.lock; set while ALIVE, then never again
+        # Guarded by _tasks.lock; set while ALIVE, then never again, but reset in a forked child.
+        self._thread: threading.Thread | None = None
         # How far the system clock is ahead of the steady one; any thread replaces it, and any value is recent.
         self._ahead_ms = -math.inf
+        let_go_in_children(self)
 
     def current_processing_time(self) -> int:
         """Now, in Unix ms."""
@@ -95,6 +98,14 @@ class SystemProcessingTimeService(QueuedTimerService):
         if interrupt is not None:
             raise interrupt
         return ended
+
+    def after_fork(self) -> None:
+        """In a forked child: a service whose thread runs in the parent takes no timer; any other one works."""
+        self._tasks.after_fork(has_thread=self._thread is not None)
+        self._thread = None
+        self._terminated = SharedFuture()
+        if self._tasks.status is not ServiceStatus.ALIVE:
+            self._terminated.complete()
 
     def _unix_ms(self) -> float:
         """The system clock, with fractions."""

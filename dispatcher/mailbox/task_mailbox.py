@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
-from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail
+from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.parking import Parking
 
 T = TypeVar("T")
@@ -213,10 +213,16 @@ class TaskMailbox:
         with self._lock:
             return action()
 
-    def after_fork(self) -> None:
-        """In a forked child, which has no mailbox thread: refuse mail, and replace a lock that may be held."""
+    def after_fork(self, fail: Callable[[], None]) -> None:
+        """In a forked child, which has no mailbox thread: refuse mail, and replace a lock that may be held.
+
+        If the mailbox thread has forked, and goes on in the child, its loop ends with what `fail` raises.
+        """
         self._lock = threading.RLock()
-        self.state = MailboxState.CLOSED
+        self.parking.after_fork()
+        self._queue.appendleft(Mail(fail, MAX_PRIORITY, "end the loop in a forked child", options=MailOptions.URGENT))
+        self.new_mail = self.new_urgent_mail = True
+        self.state = MailboxState.QUIESCED
 
     def _put_urgent(self, mail: Mail) -> None:
         batch = self.batch

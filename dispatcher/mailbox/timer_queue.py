@@ -16,7 +16,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from enum import Enum
 
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, ForkedProcessError
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
 
 _SWEEP_FROM = 64
@@ -27,6 +27,7 @@ class ServiceStatus(Enum):
     ALIVE = "ALIVE"
     QUIESCED = "QUIESCED"
     SHUTDOWN = "SHUTDOWN"
+    FORKED = "FORKED"  # a copy in a child process, whose thread stayed with the parent
 
 
 class _TaskStatus(Enum):
@@ -99,8 +100,8 @@ class TimerQueue:
     def __init__(self, name: str, steady_ms: Callable[[], float]) -> None:
         self._name = name  # never changes, like the next one
         self._steady_ms = steady_ms
-        self.lock = threading.Lock()  # leaf lock
-        self.changed = threading.Condition(self.lock)  # notified of a new head, and of the end
+        self.lock = threading.Lock()  # leaf lock; replaced in a forked child
+        self.changed = threading.Condition(self.lock)  # notified under `lock` of a new head, and of the end
         self._waiting: dict[int, TimerTask] = {}  # the WAITING tasks by order of entry; guarded by lock
         # Due ms and order of entry, some of tasks that are gone; guarded by lock.
         self._heap: list[tuple[float, int]] = []
@@ -113,8 +114,11 @@ class TimerQueue:
 
         Raises:
             DispatcherError: the service is shut down.
+            ForkedProcessError: the thread that would run the task is in the parent process.
         """
         with self.lock:
+            if self.status is ServiceStatus.FORKED:
+                raise ForkedProcessError(self._name)
             if self.status is ServiceStatus.SHUTDOWN:
                 raise DispatcherError(
                     f"{self._name}: the timer service is shut down; register timers before, or make a new service"
@@ -199,6 +203,14 @@ class TimerQueue:
                     return
                 task = self._waiting[self._heap[0][1]]
             task.cancel()
+
+    def after_fork(self, *, has_thread: bool) -> None:
+        """In a forked child. `has_thread`: the parent's thread runs the tasks, which wait there alone."""
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        if has_thread:
+            self.status = ServiceStatus.FORKED
+            self._waiting, self._heap = {}, []
 
     def _repeat(self, task: TimerTask, now_ms: int, steady_ms: float) -> None:
         with self.lock:

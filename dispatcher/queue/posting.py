@@ -214,12 +214,17 @@ class EventQueue:
         if phase == RUNNING:
             return False
         if phase == FORKED:
-            raise ForkedProcessError(self.name)
+            self.check_not_forked()
         # A handler is not refused while its thread runs, so that it can finish its work (invariant 9).
         if phase != ABANDONED and not self.shutdown.has_ended and self._is_inside():
             return False
         self.state.reject_shut()
         return True
+
+    def check_not_forked(self) -> None:
+        """Raises ForkedProcessError: as a post."""
+        if self.flags.phase == FORKED:
+            raise ForkedProcessError(self.name, self.write_ahead.journal_path)
 
     def reason(self) -> str:
         """Why a post was refused just now: one of the reasons that `state.rejected` counts by."""

@@ -25,6 +25,7 @@ class WriteAhead:
         self._name = name
         self._journal = journal
         self._codec = EventCodec(name)
+        self.journal_path = journal.path if journal is not None else None  # never changes
         self.is_on = journal is not None and journal.config.write_ahead  # never changes
         # An item for each event that is on its way into the log and that no thread waits for; any thread reads it.
         self.under_way: list[None] = journal.under_way if journal is not None else []

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from io import FileIO
 from typing import Final, TypeVar
 
+from dispatcher.util.forks import let_go_in_children, no_fork
+
 T = TypeVar("T")
 
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
@@ -25,9 +27,10 @@ class DescriptorReserve:
 
     def __init__(self, size: int = 4) -> None:
         self._size = size  # read only
-        self._lock = threading.Lock()  # leaf lock
+        self._lock = threading.Lock()  # leaf lock; replaced in a forked child
         self._held: list[int] = []  # guarded by _lock
         self._is_closed = False  # guarded by _lock
+        let_go_in_children(self)
         self._fill()
 
     @property
@@ -60,6 +63,11 @@ class DescriptorReserve:
         while self._give_up_one():
             pass
 
+    def after_fork(self) -> None:
+        """In a forked child, which opens nothing with it."""
+        self._lock = threading.Lock()
+        self.close()
+
     def _give_up_one(self) -> bool:
         with self._lock:
             if not self._held:
@@ -70,7 +78,8 @@ class DescriptorReserve:
     def _fill(self) -> None:
         with self._lock, contextlib.suppress(OSError):  # still none left: the next call tries again
             while len(self._held) < self._size and not self._is_closed:
-                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                with no_fork():
+                    self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 class EventFile(FileIO):

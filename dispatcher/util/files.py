@@ -14,6 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Literal
 
+from dispatcher.util.forks import let_go_in_children, no_fork
+
 try:
     import fcntl
 except ImportError:  # not POSIX: no lock between processes there
@@ -133,17 +135,23 @@ def replace_file(
 
     A file that root replaces keeps its owner; one that root makes gets the owner of `owner_of`.
 
+    A signal handler may fork meanwhile, and return in the child as well: the file is the parent's to write.
+
     Raises:
         OSError: the file cannot be written. An existing file stays unchanged.
     """
+    process = os.getpid()
     draft.unlink(missing_ok=True)  # left by a crash, perhaps with other permissions
     os.close(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-    with draft.open("wb") as file:
+    with draft.open("wb", buffering=0) as file:  # a child has no buffer of it to flush
         _keep_owner(owner_of or path, file.fileno())
-        file.write(data)
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
         if sync:
-            file.flush()
             os.fsync(file.fileno())
+    if os.getpid() != process:
+        raise InterruptedError(errno.EINTR, "this process was forked during the write", str(path))
     draft.replace(path)
     if sync:
         sync_folder(path.parent)
@@ -176,13 +184,17 @@ def explain(error: OSError, folder: Path) -> str:
 class FileLock:
     """An exclusive lock on a file, which it creates. The system releases the lock however the process ends.
 
+    A forked child does not hold it: it closes its copy of the descriptor.
+
     Raises:
         BlockingIOError: another process, or another lock of this one, holds it. OSError: the file cannot be created.
     """
 
     def __init__(self, path: Path, mode: int = PRIVATE_FILE) -> None:
-        # The descriptor, which child processes do not inherit; -1: released. One thread at a time.
-        self._file = open_file(path, os.O_CREAT | os.O_RDWR, mode)
+        with no_fork():
+            # The descriptor, which programs that are executed do not inherit; -1: released. One thread at a time.
+            self._file = open_file(path, os.O_CREAT | os.O_RDWR, mode)
+            let_go_in_children(self)
         try:
             if fcntl is not None:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,8 +205,19 @@ class FileLock:
     def release(self) -> None:
         """Release the lock. Repeating it does nothing."""
         if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # closing unlocks it as well, unless a new child has a copy yet
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._close()
+
+    def after_fork(self) -> None:
+        """In a forked child. Closing, unlike unlocking, leaves the parent its lock."""
+        if self._file >= 0:
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._file)
+        self._file = -1
 
 
 def _keep_owner(path: Path, descriptor: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from dispatcher.journal.format import segments
 from dispatcher.testing import ManualClock
 
 from .conftest import TIMEOUT_S, Numbered, Other, Work
-from .waiting import until
+from .waiting import in_threads, until
 
 
 class About(Event[Work]):
@@ -95,3 +97,73 @@ def test_a_journal_that_cannot_be_written_fails_the_dispatcher_with_a_clear_caus
     assert dispatcher.state is ServiceState.STOPPED
     assert isinstance(dispatcher.failure_cause, JournalError)
     assert "cannot be written: No space left on device" in str(dispatcher.failure_cause)
+
+
+def test_a_journal_has_one_dispatcher(tmp_path: Path) -> None:
+    """Two dispatchers counted rows and numbered them each on its own: most rows were missing."""
+    writer = JournalWriter(tmp_path)
+    first = AsyncDispatcher(name="first", journal=writer)
+    first.register(Work, lambda _: None)
+
+    with pytest.raises(JournalError) as raised:
+        AsyncDispatcher(name="second", journal=writer)
+    with first:
+        first.event_handler.handle(Numbered())
+
+    assert str(raised.value) == (
+        f"{tmp_path}: this JournalWriter belongs to the dispatcher first, so second cannot use it. Open one for each "
+        "dispatcher, each in a folder of its own."
+    )
+    assert len(list(read_rows(tmp_path, EVENTS))) == 1
+
+
+def test_of_dispatchers_made_at_the_same_time_one_gets_the_journal(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path)
+    made: list[AsyncDispatcher] = []
+
+    def make() -> None:
+        with contextlib.suppress(JournalError):
+            made.append(AsyncDispatcher(journal=writer))
+
+    in_threads(*[make] * 4)
+
+    assert len(made) == 1
+    made[0].stop()
+
+
+def test_a_constructor_that_fails_leaves_the_journal_to_another_dispatcher(tmp_path: Path) -> None:
+    class Broken(AsyncDispatcher):
+        def _default_handler(self) -> Any:
+            raise RuntimeError("broken")
+
+    class BrokenLater(AsyncDispatcher):
+        def __init__(self, writer: JournalWriter) -> None:
+            super().__init__(name="broken", journal=writer)
+            raise RuntimeError("broken")
+
+    writer = JournalWriter(tmp_path)
+
+    with pytest.raises(RuntimeError):
+        Broken(journal=writer)
+    AsyncDispatcher(name="dropped", journal=writer)
+    gc.collect()
+    with contextlib.suppress(RuntimeError):
+        BrokenLater(writer)
+    gc.collect()
+    dispatcher = AsyncDispatcher(journal=writer)
+
+    dispatcher.stop()
+    assert verify(tmp_path).problems == ()
+
+
+def test_the_journal_of_a_stopped_dispatcher_is_of_no_use_to_another(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path)
+    first = AsyncDispatcher(name="first", journal=writer)
+    first.stop()
+
+    with pytest.raises(JournalError, match="belongs to the dispatcher first"):
+        AsyncDispatcher(name="second", journal=writer)
+    del first
+    gc.collect()
+    with pytest.raises(JournalError, match="is closed; open another JournalWriter"):
+        AsyncDispatcher(name="second", journal=writer)

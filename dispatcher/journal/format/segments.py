@@ -37,6 +37,7 @@ from dispatcher.journal.format.frames import (
 )
 from dispatcher.journal.format.summary import Summary
 from dispatcher.util.files import ASIDE, PRIVATE_FILE, FileLock, open_file, read_file, replace_file, sync_folder
+from dispatcher.util.forks import let_go_in_children, no_fork
 
 FORMAT: Final = 1
 MANIFEST: Final = "journal.json"
@@ -239,7 +240,10 @@ class SegmentFile:
         if number > LAST_NUMBER:
             raise OSError(errno.EFBIG, f"no segment number is left after {LAST_NUMBER}")
         self._refuse_a_second()
-        self._file = open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, mode)
+        with no_fork():
+            # The descriptor; -1: closed.
+            self._file = open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, mode)
+            let_go_in_children(self)
         self._identity = _identity(os.fstat(self._file))
         self.size = 0
         self.opened_s = time.monotonic()
@@ -341,6 +345,10 @@ class SegmentFile:
             with contextlib.suppress(OSError):  # a failed disk may fail here again
                 os.close(self._file)
             self._file = -1
+
+    def after_fork(self) -> None:
+        """In a forked child: the segment is the parent's."""
+        self.abandon()
 
 
 def close_left_open(path: Path, keep: int, summary: Summary, recover_from: int) -> Path:

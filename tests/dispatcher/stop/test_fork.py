@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import select
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,46 +14,19 @@ from dispatcher import (
     ForkedProcessError,
     MultiDispatcher,
     RejectedExecutionError,
+    Service,
     dispatchers,
 )
+from dispatcher.mailbox import SystemProcessingTimeService
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ..forked import forks, in_child
+from ..waiting import until
 
 Make = Callable[..., AsyncDispatcher]
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
-    pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning"),  # Python 3.12: there are threads
-]
-
-
-def in_child(action: Callable[[], Any], timeout: float = TIMEOUT_S) -> Any:
-    """What `action` returns in a forked child, or the error that it raises there; fails the test if it hangs."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            try:
-                answer = action()
-            except BaseException as error:
-                answer = (type(error), str(error))
-            os.write(write_end, pickle.dumps(answer))
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(write_end)
-    try:
-        answered, _, _ = select.select([read_end], [], [], timeout)
-        if not answered:
-            os.kill(pid, signal.SIGKILL)
-        data = os.read(read_end, 65536)
-    finally:
-        os.close(read_end)
-        os.waitpid(pid, 0)
-    assert answered, f"the child hangs in {action}"
-    return pickle.loads(data)
+pytestmark = forks
 
 
 def test_a_post_in_a_child_says_that_the_handler_thread_is_not_there(make: Make) -> None:
@@ -265,3 +234,111 @@ def test_a_child_lists_its_own_dispatchers_and_not_those_whose_thread_is_in_the_
     assert unstarted.name in names
     assert "started before the fork" not in names
     assert "started before the fork" in [view.name for view in dispatchers()]
+
+
+@pytest.mark.parametrize("hook", ["service_init", "service_start", "service_stop"])
+def test_a_service_amid_another_threads_hook_can_be_stopped_in_a_child(hook: str) -> None:
+    """The child waited for ever for the hook's end, which comes in the parent alone."""
+    entered, over = threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> None:
+        entered.set()
+        assert over.wait(TIMEOUT_S)
+
+    service = Service("a service")
+    setattr(service, hook, wait)
+
+    def live() -> None:
+        service.init()
+        service.start()
+        service.stop()
+
+    def stop() -> tuple[str, bool]:
+        setattr(service, hook, lambda *_: None)
+        service.stop()
+        return service.state.name, service.wait_for_service_to_stop(TIMEOUT_S)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    assert entered.wait(TIMEOUT_S)
+    answer = in_child(stop)
+    over.set()
+    thread.join(TIMEOUT_S)
+
+    assert answer == ("STOPPED", True)
+    assert service.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def test_a_child_does_not_wake_its_parents_handler_thread() -> None:
+    """Both share the descriptor at which that thread waits."""
+    turns: list[None] = []
+    dispatcher = AsyncDispatcher(idle_action=lambda: bool(turns.append(None)))
+    dispatcher.register(Work, lambda _: None)
+    waits = dispatcher._mailbox.parking.is_waiting
+    with dispatcher:
+        until(waits, "the handler thread's wait")
+        before = len(turns)
+
+        in_child(dispatcher.queue.wake)
+        dispatcher.event_handler.handle(Numbered())
+        assert dispatcher.await_drained(TIMEOUT_S)
+        until(waits, "the handler thread's wait")
+
+        assert len(turns) == before + 1
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_timers_whose_thread_is_in_the_parent_take_none_in_a_child(is_started: bool) -> None:
+    """The child's timer never fired, or the child waited for a lock that a thread of the parent held."""
+    timers, fired = SystemProcessingTimeService("timers"), threading.Event()
+    if is_started:
+        timers.register_timer(0, lambda _: fired.set())
+        assert fired.wait(TIMEOUT_S)
+
+    def use() -> str:
+        own = threading.Event()
+        try:
+            timers.register_timer(0, lambda _: own.set())
+            timers.schedule_with_fixed_delay(lambda _: None, 1, 1).cancel()
+        except ForkedProcessError as error:
+            return f"{error}, {timers.shutdown(TIMEOUT_S)}"
+        return f"fired: {own.wait(TIMEOUT_S)}, {timers.shutdown(TIMEOUT_S)}"
+
+    with timers._tasks.lock:  # as a thread that adds a timer does for a moment
+        answer = in_child(use)
+
+    assert answer.startswith("timers: this process was forked" if is_started else "fired: True")
+    assert answer.endswith(", True")
+    assert timers.register_timer(0, lambda _: None).result(TIMEOUT_S) is None
+    assert timers.shutdown(TIMEOUT_S)
+
+
+def test_a_dispatcher_that_another_thread_was_making_leaves_no_other_one_to_a_child(make: Make) -> None:
+    """It had no handler thread yet, and the child accepted events for those that came after it."""
+    started = [make(handler=lambda _: None) for _ in range(8)]
+    entered, over = threading.Event(), threading.Event()
+
+    class Slow(AsyncDispatcher):
+        def __init__(self) -> None:
+            Service.__init__(self, "slow")
+            entered.set()
+            assert over.wait(TIMEOUT_S)
+
+    thread = threading.Thread(target=Slow)
+    thread.start()
+    assert entered.wait(TIMEOUT_S)
+
+    def post_to_all() -> int:
+        refused = 0
+        for dispatcher in started:
+            try:
+                dispatcher.event_handler.handle(Numbered())
+            except ForkedProcessError:
+                refused += 1
+        return refused
+
+    refused = in_child(post_to_all)
+    over.set()
+    thread.join(TIMEOUT_S)
+
+    assert refused == len(started)

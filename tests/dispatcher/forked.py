@@ -1,0 +1,48 @@
+"""What tests of forks share."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from .conftest import TIMEOUT_S
+
+forks: Final = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
+    pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning"),  # Python 3.12: there are threads
+]
+"""The marks of a module whose tests fork."""
+
+
+def in_child(action: Callable[[], Any], timeout: float = TIMEOUT_S) -> Any:
+    """What `action` returns in a forked child, or the error that it raises there; fails the test if it hangs."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            try:
+                answer = action()
+            except BaseException as error:
+                answer = (type(error), str(error))
+            os.write(write_end, pickle.dumps(answer))
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    try:
+        answered, _, _ = select.select([read_end], [], [], timeout)
+        if not answered:
+            os.kill(pid, signal.SIGKILL)
+        data = os.read(read_end, 65536)
+    finally:
+        os.close(read_end)
+        os.waitpid(pid, 0)
+    assert answered, f"the child hangs in {action}"
+    return pickle.loads(data)
