@@ -134,7 +134,7 @@ class Health:
         before it has returned. The log tells when a check begins to fail, and when it succeeds again.
 
         Raises:
-            TypeError: `check` is not callable or is an `async def`, or `name` is not a str.
+            TypeError: `check` is not callable, or is an `async def` or a generator function; or `name` is not a str.
             ValueError: `name` is empty, or `timeout_s` is not positive and finite.
         """
         self._checks.add(name, check, timeout_s)

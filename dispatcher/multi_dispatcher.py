@@ -14,8 +14,7 @@ from typing import Any
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatcher_group import DispatcherGroup
-from dispatcher.event import DispatcherEventHandler, Handler
-from dispatcher.queue.coalescing import KeyOf
+from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
 from dispatcher.queue.contents import sums
 from dispatcher.routes import OnError
 
