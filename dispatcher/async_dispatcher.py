@@ -19,7 +19,7 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.config import DispatcherConfig
+from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
 from dispatcher.dispatching.draining import Drain
@@ -76,9 +76,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         time_service: ProcessingTimeService | None = None,
     ) -> None:
         super().__init__(name)
-        config = config or DispatcherConfig()
-        if queue_capacity is not None:
-            config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
+        config = dispatcher_config(config, queue_capacity)
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
         self.drain_timeout_s = config.drain_timeout_s  # set by a group before it stops this; the stopping thread reads
