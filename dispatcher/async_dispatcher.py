@@ -311,6 +311,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
                 tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
+        self.view.note_end()
         self._drain.finish()
 
     def _flush_due(self) -> None:
@@ -327,6 +328,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
     # -- life cycle (service hooks) -----------------------------------------------------------------------------------
 
     def service_start(self) -> None:
+        self.view.note_start()
         recovered = self._write_ahead.take_recovered()
         if recovered:
             self.progress.redelivered_upto = recovered[-1][0]
