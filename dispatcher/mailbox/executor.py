@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from dispatcher.errors import MailboxClosedError, RejectedExecutionError
@@ -112,7 +113,7 @@ class ExecutorView:
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run `fn(*args, **kwargs)` on the mailbox thread. Any thread; does not block."""
-        return self._executor.submit(lambda: fn(*args, **kwargs), "%s", fn)
+        return self._executor.submit(partial(fn, *args, **kwargs), "%s", fn)
 
 
 class _FutureTask:

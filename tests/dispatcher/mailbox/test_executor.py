@@ -131,11 +131,12 @@ def _generator() -> Iterator[int]:
 
 @pytest.mark.parametrize("command", [_coroutine, _generator, partial(_coroutine)])
 def test_a_submitted_command_that_runs_nothing_is_an_error(executor: MailboxExecutor, command: Any) -> None:
-    future = executor.submit(command)
+    futures = [executor.submit(command), executor.as_executor().submit(command)]
 
     executor.yield_()
+    executor.yield_()
 
-    assert "calling it ran nothing" in str(future.exception(0))
+    assert all("calling it ran nothing" in str(future.exception(0)) for future in futures)
 
 
 def test_a_command_whose_future_is_cancelled_is_not_run(executor: MailboxExecutor, log: list[Any]) -> None:
