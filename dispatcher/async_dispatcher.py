@@ -19,7 +19,7 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatcher.config import DispatcherConfig
+from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
 from dispatcher.dispatching.draining import Drain
@@ -29,14 +29,13 @@ from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import current_run
 from dispatcher.dispatching.stopping import GRACE_S, StopWait
 from dispatcher.errors import JournalError, MailboxStateError
-from dispatcher.event import DispatcherEventHandler, Handler
+from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MIN_PRIORITY
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
-from dispatcher.queue.coalescing import KeyOf
 from dispatcher.queue.later import PostMethods
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times
@@ -45,6 +44,7 @@ from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Caller, Service
 from dispatcher.stats import DispatcherStats, StatsAttributes
 from dispatcher.util.foreign import tell
+from dispatcher.util.functions import require_plain
 from dispatcher.view import DispatcherView
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         time_service: ProcessingTimeService | None = None,
     ) -> None:
         super().__init__(name)
-        config = config or DispatcherConfig()
-        if queue_capacity is not None:
-            config = DispatcherConfig.model_validate({**config.model_dump(), "queue_capacity": queue_capacity})
+        config = dispatcher_config(config, queue_capacity)
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
         self.drain_timeout_s: Final = config.drain_timeout_s
@@ -101,7 +99,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             name, mailbox, config, times=times, is_inside=self.is_inside, on_size=size_log, write_ahead=write_ahead
         )
         self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
-        self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind)
+        self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.supersede_by)
         self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)
         self._dispatching = dispatching = BatchDispatching(
             name,
@@ -146,11 +144,12 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         handler raises, `continue` with the next event, `stop` the dispatcher, or `exit` the process.
 
         An `async def` handler runs on the `loop` that the dispatcher was given. Its events are in hand until their
-        coroutines have ended; events of equal `lock_key` run one after another, 100 in all. `aio.AsyncioHandler`
-        gives it another loop, key or capacity. It is the only handler of its class.
+        coroutines have ended, 100 at most. Those of equal `lock_key` run one after another, as do all those without a
+        key. `aio.AsyncioHandler` gives it another loop, key or capacity. It is the only handler of its class.
 
         `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
-        queued, a newer one replaces it, and the older one counts as superseded. A key of None never replaces.
+        queued, a newer one replaces it, and the older one counts as superseded. A key of None never replaces. It holds
+        for all events of the class, until this handler is unregistered; of several, the last one that was registered.
 
         `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
         stores as JSON. In that mode the dispatcher accepts no event of another class (EventNotDeclaredError).
@@ -159,25 +158,22 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         posted; if the running handler yields to mail, with the next batch.
 
         Raises:
-            TypeError: `event_type` is not an Enum class, `handler` or `coalesce_by` is not callable, `handler` is an
-                `async def` without a loop, or `events` contains something other than pydantic models and dataclasses.
+            TypeError: `event_type` is not an Enum class with members; `handler` or `coalesce_by` is not callable, or
+                a call of it runs nothing, because it is a generator function, or `handler` a class; `handler` is an
+                `async def` without a loop; or `events` contains something other than pydantic models and dataclasses.
             ValueError: an unknown `on_error`; one of several handlers of the class is an `async def`; or `events`
                 declares two classes of the same name.
         """
         classes = (events,) if isinstance(events, type) else tuple(events)
-        if coalesce_by is not None and not callable(coalesce_by):
-            raise TypeError(
-                f"coalesce_by must be a callable that returns an event's key; {coalesce_by!r} is not callable"
-            )
-        self._routes.register(event_type, handler, on_error)
+        if coalesce_by is not None:
+            require_plain(coalesce_by, "coalesce_by", "returns an event's key")
+        self._routes.register(event_type, handler, on_error, coalesce_by)
         if classes:
             self._write_ahead.declare(event_type, classes)
-        if coalesce_by is not None:
-            self.queue.supersede_by(event_type, coalesce_by)
         self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Remove a registration; returns whether it existed. Events of a class without handlers fail."""
+        """Remove a registration and its options; returns whether there was one. Without handlers, events fail."""
         was_registered = self._routes.unregister(event_type, handler)
         self._break_batch()
         return was_registered
@@ -364,6 +360,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
                 tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
+        self.view.note_end()
         self._drain.finish()
 
     def _flush_due(self) -> None:
@@ -381,6 +378,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
 
     def service_start(self) -> None:
         self.queue.check_not_forked()
+        self.view.note_start()
         recovered = self._write_ahead.take_recovered()
         if recovered:
             self.progress.redelivered_upto = recovered[-1][0]

@@ -9,17 +9,26 @@ import logging.config
 import os
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from dispatcher.errors import ConfigError
 from dispatcher.util.files import PermissionsName
+from dispatcher.util.foreign import text_of
 from dispatcher.util.terminal import one_line, printable
-from dispatcher.util.yaml_text import MOST_BYTES, YAMLTextError, parse_yaml
+from dispatcher.util.yaml_text import MOST_BYTES, YAMLTextError, parse_yaml, place_of
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -29,14 +38,34 @@ MOST_NUMBER: Final = 2**53
 """Greatest number in a configuration. Larger ones are inexact in tools that read JSON numbers as doubles."""
 
 
+def _make_strict(schema: Any) -> None:
+    """Let the numbers and booleans of a schema take no other type. Models in it have done so already."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("int", "float", "bool"):
+            schema["strict"] = True
+        for key, each in schema.items():
+            if key not in ("default", "metadata"):
+                _make_strict(each)
+    elif isinstance(schema, list | tuple):
+        for each in schema:
+            _make_strict(each)
+
+
 class ConfigModel(BaseModel):
     """Base of all configuration: rejects unknown keys, and is immutable.
 
     Numbers are at most `MOST_NUMBER` from zero, and at most `MOST_S` where the key is a time, that is, ends in `_s` or
-    `_ms`. Paths are such as the system can open.
+    `_ms`. Numbers and booleans are not converted: true is no 1, "5" no 5, and 1.5 no integer. Paths are such as the
+    system can open.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _make_strict(schema)
+        return schema
 
     @field_validator("*")
     @classmethod
@@ -93,6 +122,22 @@ class DispatcherConfig(ConfigModel):
         ge=1,
         description="log the contents of a queue of this many events by event type, at most once in 30 s",
     )
+
+
+def dispatcher_config(config: DispatcherConfig | None, queue_capacity: int | None) -> DispatcherConfig:
+    """The config of a dispatcher that is made with these arguments.
+
+    Raises:
+        TypeError: `config` is not a DispatcherConfig. ValidationError: `queue_capacity` is not a possible value.
+    """
+    if config is None:
+        config = DispatcherConfig()
+    elif not isinstance(config, DispatcherConfig):
+        raise TypeError(f"config must be a DispatcherConfig, not {text_of(config)}. Pass a name as name=...")
+    if queue_capacity is None:
+        return config
+    checked = DispatcherConfig(queue_capacity=queue_capacity)
+    return config.model_copy(update={"queue_capacity": checked.queue_capacity})  # it may be of a subclass
 
 
 class MetricsConfig(ConfigModel):
@@ -156,23 +201,35 @@ def load_config(path: Path | str, model: type[M], overrides: Mapping[str, Any] |
     """Read `model` from a YAML file; top-level `overrides` win over the file.
 
     Raises:
-        ConfigError: the file is missing or not YAML, or has an unknown key, a wrong type or a bad value.
+        ConfigError: the file is missing or not YAML, or has an unknown key, a key twice, a wrong type or a bad value.
     """
-    data = _load_yaml(Path(path))
-    return parse_config({**data, **(overrides or {})}, model, source=str(path))
+    text, own = _read_text(Path(path)), overrides or {}
+    data = _parse_text(Path(path), text)
+
+    def place(keys: Sequence[int | str]) -> str:
+        return place_of(text, keys) if keys and keys[0] not in own else ""
+
+    return _validated({**data, **own}, model, str(path), place)
 
 
 def parse_config(data: Mapping[str, Any], model: type[M], *, source: str = "config") -> M:
     """Make `model` from plain data. Raises ConfigError as `load_config` does; `source` is named as the file."""
+    return _validated(data, model, source, lambda keys: "")
+
+
+def _validated(data: Mapping[str, Any], model: type[M], source: str, place: Callable[[Sequence[int | str]], str]) -> M:
+    """`place(keys)`: where in the source the value at these keys is; empty if unknown."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
         problems = error.errors(include_url=False)
+        where = place(problems[0]["loc"])
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(f"{source}: {_explain(problems[0], model)}{more}") from error
+        at = f", {where}" if where else ""
+        raise ConfigError(f"{source}{at}: {_explain(problems[0], model)}{more}") from error
 
 
-def _load_yaml(path: Path) -> dict[str, Any]:
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -182,9 +239,14 @@ def _load_yaml(path: Path) -> dict[str, Any]:
     if len(content) > MOST_BYTES:
         raise ConfigError(f"{_shown_path(path)}: is larger than {MOST_BYTES:,} bytes, and so no configuration")
     try:
-        data = parse_yaml(content.decode("utf-8"))
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{_shown_path(path)}: is not UTF-8 text, at byte {error.start}") from error
+
+
+def _parse_text(path: Path, text: str) -> dict[str, Any]:
+    try:
+        data = parse_yaml(text)
     except YAMLTextError as error:
         where = f", {error.where}" if error.where else ""
         raise ConfigError(f"{_shown_path(path)}{where}: {error.problem}") from error
@@ -206,7 +268,7 @@ def configure_logging(path: Path | str | None = None) -> None:
         handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.basicConfig(level=logging.WARNING, handlers=[handler])
         return
-    data = _load_yaml(Path(path))
+    data = _parse_text(Path(path), _read_text(Path(path)))
     try:
         logging.config.dictConfig(data)
     except Exception as error:  # whatever the classes that the file names raise

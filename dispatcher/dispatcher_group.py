@@ -17,6 +17,7 @@ from dispatcher.dispatching.stopping import StopWait, grace_s
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.state import DRAINING, FORKED
 from dispatcher.service import CompositeService, Service, ServiceState
+from dispatcher.util.foreign import text_of
 
 
 class DispatcherGroup(CompositeService):
@@ -33,15 +34,26 @@ class DispatcherGroup(CompositeService):
         drain_timeout_s: float = 30.0,
         drains_on_stop: bool = True,
     ) -> None:
-        """The dispatchers must not belong to another group, nor have been started."""
+        """The dispatchers must not have been started.
+
+        Raises:
+            TypeError: `name` is not a str, or something in `partitions` is not an AsyncDispatcher.
+            ValueError: there are no partitions, or one is in it twice, or belongs to another composite service.
+        """
         super().__init__(name)
+        partitions = tuple(partitions)
+        if not partitions:
+            raise ValueError(f"{name}: a DispatcherGroup needs at least one dispatcher; partitions is empty")
+        for index, partition in enumerate(partitions):
+            if not isinstance(partition, AsyncDispatcher):
+                raise TypeError(f"{name}: partitions[{index}] must be an AsyncDispatcher, not {text_of(partition)}")
         self._drain_on_stop = drains_on_stop  # any thread writes, the thread that stops reads
         self._drain_timeout_s = drain_timeout_s
-        self.partitions = tuple(partitions)
-        for partition in self.partitions:
-            partition.siblings, partition.group = self.partitions, self
+        self.partitions = partitions
+        self.add_services(partitions)
+        for partition in partitions:
+            partition.siblings, partition.group = partitions, self
             partition.register_service_listener(self._on_partition)
-            self.add_service(partition)
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
         """Whether `stop` handles what is queued (True, the default) or discards it. Call it before `stop`."""

@@ -9,10 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable
 from enum import Enum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from dispatcher.util.foreign import kind_of, text_of
+from dispatcher.util.functions import (
+    called_class,
+    deferred_kind,
+    is_coroutine_function,
+    require_plain,
+    running_callable,
+)
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -53,24 +59,31 @@ class EventHandler(Protocol):
 
 
 Handler = EventHandler | Callable[[Any], Any]
+KeyOf = Callable[[Any], Hashable]
+"""Returns the key of an event."""
 
 
 def handling_callable(handler: Handler) -> Callable[[Any], Any]:
     """The callable that handles an event: `handler.handle`, or `handler` itself.
 
     Raises:
-        TypeError: it is neither, or it is a coroutine function, which only an event loop can run.
+        TypeError: it is neither; it is a class instead of an instance; or calling it would not run it: it is a
+            generator function, or a coroutine function, which only an event loop can run.
     """
-    handle = getattr(handler, "handle", handler)
-    if not callable(handle):
-        raise TypeError(f"a handler is a callable or has a method handle(event); {text_of(handler)} is neither")
-    if isinstance(handler, AsyncioHandler) or is_coroutine_function(handle):
+    handle = _handle_of(handler)
+    if is_async(handler):
         raise TypeError(
             f"{text_of(handler)} is an `async def` handler, and there is no event loop to run it. Give the dispatcher "
             "your loop, AsyncDispatcher(loop=loop), or register aio.AsyncioHandler(coroutine, loop=loop). Handlers "
             "that share an Enum class, and InlineDispatcher's, must be plain functions."
         )
-    return handle
+    kind = deferred_kind(handle)
+    if kind is not None:
+        raise TypeError(
+            f"{text_of(handler)} is {kind}: calling it makes a generator and runs nothing. Register a plain function; "
+            "it can loop over that generator."
+        )
+    return running_callable(handle)
 
 
 def is_async(handler: Any) -> bool:
@@ -78,12 +91,23 @@ def is_async(handler: Any) -> bool:
     return isinstance(handler, AsyncioHandler) or is_coroutine_function(getattr(handler, "handle", handler))
 
 
-_CALL = attrgetter("__call__")
+def _handle_of(handler: Any) -> Callable[[Any], Any]:
+    """What is called with an event, if it can be: see `handling_callable`."""
+    handle = getattr(handler, "handle", handler)
+    if not callable(handle):
+        raise TypeError(f"a handler is a callable or has a method handle(event); {text_of(handler)} is neither")
+    made = handler if isinstance(handler, type) and not _is_of_class(handler, handle) else called_class(handle)
+    if made is not None:
+        raise TypeError(
+            f"{text_of(handler)} is a class: calling it makes an instance and handles no event. Register an instance, "
+            f"{made.__name__}(...), that has a method handle(event)."
+        )
+    return handle  # type: ignore[no-any-return]
 
 
-def is_coroutine_function(handle: Any) -> bool:
-    """Whether calling it makes a coroutine: an `async def`, or an object whose `__call__` is one."""
-    return inspect.iscoroutinefunction(handle) or inspect.iscoroutinefunction(_CALL(type(handle)))
+def _is_of_class(owner: type, handle: Any) -> bool:
+    """Whether the class's `handle` needs no instance: it is a class method or a static method."""
+    return inspect.ismethod(handle) or isinstance(inspect.getattr_static(owner, "handle", None), staticmethod)
 
 
 class AsyncioHandler:
@@ -101,7 +125,7 @@ class AsyncioHandler:
 
     Raises:
         TypeError: `coroutine` is neither an `async def` function nor an object whose method `handle` is one, or `key`
-            is not callable. ValueError: `capacity` is less than 1.
+            is not a plain callable. ValueError: `capacity` is less than 1.
     """
 
     __slots__ = ("capacity", "function", "handler", "key", "loop")
@@ -111,17 +135,17 @@ class AsyncioHandler:
         coroutine: Handler,
         *,
         loop: AbstractEventLoop | None = None,
-        key: Callable[[Any], Hashable] | None = None,
+        key: KeyOf | None = None,
         capacity: int = 100,
     ) -> None:
-        function: Any = getattr(coroutine, "handle", coroutine)
+        function: Any = _handle_of(coroutine)
         if not is_coroutine_function(function):
             raise TypeError(
                 f"AsyncioHandler takes an `async def` function, or an object whose method handle(event) is one; "
                 f"{text_of(coroutine)} is neither. Register a plain handler as it is."
             )
-        if key is not None and not callable(key):
-            raise TypeError(f"key must be a callable that returns an event's key; {text_of(key)} is not callable")
+        if key is not None:
+            require_plain(key, "key", "returns an event's key")
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         self.handler = coroutine  # never changes, like the rest

@@ -3,7 +3,8 @@
 `live`: the process works, or can recover by itself; otherwise it has to be restarted. `ready`: it works now. Both look
 at:
 
-- every dispatcher of the process, as long as it is referred to (`dispatcher.view.dispatchers`);
+- every dispatcher of the process, as long as it is referred to (`dispatcher.view.dispatchers`). One that has ended, and
+  is no part of a watched service, counts only until another one of its name is started: that one replaces it;
 - every watched service, with all its parts. `run_until_signal` watches the service that it runs; a `MetricsServer` in a
   CompositeService watches the outermost composite; `health.watch(service)` adds others. Watching a service does not
   keep it alive;
@@ -134,7 +135,7 @@ class Health:
         before it has returned. The log tells when a check begins to fail, and when it succeeds again.
 
         Raises:
-            TypeError: `check` is not callable or is an `async def`, or `name` is not a str.
+            TypeError: `check` is not callable, or is an `async def` or a generator function; or `name` is not a str.
             ValueError: `name` is empty, or `timeout_s` is not positive and finite.
         """
         self._checks.add(name, check, timeout_s)
@@ -152,7 +153,7 @@ class Health:
     def live(self) -> HealthAnswer:
         """Not ok: a dispatcher has failed, its handler thread has died, or it is stuck for `liveness_stuck_after_s`."""
         found = []
-        for view in self.views():
+        for view in self._views(self._services()):
             if _has_failed(view):
                 found.append(HealthReason("failed", view.name))
             found += _stuck(view, view.liveness_stuck_after_s)
@@ -163,9 +164,8 @@ class Health:
 
         Waits for running checks, at most for the longest of their timeouts; or uses the last answer of each.
         """
-        views = self.views()
         services = self._services()
-        own = [service.view for service in services if isinstance(service, AsyncDispatcher)]
+        views, own = self._views(services), _views_of(services)
         found = [reason for view in views for reason in _reasons_of(view, must_run=view in own or not services)]
         others = [service for service in services if not isinstance(service, AsyncDispatcher)]
         found += [reason for service in others if (reason := _reason_of(service)) is not None]
@@ -182,6 +182,11 @@ class Health:
         roots = [service for known in self._watched if (service := known()) is not None]
         return list({id(part): part for root in roots for part in parts_of(root)}.values())
 
+    def _views(self, services: list[Service]) -> list[DispatcherView]:
+        """The dispatchers that count, if these services are watched."""
+        own = _views_of(services)
+        return [view for view in self.views() if view in own or not view.was_replaced()]
+
     def after_fork(self) -> None:
         """In a forked child: nothing that the parent watches or checks is the child's."""
         self._since_s = self._clock_s()
@@ -194,6 +199,10 @@ def parts_of(service: Service) -> list[Service]:
     """The service and its parts, recursively."""
     children = service.services if isinstance(service, CompositeService) else ()
     return [service, *(part for child in children for part in parts_of(child))]
+
+
+def _views_of(services: list[Service]) -> list[DispatcherView]:
+    return [service.view for service in services if isinstance(service, AsyncDispatcher)]
 
 
 def _has_failed(view: DispatcherView) -> bool:

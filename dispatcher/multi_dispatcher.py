@@ -12,12 +12,12 @@ from itertools import chain
 from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.config import DispatcherConfig
+from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatcher_group import DispatcherGroup
-from dispatcher.event import DispatcherEventHandler, Handler
-from dispatcher.queue.coalescing import KeyOf
+from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
 from dispatcher.queue.contents import sums
 from dispatcher.routes import OnError
+from dispatcher.util.foreign import text_of
 
 
 class MultiDispatcher(DispatcherGroup):
@@ -31,11 +31,13 @@ class MultiDispatcher(DispatcherGroup):
         partitions: int = 4,
         **options: Any,
     ) -> None:
+        if type(partitions) is not int:
+            raise TypeError(f"partitions must be an int, not {text_of(partitions)}")
         if partitions < 1:
             raise ValueError(f"partitions must be at least 1, not {partitions}")
         if options.get("journal") is not None:
             raise ValueError(f"{name}: a journal has one dispatcher; its rows are in the order of one handler thread")
-        config = config or DispatcherConfig()
+        config = dispatcher_config(config, options.pop("queue_capacity", None))
         super().__init__(
             name,
             [AsyncDispatcher(config, name=f"{name}-{i}", **options) for i in range(partitions)],

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
 from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import Handler, MultiListenerHandler, handling_callable, is_async
+from dispatcher.event import Handler, KeyOf, MultiListenerHandler, handling_callable, is_async
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
 from dispatcher.util.histogram import snapshot
 
@@ -21,6 +21,8 @@ OnError = Literal["continue", "stop", "exit"]
 SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
 Bind = Callable[[Handler], Callable[[Any], Any]]
 """Makes the callable that hands an event to a handler."""
+Coalesce = Callable[[type, KeyOf | None], None]
+"""Tells the queue by which key the events of a class supersede each other; None: they do not."""
 
 
 NO_TYPE: Final = object()
@@ -38,15 +40,16 @@ class Turn(NamedTuple):
 
 
 class Registration:
-    """The handlers of one event class, in order, each with its error policy. Immutable."""
+    """The handlers of one event class, in order, each with its error policy and key of coalescing. Immutable."""
 
-    __slots__ = ("handle", "on_error", "parts")
+    __slots__ = ("coalesce_by", "handle", "on_error", "parts")
 
-    def __init__(self, parts: tuple[tuple[Handler, OnError], ...], bind: Bind) -> None:
+    def __init__(self, parts: tuple[tuple[Handler, OnError, KeyOf | None], ...], bind: Bind) -> None:
         self.parts = parts
-        handlers = [handler for handler, _ in parts]
+        handlers = [handler for handler, _, _ in parts]
         self.handle = bind(handlers[0]) if len(handlers) == 1 else MultiListenerHandler(*handlers).handle
-        self.on_error: OnError = max((on_error for _, on_error in parts), key=SEVERITY.__getitem__)
+        self.on_error: OnError = max((on_error for _, on_error, _ in parts), key=SEVERITY.__getitem__)
+        self.coalesce_by = next((key_of for _, _, key_of in reversed(parts) if key_of is not None), None)
 
 
 class Route:
@@ -92,16 +95,35 @@ class Route:
         self.journal_kind = -1  # the journal's number for handled events of the type; -1: unknown; handler thread
 
 
+def require_members(event_type: Any) -> None:
+    """Raises TypeError if no event can have a type of this class."""
+    if not (isinstance(event_type, type) and issubclass(event_type, Enum)):
+        raise TypeError(f"register takes an Enum class first, got {text_of(event_type)}")
+    if not event_type._member_names_:  # its other attributes may be members of that name
+        raise TypeError(
+            f"register takes an Enum class with members first; {event_type.__name__} has none, so no event has a type "
+            "of this class. Register each of its subclasses that has members."
+        )
+
+
 class RoutingTable:
     """The registrations and the routes of one dispatcher. `register` and `unregister` are for any thread.
 
-    `default` handles the classes without a registration; None: their events fail. `bind` is for any thread.
+    `default` handles the classes without a registration; None: their events fail. `bind` is for any thread. `coalesce`
+    is called under the table's lock, after each change of a class.
     """
 
-    def __init__(self, name: str, default: Handler | None = None, bind: Bind = handling_callable) -> None:
+    def __init__(
+        self,
+        name: str,
+        default: Handler | None = None,
+        bind: Bind = handling_callable,
+        coalesce: Coalesce = lambda event_class, key_of: None,
+    ) -> None:
         self._name = name
         self._bind = bind
-        self._default = Registration(((default, "continue"),), bind) if default is not None else None
+        self._coalesce = coalesce
+        self._default = Registration(((default, "continue", None),), bind) if default is not None else None
         self._lock = threading.Lock()  # leaf lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
         # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock and reads them
@@ -116,22 +138,23 @@ class RoutingTable:
         self.others.handle = self._refuse
         self.others.turn = self.others.plain_turn = Turn(self._refuse, NO_TYPE)
 
-    def register(self, event_type: type[Enum], handler: Handler, on_error: OnError) -> None:
-        """Add a handler to the class; the strictest `on_error` applies.
+    def register(
+        self, event_type: type[Enum], handler: Handler, on_error: OnError, coalesce_by: KeyOf | None = None
+    ) -> None:
+        """Add a handler to the class; the strictest `on_error` applies, and the last `coalesce_by`.
 
         Raises:
-            TypeError: `event_type` is not an Enum class, or `handler` is not a handler.
+            TypeError: `event_type` is not an Enum class with members, or `handler` is not a handler.
             ValueError: an unknown `on_error`; or one of several handlers of the class is an `async def`.
         """
-        if not (isinstance(event_type, type) and issubclass(event_type, Enum)):
-            raise TypeError(f"register takes an Enum class first, got {text_of(event_type)}")
+        require_members(event_type)
         if on_error not in SEVERITY:
             raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {on_error!r}")
         self._bind(handler)  # raises if it is not a handler
         with self._lock:
             present = self._registrations.get(event_type)
-            parts = (*(present.parts if present is not None else ()), (handler, on_error))
-            if len(parts) > 1 and any(is_async(each) for each, _ in parts):
+            parts = (*(present.parts if present is not None else ()), (handler, on_error, coalesce_by))
+            if len(parts) > 1 and any(is_async(each) for each, _, _ in parts):
                 raise ValueError(
                     f"{event_type.__name__}: an `async def` handler is the only one of its Enum class, because an "
                     "event ends with its coroutine. Call the other handler from the coroutine, or unregister one of "
@@ -141,7 +164,7 @@ class RoutingTable:
             self._reconnect(event_type)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Remove the first registration of the handler, with its policy; returns whether there was one."""
+        """Remove the first registration of the handler, with its policy and key; returns whether there was one."""
         while True:
             present = self._registrations.get(event_type)
             parts = list(present.parts) if present is not None else []
@@ -202,6 +225,8 @@ class RoutingTable:
         """Under _lock: the class's registration has changed."""
         for route in self._of_class.get(event_type, ()):
             self._connect(route)
+        registration = self._registrations.get(event_type)
+        self._coalesce(event_type, registration.coalesce_by if registration is not None else None)
         self.has_changed = True
 
     def _connect(self, route: Route) -> None:

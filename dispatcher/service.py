@@ -105,6 +105,8 @@ class Service:
     """
 
     def __init__(self, name: str | None = None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"{type(self).__name__}: name must be a str, not {text_of(name)}")
         self.name = name or type(self).__name__
         self.config: Any = None
         """The argument of `init`, set before the hook."""
@@ -119,7 +121,7 @@ class Service:
         self._failure: BaseException | None = None  # guarded by _life; the first one stays
         self.failure_state: ServiceState | None = None  # in which it failed; written under _life, read by any thread
         self._listeners: list[Callable[[Service], None]] = []  # replaced under _life, never changed in place
-        # The composite that it was added to last; written under _life, read by any thread.
+        # The composite that it was added to; written under _tree, read by any thread.
         self._parent: weakref.ref[CompositeService] | None = None
         _all_services.add(self)
 
@@ -497,7 +499,14 @@ def all_services() -> list[Service]:
     return snapshot(lambda: list(_all_services))
 
 
+# Held to change which services belong to which composites. Nothing foreign runs under it, but a composite's `_life` is
+# taken. Re-entrant: a signal handler may interrupt its holder. Replaced in a forked child.
+_tree = threading.RLock()
+
+
 def _after_fork() -> None:
+    global _tree
+    _tree = threading.RLock()
     for service in _all_services:
         with suppress(AttributeError):  # another thread was about to make it, and does so in the parent alone
             service._after_fork()
@@ -514,19 +523,46 @@ class CompositeService(Service):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.services: tuple[Service, ...] = ()  # replaced under _life, so a loop over it is safe
+        self.services: tuple[Service, ...] = ()  # replaced under _tree and _life, so a loop over it is safe
 
     def add_service(self, service: Service) -> None:
-        """Add a child before `init`. A child added later is stopped with the others, but not started."""
+        """Add a child before `init`. A child added later is stopped with the others, but not started.
 
-        def adopt() -> None:
-            service._parent = weakref.ref(self)
+        Raises:
+            TypeError: it is not a Service.
+            ValueError: it belongs to a composite already, which has not stopped; or the services would form a cycle.
+        """
+        self.add_services((service,))
+
+    def add_services(self, services: Sequence[Service]) -> None:
+        """Add children as `add_service` does: all of them, or none if one is refused."""
+        for service in services:
+            if not isinstance(service, Service):
+                raise TypeError(f"{self.name}: add_service takes a Service, not {text_of(service)}")
 
         def add() -> None:
-            self.services = (*self.services, service)
+            self.services = (*self.services, *services)
 
-        service._change(adopt)
-        self._change(add)
+        with _tree:
+            for index, service in enumerate(services):
+                self._check_child(service, (*self.services, *services[:index]))
+            for service in services:
+                service._parent = weakref.ref(self)
+            self._change(add)
+
+    def _check_child(self, service: Service, others: tuple[Service, ...]) -> None:
+        """Under _tree. Raises ValueError."""
+        parent, path = service.parent, _path(service, self)
+        if path is not None:
+            names = " -> ".join(each.name for each in (self, *path))
+            raise ValueError(f"{self.name}: adding {service.name} would make a cycle of services: {names}")
+        if any(each is service for each in others):
+            raise ValueError(f"{self.name}: {service.name} was added already; a service is added once")
+        if parent is not None and not parent.in_state(ServiceState.STOPPED):
+            raise ValueError(
+                f"{self.name}: {service.name} belongs to {parent.name} already, which starts and stops it. Add it to "
+                f"one of the two, or add {parent.name} as a whole."
+            )
 
     def service_init(self, config: Any) -> None:
         for service in self.services:
@@ -578,3 +614,14 @@ class CompositeService(Service):
                 first = first or error
         if first is not None:
             raise first
+
+
+def _path(service: Service, goal: Service) -> tuple[Service, ...] | None:
+    """The services from this one, through its parts, to `goal`; None: that is not among them."""
+    if service is goal:
+        return (service,)
+    for child in service.services if isinstance(service, CompositeService) else ():
+        path = _path(child, goal)
+        if path is not None:
+            return (service, *path)
+    return None

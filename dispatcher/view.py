@@ -6,12 +6,14 @@ answers while a handler hangs. Numbers read one after another may be from slight
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import traceback
 import weakref
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Literal
@@ -80,7 +82,7 @@ class DispatcherView:
         dispatching: BatchDispatching,
         processor: MailboxProcessor,
     ) -> None:
-        self._dispatcher = dispatcher  # never changes, like all other fields
+        self._dispatcher = dispatcher  # never changes, like all fields that do not say otherwise
         self._thread = thread
         self._dispatching = dispatching
         self._processor = processor
@@ -95,6 +97,9 @@ class DispatcherView:
         self.liveness_stuck_after_s = config.liveness_stuck_after_s
         """A run longer than this asks for a restart of the process; None: no run does."""
         self.journal_path: Path | None = journal.path if journal is not None else None
+        self._namesakes = _Namesakes.of(dispatcher.name)
+        # When the dispatcher ended, in the order of `_steps`; 0: it has not.
+        self._ended = 0  # the thread that ends it writes, any reads
         _views.add(self)
 
     @property
@@ -216,6 +221,18 @@ class DispatcherView:
         """Writing the journal failed, and it has ended."""
         return self._journal is not None and self._journal.is_failed
 
+    def note_start(self) -> None:
+        """The dispatcher starts. The starting thread."""
+        self._namesakes.last_start = next(_steps)
+
+    def note_end(self) -> None:
+        """The dispatcher has ended. The handler thread, or the stopping thread if that never ran."""
+        self._ended = next(_steps)
+
+    def was_replaced(self) -> bool:
+        """The dispatcher has ended, and another one of its name has been started since."""
+        return 0 < self._ended < self._namesakes.last_start
+
     def forget(self) -> None:
         """Leave `dispatchers()`: in a forked child, which has no handler thread."""
         _views.discard(self)
@@ -224,6 +241,25 @@ class DispatcherView:
         return f"<DispatcherView of {text_of(self._dispatcher)}>"
 
 
+class _Namesakes:
+    """The dispatchers of one name. Their views keep it alive, so that a replacement may come and go."""
+
+    __slots__ = ("__weakref__", "last_start")
+
+    def __init__(self) -> None:
+        self.last_start = 0  # when one was started last, in the order of `_steps`; each starting thread writes
+
+    @staticmethod
+    def of(name: str) -> _Namesakes:
+        """Those of this name. Any thread."""
+        with _lock:
+            return _namesakes.setdefault(name, _Namesakes())
+
+
+_lock = threading.Lock()  # leaf lock; replaced in a forked child
+_namesakes: weakref.WeakValueDictionary[str, _Namesakes] = weakref.WeakValueDictionary()  # changed under _lock
+_steps = count(1)  # starts and ends of dispatchers; any thread, in single steps
+
 _views: weakref.WeakSet[DispatcherView] = weakref.WeakSet()  # any thread, in single steps
 """One for each dispatcher, which keeps it alive."""
 
@@ -231,3 +267,12 @@ _views: weakref.WeakSet[DispatcherView] = weakref.WeakSet()  # any thread, in si
 def dispatchers() -> list[DispatcherView]:
     """Every dispatcher of the process that is still referred to, by name, whatever its state. Any thread."""
     return sorted(snapshot(lambda: list(_views)), key=lambda view: view.name)
+
+
+def _after_fork() -> None:
+    """In a forked child, which has no thread that could release the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -48,7 +48,7 @@ class DescriptorGate(Gate):
     """A gate that lets all pass at once. Linux only.
 
     Raises:
-        OSError: the process has too many open files, or the system has no eventfd.
+        OSError: half of the descriptors that the process may have are open, or the system has no eventfd.
     """
 
     def __init__(self) -> None:

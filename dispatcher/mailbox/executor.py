@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from dispatcher.errors import MailboxClosedError, RejectedExecutionError
 from dispatcher.mailbox.mail import ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.util.foreign import text_of
+from dispatcher.util.foreign import reraise_interrupt, text_of
+from dispatcher.util.functions import ran
 
 T = TypeVar("T")
 
@@ -66,7 +68,11 @@ class MailboxExecutor:
         *args: Any,
         options: MailOptions = MailOptions.DEFAULT,
     ) -> Future[T]:
-        """As `execute`, but the future gets the command's result or error, not the loop."""
+        """As `execute`, but the future gets the command's result or error, not the loop.
+
+        The error may be any, even a SystemExit; only Ctrl-C on the main thread, if that is the mailbox thread, also
+        ends the loop. A command whose call runs nothing, such as an `async def`, is a TypeError.
+        """
         task = _FutureTask(command)
         self.execute(task, description, *args, options=options)
         return task.future
@@ -107,7 +113,7 @@ class ExecutorView:
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run `fn(*args, **kwargs)` on the mailbox thread. Any thread; does not block."""
-        return self._executor.submit(lambda: fn(*args, **kwargs), "%s", fn)
+        return self._executor.submit(partial(fn, *args, **kwargs), "%s", fn)
 
 
 class _FutureTask:
@@ -127,11 +133,10 @@ class _FutureTask:
             self._cancelled = True
             return
         try:
-            result = self._command()
+            result = ran(self._command, self._command())
         except BaseException as error:
             self.future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
+            reraise_interrupt(error)
         else:
             self.future.set_result(result)
 

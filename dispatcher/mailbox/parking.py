@@ -35,7 +35,7 @@ class DescriptorLock:
     for both, or once for each.
 
     Raises:
-        OSError: the process has too many open files, or the system has no eventfd.
+        OSError: half of the descriptors that the process may have are open, or the system has no eventfd.
     """
 
     __slots__ = ("acquire", "release")
@@ -63,7 +63,7 @@ class Parking:
         self.duties: list[Callable[[], None]] = []  # the mailbox thread appends and clears; any thread pops
 
     def wake_sooner(self) -> None:
-        """Wait for a descriptor from now on, if the system has one left. Before the first wait, in its process."""
+        """Wait for a descriptor from now on, if enough are left. Before the first wait, in its process."""
         with contextlib.suppress(OSError):
             self.lock = DescriptorLock()
 

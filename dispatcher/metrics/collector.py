@@ -1,6 +1,7 @@
 """Prometheus metrics of dispatchers, read from their plain counters at a scrape (invariant 11).
 
-One collector per registry serves all its dispatchers, with their name as the label `dispatcher`.
+One collector per registry serves all its dispatchers, with their name as the label `dispatcher`. Of two with one name
+in use at the same time, the second has a number behind it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import logging
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
+from itertools import count as numbers_from
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -24,6 +27,7 @@ from prometheus_client.registry import REGISTRY
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatcher_group import DispatcherGroup
 from dispatcher.metrics.page import failures
+from dispatcher.queue.state import FORKED
 from dispatcher.stats import METRICS, DispatcherStats, MetricSpec
 from dispatcher.util.foreign import class_name, tell, text_of, type_name
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
@@ -43,14 +47,24 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sources: dict[str, tuple[MetricsSource, ...]] = {}  # guarded by _lock, by dispatcher name
+        self._sources: dict[str, tuple[MetricsSource, ...]] = {}  # guarded by _lock, by label
+        self._labels: weakref.WeakKeyDictionary[AsyncDispatcher, str] = weakref.WeakKeyDictionary()  # guarded by _lock
         # Guarded by _lock: the value of the last scrape, below which the counter must not fall.
         self._accepted: weakref.WeakKeyDictionary[AsyncDispatcher, int] = weakref.WeakKeyDictionary()
 
     def add(self, name: str, shown: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
+        """Show a dispatcher by its name, in the place of an earlier one that has ended. If that has not, the dispatcher
+        is shown as `name#2`, or with the first number that is free. It keeps its label."""
         with self._lock:
-            self._named[name] = shown
-            self._sources[name] = tuple(sources)
+            label = self._labels.get(shown)
+            is_new = label is None or self._named.get(label) is not shown  # or it has ended, and was replaced
+            if label is None or is_new:
+                label = self._labels[shown] = self._free_label(name)
+            self._named[label] = shown
+            self._sources[label] = tuple(sources)
+        if is_new and label != name:
+            message = "%s: another dispatcher of this name is in use; the metrics show this one as %s"
+            tell(log, logging.WARNING, message, name, label)
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
@@ -65,6 +79,14 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
         for name, extras in sources.items():
             for source in extras:
                 yield from _collected(source, name)
+
+    def _free_label(self, name: str) -> str:
+        """Under _lock: the first of `name`, `name#2`, ... that no dispatcher has which may still count events."""
+        for label in chain([name], (f"{name}#{number}" for number in numbers_from(2))):
+            holder = self._named.get(label)
+            if holder is None or holder.is_stopped() or holder.queue.phase == FORKED:
+                return label
+        raise AssertionError("numbers never end")
 
     def _stats_so_far(self, dispatcher: AsyncDispatcher) -> DispatcherStats:
         # The counters are read one after another while the handler thread works: do not let their sum decrease.
@@ -131,7 +153,8 @@ def register_metrics(
 ) -> None:
     """Show a dispatcher and its `sources` in the scrapes of `registry`. Any thread; repeating it is harmless.
 
-    Each partition of a DispatcherGroup or a MultiDispatcher is shown under its own name.
+    Each partition of a DispatcherGroup or a MultiDispatcher is shown under its own name. A dispatcher takes the place
+    of an earlier one of its name that has ended; before that, it is shown as `name#2`.
     """
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):

@@ -15,17 +15,16 @@ these steps is atomic:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from itertools import dropwhile, takewhile
 from operator import length_hint
 from time import perf_counter_ns
 from typing import Any
 
+from dispatcher.event import KeyOf
 from dispatcher.queue.state import CLOSED, ClassAndKey, QueuedEvent, QueueState, Stamping, Version
 from dispatcher.util.foreign import reraise_interrupt, type_of
 from dispatcher.util.histogram import snapshot
-
-KeyOf = Callable[[Any], Hashable]
 
 
 class Coalescing:
@@ -40,9 +39,13 @@ class Coalescing:
         self._keys: dict[type, KeyOf] = {}  # any thread, in single steps
         self.queued: dict[ClassAndKey, QueuedEvent] = {}  # open entries; any thread, in single steps
 
-    def supersede_by(self, event_class: type, key_of: KeyOf) -> None:
-        """Let new events of the class supersede queued ones with the same key. The gate must be LOOK."""
-        self._keys[event_class] = key_of
+    def supersede_by(self, event_class: type, key_of: KeyOf | None) -> None:
+        """Let new events of the class supersede queued ones with the same key; None: no event does. The gate must be
+        LOOK."""
+        if key_of is not None:
+            self._keys[event_class] = key_of
+        else:
+            self._keys.pop(event_class, None)
 
     def key_of(self, event: Any) -> ClassAndKey | None:
         """The key of an event, computed on the producer's thread; None: it neither supersedes nor is superseded.

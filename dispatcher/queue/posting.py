@@ -22,10 +22,11 @@ from typing import Any
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
+from dispatcher.event import KeyOf
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue import nesting
-from dispatcher.queue.coalescing import Coalescing, KeyOf
+from dispatcher.queue.coalescing import Coalescing
 from dispatcher.queue.contents import QueueContents
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
@@ -109,10 +110,12 @@ class EventQueue:
         """Wake the handler thread if it waits. Any thread; never blocks."""
         self._parking.unpark()
 
-    def supersede_by(self, event_class: type, key_of: KeyOf) -> None:
-        """Let new events of the class supersede queued ones with the same key, from the next post on. Any thread."""
+    def supersede_by(self, event_class: type, key_of: KeyOf | None) -> None:
+        """Let new events of the class supersede queued ones with the same key, from the next post on; None: no event
+        does. Any thread, but one at a time."""
         self.coalescing.supersede_by(event_class, key_of)
-        self.flags.gate = LOOK
+        if key_of is not None:
+            self.flags.gate = LOOK
 
     def put_first(self, events: Sequence[tuple[int, Any]]) -> None:
         """Before the start: queue accepted seqs and events of the write-ahead log before all others."""

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from dispatcher.event import is_coroutine_function
 from dispatcher.util.foreign import describe, plain_text, tell, text_of
+from dispatcher.util.functions import deferred_kind, is_coroutine_function
 from dispatcher.util.terminal import one_line
 from dispatcher.util.threads import try_to_start
 
@@ -114,7 +114,7 @@ class Checks:
         """Add a check; it replaces an earlier one of the same name.
 
         Raises:
-            TypeError: `name` is not a str; `check` is not callable, or is an `async def`.
+            TypeError: `name` is not a str; `check` is not callable, or is an `async def` or a generator function.
             ValueError: `name` is empty, or `timeout_s` is not positive and finite.
         """
         if not isinstance(name, str):
@@ -128,6 +128,9 @@ class Checks:
             )
         if is_coroutine_function(check):
             raise TypeError(f"check {name}: an `async def` cannot run on a thread; pass a plain function")
+        kind = deferred_kind(check)
+        if kind is not None:  # its result would always count as True
+            raise TypeError(f"check {name}: {text_of(check)} is {kind}; pass a function that returns True or False")
         if not 0 < timeout_s < math.inf:
             raise ValueError(f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}")
         self._checks[name] = Check(name, check, timeout_s, self._clock_s)

@@ -10,6 +10,7 @@ from typing import Any
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import UnregisteredEventTypeError
 from dispatcher.event import DispatcherEventHandler, Handler, MultiListenerHandler
+from dispatcher.routes import require_members
 from dispatcher.service import Service
 
 
@@ -64,6 +65,7 @@ class InlineDispatcher(Service):
 
     def register(self, event_type: type[Enum], handler: Handler, **options: Any) -> None:
         """As AsyncDispatcher.register. The options have no effect: nothing waits, and the caller gets the errors."""
+        require_members(event_type)
         self._handlers.setdefault(event_type, MultiListenerHandler()).add_handler(handler)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:

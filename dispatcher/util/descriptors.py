@@ -13,6 +13,9 @@ from typing import Final, TypeVar
 
 from dispatcher.util.forks import let_go_in_children, no_fork
 
+if sys.platform == "linux":
+    import resource
+
 T = TypeVar("T")
 
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
@@ -88,14 +91,21 @@ class EventFile(FileIO):
     A write adds its 8 bytes to the counter. A read waits until the counter is not 0, and resets it; with `is_semaphore`
     it takes one off. The file is closed once nothing refers to this object, be it a bound method. Any thread.
 
+    Its users can do without. So it leaves the upper half of the process's descriptors to the program.
+
     Raises:
-        OSError: the process has too many open files, or the system has no eventfd.
+        OSError: half of the descriptors that the process may have are open, or the system has no eventfd.
     """
 
     def __init__(self, *, is_semaphore: bool = False) -> None:
         if sys.platform != "linux":
             raise OSError("there is no eventfd")
         super().__init__(os.eventfd(0, os.EFD_CLOEXEC | (os.EFD_SEMAPHORE if is_semaphore else 0)), "r+b")
+        # The system gives the lowest number that is free, so all below are open. The limit may change at any time.
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY and self.fileno() >= limit // 2:
+            self.close()
+            raise OSError(errno.EMFILE, "half of the descriptors are open; the rest is for the program")
 
     def __del__(self) -> None:
         self.close()

@@ -1,4 +1,6 @@
-"""YAML within bounds: a few bytes of it can describe more than a machine holds.
+"""YAML within bounds, and without keys that are given twice.
+
+A few bytes of YAML can describe more than a machine holds.
 
 PyYAML builds what aliases repeat only once, but whoever walks through the values, to check or to print them, meets it
 again each time.
@@ -6,6 +8,8 @@ again each time.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import yaml
@@ -24,12 +28,17 @@ MOST_DIGITS: Final = 400
 """Characters of a number: the greatest double has 309 digits before its point."""
 
 _LONGEST_SHOWN: Final = 80
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_TEXTS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value", _MERGE)
+"""Tags of keys that are what is written: strings, `<<` and `=`."""
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class YAMLTextError(ValueError):
-    """A text is not YAML, or exceeds a bound. The message is printable and one line, and `where` the place: line and
-    column, or empty."""
+    """A text is not YAML, exceeds a bound, or gives a key twice.
+
+    The message is printable and one line, and `where` the place: line and column, or empty.
+    """
 
     def __init__(self, problem: str, where: str = "") -> None:
         self.problem = problem
@@ -61,8 +70,34 @@ def parse_yaml(text: str) -> Any:
         raise YAMLTextError(f"not valid YAML: {one_line(str(error)) or type(error).__name__}") from error
 
 
+def place_of(text: str, path: Sequence[int | str]) -> str:
+    """Line and column of the key, or of the item of a list, at the `path` in a text that `parse_yaml` has accepted.
+
+    Parts of the path that are not there are passed over; empty if all are.
+    """
+    loader = _BoundedLoader(text)
+    try:
+        node, mark = loader.get_single_node(), None
+    finally:
+        loader.dispose()
+    for part in path:
+        mark, node = next(_found(node, part), (mark, node))
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+
+
+def _found(node: Any, part: int | str) -> Iterator[tuple[Any, Any]]:
+    """The mark and the node of this key or item, first the node's own, then those that are merged in."""
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        yield node.value[part].start_mark, node.value[part]
+    elif isinstance(node, yaml.MappingNode):
+        yield from ((key.start_mark, value) for key, value in node.value if key.value == str(part))
+        for merged in (value for key, value in node.value if key.tag == _MERGE):
+            for each in merged.value if isinstance(merged, yaml.SequenceNode) else [merged]:
+                yield from _found(each, part)
+
+
 class _BoundedLoader(yaml.SafeLoader):
-    """Refuses what exceeds the bounds while it composes the nodes, before any value is built."""
+    """Refuses what exceeds the bounds, and keys given twice, while it composes the nodes, before it builds a value."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -94,6 +129,24 @@ class _BoundedLoader(yaml.SafeLoader):
             above[1] = max(above[1], depth + 1)
         return node
 
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """As PyYAML's, but refuses a key that equals an earlier one of the mapping: of the two values one would vanish.
+
+        A key may override one that comes from another mapping by a merge, `<<`, of which a mapping has one.
+        """
+        node: Any = super().compose_mapping_node(anchor)
+        lines: dict[Any, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # no mapping can have it; the construction says so
+            # Keys that are written differently may be equal: 1, 0x1 and true are, in Python.
+            value = key.value if key.tag in _TEXTS else self.construct_object(key)
+            if value in lines:
+                what = f"the key {one_line(key.value, _LONGEST_SHOWN)} is given twice"
+                raise ComposerError(None, None, f"{what}; the first is in line {lines[value]}", key.start_mark)
+            lines[value] = key.start_mark.line + 1
+        return node
+
     def _check_depth(self, depth: int, mark: Any) -> None:
         if len(self._open) + depth > MOST_DEPTH:
             raise ComposerError(None, None, f"nested more than {MOST_DEPTH} levels deep", mark)
@@ -110,3 +163,9 @@ class _BoundedLoader(yaml.SafeLoader):
             value = one_line(repr(node.value), _LONGEST_SHOWN) if isinstance(node, yaml.ScalarNode) else "this"
             why = f": {error}" if isinstance(error, ValueError) else ""
             raise ConstructorError(None, None, f"{value} is not {tag}{why}", node.start_mark) from error
+
+
+# YAML 1.2's, as JSON's: to PyYAML, 1e3 and 1.5e3 are strings, and only 1.5e+3 is a number.
+_BoundedLoader.add_implicit_resolver(
+    _NUMBERS[1], re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)

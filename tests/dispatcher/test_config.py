@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +43,7 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
     return write
 
 
-def refusal(path: Path, load: Callable[[Path], object] = lambda path: load_config(path, Daemon)) -> str:
+def whole_refusal(path: Path, load: Callable[[Path], object] = lambda path: load_config(path, Daemon)) -> str:
     """What the error says behind the file's name. It is one line."""
     with pytest.raises(ConfigError) as caught:
         load(path)
@@ -50,6 +51,11 @@ def refusal(path: Path, load: Callable[[Path], object] = lambda path: load_confi
     assert "\n" not in message
     assert message.startswith(str(path))
     return message.removeprefix(str(path))
+
+
+def refusal(path: Path, load: Callable[[Path], object] = lambda path: load_config(path, Daemon)) -> str:
+    """What the error says behind the file's name and the place in it."""
+    return re.sub(r"^, line \d+, column \d+", "", whole_refusal(path, load))
 
 
 # -- files that are accepted -----------------------------------------------------------------------------------------
@@ -117,6 +123,64 @@ def test_an_unknown_key_is_named_with_those_that_are_allowed(
 def test_a_missing_key_is_called_missing(write: Callable[[str], Path], text: str, key: str) -> None:
     """The message rejected the whole section."""
     assert refusal(write(text)) == f": {key} is missing; it has no default"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("name: a\ndispatcher:\n  queue_capacity: true\n", ", line 3, column 3: dispatcher.queue_capacity: True is"),
+        ("queues:\n- name: a\n- name: b\n  capacity: 0\n", ", line 4, column 3: queues[1].capacity: 0 is not"),
+        ("queues: [{name: a, capacity: 0}]", ", line 1, column 20: queues[0].capacity: 0 is not"),
+        ("name: a\nnam: b", ", line 2, column 1: unknown key nam;"),
+        ("name: a\nspare: {capacity: 1}", ", line 2, column 1: spare.name is missing"),
+        ("ratio: wide", ", line 1, column 1: ratio: 'wide' is not"),
+        ("dispatcher:\n  <<: {batch_size: 0}\n", ", line 2, column 8: dispatcher.batch_size: 0 is not"),
+        ("name: a\nratio: 1\nname: b\n", ", line 3, column 1: the key name is given twice; the first is in line 1"),
+    ],
+)
+def test_the_message_names_file_line_and_key(write: Callable[[str], Path], text: str, place: str) -> None:
+    assert whole_refusal(write(text)).startswith(place)
+
+
+def test_a_value_that_is_not_from_the_file_has_no_line(write: Callable[[str], Path]) -> None:
+    path = write("name: a\nratio: 1")
+
+    message = whole_refusal(path, lambda path: load_config(path, Daemon, {"ratio": "wide"}))
+
+    assert message.startswith(": ratio: 'wide' is not allowed")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("queue_capacity", True),
+        ("queue_capacity", "5"),
+        ("queue_capacity", 5.5),
+        ("batch_size", False),
+        ("drain_timeout_s", True),
+        ("drain_timeout_s", "5"),
+        ("drain_events_on_stop", 1),
+        ("drain_events_on_stop", "yes"),
+    ],
+)
+def test_numbers_and_booleans_are_not_converted(key: str, value: object) -> None:
+    """`queue_capacity: true` was 1."""
+    with pytest.raises(ConfigError, match=rf"^config: {key}: {value!r} is not allowed; input should be a valid "):
+        parse_config({key: value}, DispatcherConfig)
+
+
+def test_numbers_inside_collections_are_not_converted_either() -> None:
+    class Nested(Daemon):
+        sizes: tuple[int, ...] = ()
+        shares: dict[str, float | None] = {}
+
+    with pytest.raises(ConfigError, match=r"sizes\[1\]: True is not allowed"):
+        parse_config({"sizes": [1, True]}, Nested)
+    with pytest.raises(ConfigError, match=r"shares\.a: '1' is not allowed"):
+        parse_config({"shares": {"a": "1"}}, Nested)
+    with pytest.raises(ConfigError, match=r"queues\[0\]\.capacity: '1' is not allowed"):
+        parse_config({"queues": [{"name": "a", "capacity": "1"}]}, Nested)
+    assert parse_config({"shares": {"a": 1}}, Nested).shares == {"a": 1.0}
 
 
 def test_a_key_that_is_no_string_is_named(write: Callable[[str], Path]) -> None:
@@ -280,7 +344,7 @@ def test_a_file_that_is_not_yaml_is_refused_with_the_place(
     write: Callable[[str], Path], text: str, message: str
 ) -> None:
     """What PyYAML raises of its own, such as ValueError for a day that does not exist, once came as a traceback."""
-    assert refusal(write(text)).startswith(message)
+    assert whole_refusal(write(text)).startswith(message)
 
 
 @pytest.mark.parametrize(("text", "kind"), [("- name: a", "list"), ("name", "str"), ("3", "int"), ("true", "bool")])

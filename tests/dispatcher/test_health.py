@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -12,9 +13,9 @@ import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
 from dispatcher.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
-from dispatcher.view import DispatcherView
+from dispatcher.view import DispatcherView, dispatchers
 
-from .conftest import TIMEOUT_S, Gate, Numbered
+from .conftest import TIMEOUT_S, Gate, Numbered, Work
 from .recorder import Recorder, fail
 from .waiting import until
 
@@ -44,8 +45,12 @@ class FakeView:
     running: float = 0.0
     full_s: float | None = None
     journal_failed: bool = False
+    replaced: bool = False
     handler_warn_after_s: float | None = 10.0
     liveness_stuck_after_s: float | None = None
+
+    def was_replaced(self) -> bool:
+        return self.replaced
 
     def is_thread_alive(self) -> bool:
         return self.thread_alive
@@ -160,6 +165,56 @@ def test_a_dispatcher_that_has_failed_is_neither_ready_nor_live(make: Make) -> N
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     assert reasons(asked.ready()) == reasons(asked.live()) == [("failed", "central")]
+
+
+def failed_dispatcher(name: str) -> AsyncDispatcher:
+    dispatcher = AsyncDispatcher(name=name)
+    dispatcher.register(Work, lambda _: fail(), on_error="stop")
+    dispatcher.init()
+    dispatcher.start()
+    dispatcher.event_handler.handle(Numbered())
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    return dispatcher
+
+
+def test_a_failed_dispatcher_counts_until_one_of_its_name_is_started(make: Make) -> None:
+    """It kept the process at `failed` until the garbage collector ran."""
+    failed = failed_dispatcher("central")
+    of_all = Health(lambda: [view for view in dispatchers() if view.name in ("central", "other")])
+    with make(name="other"), AsyncDispatcher(name="central") as first_replacement:
+        pass
+    before = failed_dispatcher("central")
+
+    with AsyncDispatcher(name="central") as replacement:
+        assert before.view is not None
+        while_it_runs = of_all.live().status
+        with of_all.watching(failed):
+            while_watched = of_all.live().status
+    del replacement, first_replacement
+    gc.collect()
+
+    assert (while_it_runs, while_watched) == ("ok", "failed")
+    assert of_all.live().status == "ok"
+
+
+def test_one_that_was_started_before_replaces_no_failed_dispatcher(make: Make) -> None:
+    make(name="central")
+    failed = failed_dispatcher("central")
+
+    make(name="another")
+
+    assert reasons(health_of(failed).live()) == [("failed", "central")]
+    assert not failed.view.was_replaced()
+
+
+def test_nothing_else_of_a_replaced_dispatcher_counts_either() -> None:
+    view = FakeView(state=ServiceState.STOPPED, failure_cause=RuntimeError(), journal_failed=True, full_s=9.0)
+    health = health_of_views(view)
+    before = health.ready().status
+
+    view.replaced = True
+
+    assert (before, health.ready().status) == ("failed", "ok")
 
 
 def test_an_answer_needs_no_event_and_so_none_of_its_methods(make: Make, gate: Gate) -> None:

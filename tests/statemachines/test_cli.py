@@ -177,7 +177,9 @@ def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path) -> None:
     done = run_command("run", "rm.yaml", cwd=tmp_path)
 
     assert done.returncode == 2
-    assert done.stderr.startswith("dispatcher: rm.yaml: unknown key dispatcher.queue_size; allowed here: batch_size,")
+    assert done.stderr.startswith(
+        "dispatcher: rm.yaml, line 1, column 14: unknown key dispatcher.queue_size; allowed here: batch_size,"
+    )
     assert done.stderr.count("\n") == 1
 
 

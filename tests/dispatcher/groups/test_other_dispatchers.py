@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from dispatcher import AsyncDispatcher, Event, EventDispatcher, MultiDispatcher, UnregisteredEventTypeError
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    DispatcherGroup,
+    Event,
+    EventDispatcher,
+    MultiDispatcher,
+    UnregisteredEventTypeError,
+)
 from dispatcher.testing import DrainDispatcher, InlineDispatcher
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work
@@ -102,6 +112,63 @@ def test_an_event_without_a_key_goes_to_the_first_partition() -> None:
 def test_a_multi_dispatcher_needs_a_partition() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         MultiDispatcher(partitions=0)
+
+
+def test_a_group_needs_a_dispatcher() -> None:
+    with pytest.raises(ValueError, match="g: a DispatcherGroup needs at least one dispatcher; partitions is empty"):
+        DispatcherGroup("g", [])
+
+
+def test_a_dispatcher_joins_one_group_and_a_group_that_is_refused_changes_nothing() -> None:
+    free, taken = AsyncDispatcher(name="free"), AsyncDispatcher(name="taken")
+    DispatcherGroup("first", [taken])
+
+    with pytest.raises(ValueError, match="second: taken belongs to first already"):
+        DispatcherGroup("second", [free, taken])
+    with pytest.raises(ValueError, match="third: free was added already"):
+        DispatcherGroup("third", [free, free])
+
+    assert (free.parent, free.siblings) == (None, (free,))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AsyncDispatcher("orders"), "config must be a DispatcherConfig, not 'orders'. Pass a name as name="),
+        (lambda: AsyncDispatcher({}), "config must be a DispatcherConfig, not {}"),
+        (lambda: AsyncDispatcher(name=3), "AsyncDispatcher: name must be a str, not 3"),
+        (lambda: MultiDispatcher("orders"), "config must be a DispatcherConfig, not 'orders'"),
+        (lambda: MultiDispatcher(partitions="4"), "partitions must be an int, not '4'"),
+        (lambda: MultiDispatcher(partitions=True), "partitions must be an int, not True"),
+        (
+            lambda: EventDispatcher("orders"),
+            "a handler is a callable or has a method handle(event); 'orders' is neither",
+        ),
+        (
+            lambda: EventDispatcher(print, DispatcherConfig()),
+            "EventDispatcher: name must be a str, not DispatcherConfig(",
+        ),
+        (lambda: EventDispatcher(print, config="orders"), "config must be a DispatcherConfig, not 'orders'"),
+        (lambda: DispatcherGroup([], "g"), "DispatcherGroup: name must be a str, not []"),
+        (lambda: DispatcherGroup("g", ["orders"]), "g: partitions[0] must be an AsyncDispatcher, not 'orders'"),
+    ],
+)
+def test_a_wrong_argument_is_named(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        make()
+
+
+def test_queue_capacity_goes_with_a_config_of_a_subclass() -> None:
+    class OwnConfig(DispatcherConfig):
+        tenant: str
+
+    config = OwnConfig(tenant="a", batch_size=7)
+
+    assert AsyncDispatcher(config, queue_capacity=5).capacity == 5
+    assert [each.capacity for each in MultiDispatcher(config, partitions=2, queue_capacity=6).partitions] == [6, 6]
+    with pytest.raises(ValidationError, match="queue_capacity"):
+        AsyncDispatcher(config, queue_capacity=True)
+    assert config.queue_capacity is None
 
 
 def test_an_inline_dispatcher_handles_in_the_callers_thread_nested_events_in_order() -> None:

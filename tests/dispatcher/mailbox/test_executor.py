@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -94,16 +96,47 @@ def test_a_submitted_command_s_error_goes_to_its_future_only(executor: MailboxEx
     assert isinstance(future.exception(0), ZeroDivisionError)
 
 
-def test_a_system_exit_goes_to_the_loop_as_well_as_to_the_future(executor: MailboxExecutor) -> None:
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), CancelledError()])
+def test_an_exit_of_a_submitted_command_goes_to_its_future_only(
+    executor: MailboxExecutor, error: BaseException
+) -> None:
     def leave() -> None:
-        raise SystemExit(3)
+        raise error
 
     future = executor.submit(leave)
 
-    with pytest.raises(SystemExit):
+    executor.yield_()
+
+    assert future.exception(0) is error
+
+
+def test_ctrl_c_in_a_submitted_command_ends_the_loop_of_the_main_thread_as_well(executor: MailboxExecutor) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    future = executor.submit(interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
         executor.yield_()
 
-    assert isinstance(future.exception(0), SystemExit)
+    assert isinstance(future.exception(0), KeyboardInterrupt)
+
+
+async def _coroutine() -> None: ...
+
+
+def _generator() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("command", [_coroutine, _generator, partial(_coroutine)])
+def test_a_submitted_command_that_runs_nothing_is_an_error(executor: MailboxExecutor, command: Any) -> None:
+    futures = [executor.submit(command), executor.as_executor().submit(command)]
+
+    executor.yield_()
+    executor.yield_()
+
+    assert all("calling it ran nothing" in str(future.exception(0)) for future in futures)
 
 
 def test_a_command_whose_future_is_cancelled_is_not_run(executor: MailboxExecutor, log: list[Any]) -> None:

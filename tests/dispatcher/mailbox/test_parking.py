@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +106,30 @@ def test_a_dispatcher_that_has_stopped_holds_no_descriptor(monkeypatch: pytest.M
     dispatcher.stop()
 
     until(lambda: is_closed(opened[0]), "the end of the handler thread")
+
+
+@needs_eventfd
+def test_waits_leave_half_of_the_descriptors_to_the_program() -> None:
+    """2,000 dispatchers took every one of 1,024, and the program's next `open` failed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Path(os.devnull).open() as lowest:
+        limit = 2 * (lowest.fileno() + 50)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    parkings = [Parking() for _ in range(limit)]
+    try:
+        for parking in parkings:
+            parking.wake_sooner()
+        with ExitStack() as stack:
+            for _ in range(limit // 2 - 10):  # other threads of the tests may need some
+                stack.enter_context(Path(os.devnull).open())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    kinds = [type(parking.lock) for parking in parkings]
+    assert 0 < kinds.count(DescriptorLock) < limit // 2
+    ended = waiting(parkings[-1])
+    parkings[-1].unpark()
+    assert ended.wait(TIMEOUT_S)
 
 
 def test_without_a_descriptor_the_wait_is_for_a_plain_lock(monkeypatch: pytest.MonkeyPatch) -> None:

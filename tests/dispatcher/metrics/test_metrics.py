@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher import (
@@ -105,6 +106,56 @@ def test_a_dispatcher_that_comes_back_takes_its_predecessors_place(make: Make) -
     register_metrics(make(name="central"), registry)
 
     assert value(registry, "dispatcher_events_accepted_total", dispatcher="central") == 0
+
+
+def test_dispatchers_of_one_name_are_told_apart_while_both_are_in_use(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One was posted 3 events and the other 5: the page showed 5."""
+    registry = CollectorRegistry()
+    first, second, third = (make(name="orders", handler=lambda _: None) for _ in range(3))
+
+    for dispatcher, events in ((first, 3), (second, 5), (third, 7)):
+        register_metrics(dispatcher, registry)
+        register_metrics(dispatcher, registry)  # repeating it changes nothing
+        for _ in range(events):
+            dispatcher.event_handler.handle(Numbered())
+
+    labels = ("orders", "orders#2", "orders#3")
+    assert [value(registry, "dispatcher_events_accepted_total", dispatcher=label) for label in labels] == [3, 5, 7]
+    assert caplog.messages == [
+        f"orders: another dispatcher of this name is in use; the metrics show this one as {label}"
+        for label in labels[1:]
+    ]
+
+
+def test_a_dispatcher_that_was_replaced_does_not_push_its_replacement_out(make: Make) -> None:
+    registry = CollectorRegistry()
+    first, second = make(name="orders"), make(name="orders", handler=lambda _: None)
+    register_metrics(first, registry)
+    first.stop()
+    register_metrics(second, registry)
+    second.event_handler.handle(Numbered())
+
+    register_metrics(first, registry)
+
+    assert value(registry, "dispatcher_events_accepted_total", dispatcher="orders") == 1
+    assert value(registry, "dispatcher_events_accepted_total", dispatcher="orders#2") == 0
+
+
+def test_sources_get_the_label_of_their_dispatcher(make: Make) -> None:
+    class Source:
+        def collect(self, dispatcher: str) -> list[GaugeMetricFamily]:
+            family = GaugeMetricFamily("extra", "Extra.", labels=["dispatcher"])
+            family.add_metric([dispatcher], 1)
+            return [family]
+
+    registry = CollectorRegistry()
+    register_metrics(make(name="orders"), registry)
+
+    register_metrics(make(name="orders"), registry, [Source()])
+
+    assert value(registry, "extra", dispatcher="orders#2") == 1
 
 
 def test_a_dispatcher_without_references_drops_out() -> None:

@@ -278,6 +278,7 @@ def test_a_dispatcher_that_comes_back_during_a_scrape_counts_from_0(make: Make) 
     handle_events(first, 5)
     half_way = collector.collect()
     next(iter(half_way))
+    first.stop()
 
     collector.add("central", make(name="central"))
     list(half_way)

@@ -414,6 +414,52 @@ def test_a_coalesce_by_that_cannot_be_called_is_refused_and_nothing_is_registere
     assert dispatcher.failed == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "unregistered", "expected"),
+    [
+        (key_of, None, "first", 3),  # the second handler got 1 of the events
+        (key_of, None, "second", 1),
+        (None, key_of, "first", 1),
+        (None, key_of, "second", 3),
+        (key_of, lambda event: event.number, "second", 1),
+        (key_of, lambda event: event.number, "first", 3),
+    ],
+)
+def test_a_key_goes_with_the_handler_that_brought_it(
+    make: Make, gate: Gate, got: list[Any], first: Any, second: Any, unregistered: str, expected: int
+) -> None:
+    handlers = {"first": lambda event: got.append(event), "second": lambda event: got.append(event)}
+    dispatcher = make(handler=gate)
+    for handler, key in zip(handlers.values(), (first, second), strict=True):
+        dispatcher.register(Update, handler, coalesce_by=key)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+
+    assert dispatcher.unregister(Update, handlers[unregistered])
+    for number in range(3):
+        dispatcher.event_handler.handle(Keyed("a", number))
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert len(got) == expected
+
+
+def test_after_its_last_handler_a_class_is_coalesced_no_more(make: Make, gate: Gate, got: list[Any]) -> None:
+    dispatcher = make(handler=gate)
+    dispatcher.register(Update, print, coalesce_by=key_of)
+    dispatcher.unregister(Update, print)
+    dispatcher.register(Update, got.append)
+    dispatcher.event_handler.handle(Numbered())
+    assert gate.entered.wait(TIMEOUT_S)
+
+    for number in range(100):
+        dispatcher.event_handler.handle(Keyed("a", number))
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert len(got) == 100
+
+
 def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make, gate: Gate) -> None:
     dispatcher = make(handler=gate)
     for number in range(3):

@@ -223,6 +223,58 @@ def test_a_service_that_is_stopped_by_itself_ends_alone() -> None:
     assert (first.is_ending(), second.is_ending(), both.is_ending()) == (True, False, False)
 
 
+def test_a_service_cannot_be_inside_itself() -> None:
+    """The cycle was found by a RecursionError, in `init` or in a probe."""
+    outer, middle, inner = CompositeService("outer"), CompositeService("middle"), CompositeService("inner")
+    outer.add_service(middle)
+    middle.add_service(inner)
+
+    with pytest.raises(
+        ValueError, match="adding outer would make a cycle of services: inner -> outer -> middle -> inner"
+    ):
+        inner.add_service(outer)
+    with pytest.raises(ValueError, match="adding outer would make a cycle of services: outer -> outer"):
+        outer.add_service(outer)
+
+    assert (inner.services, outer.services, outer.parent) == ((), (middle,), None)
+
+
+def test_of_two_threads_that_put_two_services_into_each_other_one_is_refused() -> None:
+    one, two, barrier = CompositeService("one"), CompositeService("two"), threading.Barrier(2, timeout=TIMEOUT_S)
+
+    def add(whole: CompositeService, part: Service) -> bool:
+        barrier.wait()
+        try:
+            whole.add_service(part)
+        except ValueError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        added = list(pool.map(add, (one, two), (two, one), timeout=TIMEOUT_S))
+
+    assert sorted(added) == [False, True]
+
+
+def test_a_service_belongs_to_one_composite_that_has_not_stopped() -> None:
+    child, first, second = Child("child", []), CompositeService("first"), CompositeService("second")
+    first.add_service(child)
+
+    with pytest.raises(ValueError, match="first: child was added already"):
+        first.add_service(child)
+    with pytest.raises(ValueError, match="second: child belongs to first already"):
+        second.add_service(child)
+    first.stop()
+    second.add_service(child)
+
+    assert (first.services, second.services, child.parent) == ((child,), (child,), second)
+
+
+def test_only_a_service_can_be_added() -> None:
+    with pytest.raises(TypeError, match="daemon: add_service takes a Service, not 'orders'"):
+        CompositeService("daemon").add_service("orders")  # type: ignore[arg-type]
+
+
 def test_a_composite_is_not_kept_alive_by_its_services() -> None:
     first = Child("first", [])
     CompositeService("gone").add_service(first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -140,6 +140,10 @@ async def coroutine() -> bool:
     return True
 
 
+def generator() -> Iterator[bool]:
+    yield True
+
+
 class AsyncCall:
     async def __call__(self) -> bool:
         return False
@@ -156,6 +160,7 @@ class AsyncCall:
         ("db", True, 1.0, TypeError, "check db: True is not callable; pass a function that returns True or False"),
         ("db", coroutine, 1.0, TypeError, "check db: an `async def` cannot run on a thread; pass a plain function"),
         ("db", AsyncCall(), 1.0, TypeError, "check db: an `async def` cannot run on a thread; pass a plain function"),
+        ("db", generator, 1.0, TypeError, "check db: <function generator"),
         ("db", bool, 0, ValueError, "check db: timeout_s must be more than 0 s and finite, not 0"),
         ("db", bool, float("inf"), ValueError, "check db: timeout_s must be more than 0 s and finite, not inf"),
         ("db", bool, float("nan"), ValueError, "check db: timeout_s must be more than 0 s and finite, not nan"),

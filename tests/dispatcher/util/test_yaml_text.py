@@ -53,6 +53,38 @@ def test_aliases_may_not_nest_deeper_than_brackets() -> None:
     assert refusal(text) == "line 63, column 12: nested more than 64 levels deep"
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a: 1\nb: 2\na: 3", "line 3, column 1: the key a is given twice; the first is in line 1"),
+        ("a: 1\n'a': 2", "line 2, column 1: the key a is given twice; the first is in line 1"),
+        ("a:\n- {x: 1,\n  y: {z: 1, z: 2}}", "line 3, column 13: the key z is given twice; the first is in line 3"),
+        ("{1: a, 0x1: b}", "line 1, column 8: the key 0x1 is given twice; the first is in line 1"),
+        ("{1: a, true: b}", "line 1, column 8: the key true is given twice; the first is in line 1"),
+        ("~: a\nnull: b", "line 2, column 1: the key null is given twice; the first is in line 1"),
+        ("&key a: 1\n*key : 2", "line 1, column 1: the key a is given twice; the first is in line 1"),
+        ("<<: {a: 1}\n<<: {b: 1}", "line 2, column 1: the key << is given twice; the first is in line 1"),
+        ("!!set {a, a}", "line 1, column 11: the key a is given twice; the first is in line 1"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused_at_the_second(text: str, place: str) -> None:
+    """The last one won, and a whole section was dropped without a word."""
+    assert refusal(text) == place
+
+
+def test_a_key_overrides_one_that_is_merged_in() -> None:
+    text = "base: &base {a: 1, b: 1}\nmore: &more {b: 2, c: 2}\nall: {<<: [*base, *more], a: 3}\n"
+
+    assert parse_yaml(text)["all"] == {"a": 3, "b": 1, "c": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1e3", 1000.0), ("1.5e3", 1500.0), ("-2E-1", -0.2), (".5e1", 5.0), ("1.5e+3", 1500.0)]
+)
+def test_a_number_may_have_an_exponent_as_in_json(text: str, number: float) -> None:
+    assert parse_yaml(text) == number
+
+
 def test_a_long_text_is_refused_unread() -> None:
     assert refusal(" " * (MOST_BYTES + 1)) == "longer than 1,048,576 characters"
 

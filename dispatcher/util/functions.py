@@ -1,0 +1,120 @@
+"""What a call of a callable does: run it, or only make an object that some other code has to run.
+
+A generator, a coroutine and an async generator begin when they are first advanced. A caller that ignores the result of
+such a function runs none of its body, and sees no error either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
+from types import WrapperDescriptorType
+from typing import Any, Final, TypeVar
+
+from dispatcher.util.foreign import class_name, text_of
+
+T = TypeVar("T")
+
+COROUTINE: Final = "an `async def` function"
+_KINDS: Final = (
+    (COROUTINE, inspect.iscoroutinefunction),
+    ("a generator function", inspect.isgeneratorfunction),
+    ("an async generator function", inspect.isasyncgenfunction),
+)
+_MOST_LAYERS: Final = 100
+_UNRUN: Final = (Coroutine, Generator, AsyncGenerator, AbstractContextManager, AbstractAsyncContextManager)
+
+
+def deferred_kind(function: Any) -> str | None:
+    """The kind of function whose call runs nothing yet, such as `a generator function`; None: a call runs it.
+
+    Looks through partials, bound methods and objects with `__call__`, but not through decorators.
+    """
+    return next((kind for layer in _layers(function) for kind, is_kind in _KINDS if is_kind(layer)), None)
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Whether calling it makes a coroutine: an `async def`, or an object whose `__call__` is one."""
+    return deferred_kind(function) == COROUTINE
+
+
+def called_class(function: Any) -> type | None:
+    """The class of which a call makes an instance, also through partials; None: it calls a function."""
+    *_, last = _layers(function)
+    return last if isinstance(last, type) else None
+
+
+def require_plain(function: Any, name: str, does: str) -> None:
+    """Raises TypeError if `function` is not callable, or a call of it runs nothing. It is called `name`, and `does`
+    something, such as `returns an event's key`."""
+    if not callable(function):
+        raise TypeError(f"{name} must be a callable that {does}; {text_of(function)} is not callable")
+    kind = deferred_kind(function)
+    if kind is not None:
+        raise TypeError(f"{name} must be a plain function that {does}; {text_of(function)} is {kind}, which runs later")
+
+
+def ran(function: Any, result: T) -> T:
+    """The `result` of a call of `function`. Raises TypeError if the call has run nothing."""
+    if isinstance(result, _UNRUN) and (kind := deferred_kind(function)) is not None:
+        _close(result)
+        raise TypeError(f"{text_of(function)} is {kind}: calling it ran nothing. Pass a plain function")
+    return result
+
+
+def running_callable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`; if it decorates one whose call runs nothing, with a check that the decorator has run that.
+
+    Only the result tells: one decorator drives a generator to its end, another only logs the call.
+    """
+    *_, last = _layers(function)
+    try:
+        inner = inspect.unwrap(last)
+    except ValueError:  # it wraps itself
+        return function
+    kind = deferred_kind(inner) if inner is not last else None
+    return _Checked(function, kind) if kind is not None else function
+
+
+class _Checked:
+    """Calls a function, and raises TypeError if that has only made something to run."""
+
+    __slots__ = ("_decorates", "_function")
+
+    def __init__(self, function: Callable[..., Any], decorates: str) -> None:
+        self._function, self._decorates = function, decorates  # never change
+
+    def __call__(self, *args: Any) -> Any:
+        result = self._function(*args)
+        if isinstance(result, _UNRUN):
+            _close(result)
+            raise TypeError(
+                f"{text_of(self._function)} returned a {class_name(result)} and ran nothing: it decorates "
+                f"{self._decorates}. Decorate a plain function, or let the decorator run it."
+            )
+        return result
+
+
+def _close(result: Any) -> None:
+    """Without this, a coroutine would warn that it was never awaited."""
+    with contextlib.suppress(Exception):
+        result.close()
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    """`function`, and what a call of it calls in turn."""
+    for _ in range(_MOST_LAYERS):
+        yield function
+        if isinstance(function, partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif inspect.isfunction(function) or isinstance(function, type | WrapperDescriptorType):
+            return
+        else:
+            function = getattr(type(function), "__call__", None)  # noqa: B004 - what it is, not whether it exists
+            if function is None:
+                return

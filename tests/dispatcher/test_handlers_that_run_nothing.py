@@ -1,0 +1,243 @@
+"""A handler whose call runs nothing is refused by name when it is registered.
+
+Generator functions, async generator functions and classes were taken: their events counted as handled, and no line of
+the handler ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, contextmanager
+from enum import Enum, Flag, IntEnum
+from functools import partial, partialmethod, wraps
+from typing import Any
+
+import pytest
+
+from dispatcher import AsyncDispatcher, Event, EventDispatcher, MultiDispatcher, aio
+from dispatcher.event import MultiListenerHandler
+from dispatcher.testing import InlineDispatcher
+
+from .conftest import TIMEOUT_S, Numbered, Work
+
+Make = Callable[..., AsyncDispatcher]
+
+
+def generator(event: Any) -> Iterator[Any]:
+    yield event
+
+
+async def async_generator(event: Any) -> AsyncIterator[Any]:
+    yield event
+
+
+async def coroutine(event: Any) -> None: ...
+
+
+class Owner:
+    """Has a handler of each shape of the function that it is made with, as a method with two arguments."""
+
+    def __init_subclass__(cls, function: Callable[..., Any]) -> None:
+        cls.handle = lambda self, event: None  # type: ignore[attr-defined]
+        cls.method = function  # type: ignore[attr-defined]
+        cls.kept = partialmethod(function)  # type: ignore[attr-defined]
+
+
+def shapes(function: Callable[..., Any]) -> dict[str, Any]:
+    """Handlers that all end in a call of `function`, which gets an argument before the event."""
+
+    class Methods(Owner, function=function): ...
+
+    class Callable_:
+        __call__ = function
+
+    class Handling:
+        handle = function
+
+    class HandlingByCallable:
+        handle = Callable_()
+
+    return {
+        "partial": partial(function, 1),
+        "bound method": Methods().method,  # type: ignore[attr-defined]
+        "partial of a bound method": partial(Methods().method),  # type: ignore[attr-defined]
+        "partialmethod": Methods().kept,  # type: ignore[attr-defined]
+        "callable object": Callable_(),
+        "partial of a callable object": partial(Callable_()),
+        "method handle": Handling(),
+        "handle that is a callable object": HandlingByCallable(),
+    }
+
+
+def generator_of_two(first: Any, event: Any) -> Iterator[Any]:
+    yield event
+
+
+async def async_generator_of_two(first: Any, event: Any) -> AsyncIterator[Any]:
+    yield event
+
+
+async def coroutine_of_two(first: Any, event: Any) -> None: ...
+
+
+class Handles:
+    def handle(self, event: Any) -> None: ...
+
+
+class Calls:
+    def __call__(self, event: Any) -> None: ...
+
+
+REFUSED = {
+    **{
+        f"{name} of a generator": (shape, "is a generator function") for name, shape in shapes(generator_of_two).items()
+    },
+    **{
+        f"{name} of an async generator": (shape, "is an async generator function")
+        for name, shape in shapes(async_generator_of_two).items()
+    },
+    **{f"{name} of a coroutine": (shape, "`async def` handler") for name, shape in shapes(coroutine_of_two).items()},
+    "generator": (generator, "generator.* is a generator function"),
+    "async generator": (async_generator, "async_generator.* is an async generator function"),
+    "class": (Handles, r"Handles.* is a class: .*Register an instance, Handles\(\.\.\.\)"),
+    "class of callables": (Calls, r"Calls.* is a class"),
+    "partial of a class": (partial(Calls), r"Calls.* is a class"),
+    "class whose method is a coroutine": (type("Late", (), {"handle": coroutine_of_two}), "Late.* is a class"),
+}
+
+
+@pytest.mark.parametrize(("handler", "message"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda handler: AsyncDispatcher().register(Work, handler),
+        lambda handler: MultiDispatcher(partitions=2).register(Work, handler),
+        lambda handler: EventDispatcher(handler),
+        lambda handler: InlineDispatcher().register(Work, handler),
+        lambda handler: MultiListenerHandler(handler),
+    ],
+    ids=["AsyncDispatcher", "MultiDispatcher", "EventDispatcher", "InlineDispatcher", "MultiListenerHandler"],
+)
+def test_it_is_refused_by_name(register: Callable[[Any], Any], handler: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        register(handler)
+
+
+@pytest.mark.parametrize("handler", [generator, async_generator, Handles, partial(Calls)])
+def test_asyncio_handlers_refuse_it_too(handler: Any) -> None:
+    with pytest.raises(TypeError, match=r"AsyncioHandler takes an `async def`|is a class"):
+        aio.AsyncioHandler(handler)
+
+
+@pytest.mark.parametrize("handler", shapes(coroutine_of_two).values(), ids=shapes(coroutine_of_two).keys())
+def test_every_shape_of_a_coroutine_is_taken_for_the_loop(handler: Any) -> None:
+    with closing(asyncio.new_event_loop()) as loop:
+        dispatcher = AsyncDispatcher(loop=loop)
+
+        dispatcher.register(Work, handler)
+
+        with pytest.raises(ValueError, match="the only one of its Enum class"):
+            dispatcher.register(Work, print)
+
+
+def test_a_class_that_handles_without_an_instance_is_a_handler(make: Make) -> None:
+    got: list[Any] = []
+
+    class OfClass:
+        @classmethod
+        def handle(cls, event: Any) -> None:
+            got.append(cls)
+
+    class Static:
+        @staticmethod
+        def handle(event: Any) -> None:
+            got.append(event)
+
+    dispatcher = make(handler=OfClass)
+    dispatcher.register(Work, Static)
+    event = Numbered()
+
+    dispatcher.event_handler.handle(event)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert got == [OfClass, event]
+
+
+def _logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def logged(*args: Any) -> Any:
+        return function(*args)
+
+    return logged
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [_logged(generator), _logged(async_generator), _logged(coroutine), contextmanager(generator)],
+    ids=["generator", "async generator", "coroutine", "context manager"],
+)
+def test_an_event_fails_whose_decorated_handler_has_run_nothing(
+    make: Make, caplog: pytest.LogCaptureFixture, handler: Any
+) -> None:
+    dispatcher = make(handler=handler)
+
+    dispatcher.event_handler.handle(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (dispatcher.handled, dispatcher.failed) == (0, 1)
+    assert "and ran nothing: it decorates" in caplog.text
+
+
+def test_a_decorator_may_run_the_generator_itself(make: Make) -> None:
+    got: list[Any] = []
+
+    @wraps(generator)
+    def run(event: Any) -> None:
+        got.extend(generator(event))
+
+    dispatcher = make(handler=run)
+    event = Numbered()
+
+    dispatcher.event_handler.handle(event)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (got, dispatcher.handled) == ([event], 1)
+
+
+class Base(Enum):
+    """Has no members: its subclasses do."""
+
+    def text(self) -> str:
+        return str(self.name)
+
+
+@pytest.mark.parametrize("event_class", [Enum, IntEnum, Flag, Base])
+@pytest.mark.parametrize("make", [AsyncDispatcher, MultiDispatcher, InlineDispatcher])
+def test_an_enum_class_without_members_is_refused_by_name(make: Callable[[], Any], event_class: Any) -> None:
+    with pytest.raises(TypeError, match=f"{event_class.__name__} has none, so no event has a type of this class"):
+        make().register(event_class, lambda _: None)
+
+
+@pytest.mark.parametrize("key", [generator, async_generator, coroutine])
+def test_a_key_function_that_runs_nothing_is_refused(key: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"coalesce_by must be a plain function that returns an event's key; .* runs later"
+    ):
+        AsyncDispatcher().register(Work, lambda _: None, coalesce_by=key)
+    with pytest.raises(TypeError, match="key must be a plain function"):
+        aio.AsyncioHandler(coroutine, key=key)
+
+
+def test_a_member_of_an_enum_class_with_a_base_is_still_an_event(make: Make) -> None:
+    class Kind(Base):
+        DONE = 1
+
+    got: list[Any] = []
+    dispatcher = make()
+    dispatcher.register(Kind, got.append)
+
+    dispatcher.event_handler.handle(Event(Kind.DONE))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.type for event in got] == [Kind.DONE]
