@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail
@@ -40,8 +40,8 @@ class TaskMailbox:
     waits in `parking`, where its default action may also wait.
     """
 
-    MIN_PRIORITY = MIN_PRIORITY
-    MAX_PRIORITY = MAX_PRIORITY
+    MIN_PRIORITY: ClassVar[int] = MIN_PRIORITY
+    MAX_PRIORITY: ClassVar[int] = MAX_PRIORITY
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
         self._owner = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
