@@ -10,6 +10,7 @@
       EventLoopClosedError          caller: the event loop of an `async def` handler was closed before its events ended
       RejectedExecutionError        shutdown: an executor no longer takes work
       ForkedProcessError            caller: a dispatcher of the parent process was used in a forked child
+      GilDisabledError              user: a free-threaded Python runs without the GIL
       ConfigError                   user: a configuration file, a key or a value
       JournalError                  user or disk: the journal cannot be written or read
         EventNotDeclaredError       caller: write-ahead mode, and the event's class was not declared at registration
@@ -125,6 +126,18 @@ class ForkedProcessError(DispatcherError):
         super().__init__(
             f"{dispatcher}: this process was forked from the one in which the dispatcher was made, and has no handler "
             "thread. Make a dispatcher of its own in each process, after the fork."
+        )
+
+
+class GilDisabledError(DispatcherError):
+    """A dispatcher or a mailbox was made in a free-threaded Python that runs without the GIL."""
+
+    def __init__(self, what: str, version: str) -> None:
+        self.what = what
+        self.version = version
+        super().__init__(
+            f"{what}: this free-threaded Python {version} runs without the GIL, and dispatchers and mailboxes need it. "
+            "Set PYTHON_GIL=1, or start Python with -X gil=1."
         )
 
 
