@@ -52,7 +52,7 @@ def shown_by(modules: Iterable[str]) -> Shown:
     for name in modules:
         try:
             module = importlib.import_module(name)
-        except ImportError as missing:  # an extra
+        except Exception as missing:  # an extra; Spark has an error of its own
             shown[name] = f"cannot be imported: {missing}"
             continue
         for attribute, value in _public(vars(module).items()):
