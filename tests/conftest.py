@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import site
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,25 @@ LONG_FILES = (
 )
 """They run a process for each test, a server, a whole trace, a type checker, or thousands of cases."""
 
+HOST_VARIABLES = (
+    "COLUMNS",
+    "DISPATCHER_",
+    "FORCE_COLOR",
+    "HADOOP_",
+    "LINES",
+    "LISTEN_",
+    "NETRC",
+    "NOTIFY_SOCKET",
+    "NO_COLOR",
+    "PG",
+    "PYSPARK_",
+    "SPARK_",
+    "WATCHDOG_",
+    "XDG_",
+    "YARN_",
+)
+"""Beginnings of the variables by which the machine configures daemons and commands: no test gets them."""
+
 
 def needs_spark(nodeid: str) -> bool:
     return nodeid.startswith(SPARK_FILES)
@@ -139,10 +159,22 @@ def collector() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _doors_of_the_tests() -> Iterator[None]:
-    """Daemons of the tests have their doors in a folder of the tests, not among the user's own. Its path is short."""
+def _own_host() -> Iterator[None]:
+    """Tests, and the processes that they start, neither see nor are seen by what else runs on the machine.
+
+    The path of the folder is short, as that of a Unix socket has to be.
+    """
     with TemporaryDirectory(prefix="run-") as folder, pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(HOST_VARIABLES):
+                patch.delenv(name)
+        home = Path(folder, "home")
+        home.mkdir()
+        patch.setenv("PYTHONUSERBASE", site.getuserbase())  # packages may be installed there
+        patch.setenv("HOME", str(home))
         patch.setenv("XDG_RUNTIME_DIR", folder)
+        for name in ("NO_PROXY", "no_proxy"):  # pip may need the proxy
+            patch.setenv(name, ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost,::1"))))
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("dispatcher", "statemachines", "pipeline")
 SETUPTOOLS = 77  # as [build-system] in pyproject.toml
 TIMEOUT_S = 240.0
+_HOME = os.environ.get("HOME", "")
+"""Of the user, with pip's configuration and cache: read before the tests get a home of their own."""
 
 
 def pip(*args: object) -> None:
@@ -24,6 +27,7 @@ def pip(*args: object) -> None:
         text=True,
         timeout=TIMEOUT_S,
         check=False,
+        env={**os.environ, "HOME": _HOME},
     )
     if "No matching distribution found for setuptools" in done.stderr:
         pytest.skip(f"setuptools {SETUPTOOLS} or newer is neither installed nor to be had here")

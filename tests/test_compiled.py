@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import subprocess
 import sys
 import tomllib
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from dispatcher.compiled import loaded
 from statemachines import InvalidStateTransitionError, StateMachineFactory
 
 from .compiled import IS_COMPILED
+from .public_names import DATA, NO_SIGNATURE
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -136,6 +140,59 @@ def test_compiled_classes_have_no_interpreted_bases_with_attributes(module: str)
     kinds = [kind for kind in found if isinstance(kind, type) and "__mypyc_attrs__" in vars(kind)]
     bases = {base for kind in kinds for base in kind.__mro__ if "__mypyc_attrs__" not in vars(base)}
     assert [base for base in bases if base.__dictoffset__ and not issubclass(base, BaseException)] == []
+
+
+@pytest.mark.skipif(not IS_COMPILED, reason="there is one build only")
+def test_the_compiled_build_shows_what_the_sources_show() -> None:
+    """Class constants without `ClassVar` were descriptors of instances: `TaskMailbox.MIN_PRIORITY` was no number."""
+    with ThreadPoolExecutor() as pool:
+        sources, compiled = pool.map(public_names, ("sources", "compiled"))
+
+    differences = {
+        name: (sources.get(name, "absent"), compiled.get(name, "absent"))
+        for name in sources.keys() | compiled.keys()
+        if sources.get(name) != compiled.get(name)
+        # A compiled class shows the attributes of its instances, which the sources only assign.
+        and (name in sources or compiled[name] != DATA)
+        and NO_SIGNATURE not in compiled.get(name, "")
+    }
+    assert differences == {}
+    assert sources["dispatcher.mailbox.task_mailbox.TaskMailbox.MIN_PRIORITY"] == "constant -1"
+
+
+def public_names(build: str) -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "public_names.py", build],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_constants_of_classes_to_compile_are_class_variables(module: str) -> None:
+    """Without `ClassVar`, mypyc takes a constant for an attribute of instances, and the class has no value for it."""
+    undeclared = [
+        f"{kind.__name__}.{name}"
+        for kind in vars(importlib.import_module(module)).values()
+        if isinstance(kind, type) and kind.__module__ == module and not issubclass(kind, (Enum, tuple))
+        for name, value in vars(kind).items()
+        if not name.startswith("_") and not isinstance(value, DESCRIPTORS)
+        if not any(str(base.__annotations__.get(name)).startswith("ClassVar") for base in annotated(kind))
+    ]
+
+    assert undeclared == []
+
+
+DESCRIPTORS = (FunctionType, property, classmethod, staticmethod, GetSetDescriptorType, MemberDescriptorType)
+
+
+def annotated(kind: type) -> list[type]:
+    return [base for base in kind.__mro__ if "__annotations__" in vars(base)]
 
 
 def test_c_code_clears_weak_references_and_owns_its_attributes() -> None:

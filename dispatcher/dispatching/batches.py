@@ -250,7 +250,7 @@ class BatchDispatching:
                         return
                 batch = None if self.times.singly else self._next_batch(most_upto)
             except BaseException as error:
-                if event is None and type(error) is IndexError:  # another thread has emptied the queue
+                if event is None and error.__class__ is IndexError:  # another thread has emptied the queue
                     upto, turns = progress.turns
                     progress.turns = (upto - 1, turns)
                     return

@@ -111,7 +111,7 @@ class LoneEvents:
                 route.handle(event)
                 route.handled += 1
             except BaseException as error:
-                if event is None and type(error) is IndexError:  # another thread has emptied the queue
+                if event is None and error.__class__ is IndexError:  # another thread has emptied the queue
                     progress.turns = (progress.turns[0] - 1, turns)
                     self._leave()
                     return

@@ -12,7 +12,9 @@ It is in hand until its route counts it as handled or failed, which is one store
 is 0 or 1, plus the events whose coroutines have not ended, and an event is in exactly one of: the queue, in hand,
 handled, failed, discarded. A stop that gives up on a coroutine discards its event. If another thread has emptied the
 queue, a step uses up a turn, takes nothing and raises. The `except` clause returns the turn in its first statements,
-which call nothing: CPython switches threads only at calls and at jumps back.
+which call nothing: CPython switches threads only where a function begins, after calls and at jumps back. (Python 3.11
+also collects garbage where the exception gets its traceback. A finalizer that lets another thread run there shows it
+one entry in hand too many.)
 """
 
 from __future__ import annotations

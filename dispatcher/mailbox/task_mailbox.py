@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
+from dispatcher.mailbox.gil import require_gil
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.parking import Parking
 
@@ -37,14 +38,16 @@ class TaskMailbox:
 
     Only the mailbox thread may call `has_mail`, the takes, `create_batch`, `quiesce` and `close`; on other threads they
     raise MailboxStateError. Any thread may call the rest, `drain` only once the mailbox thread has ended. That thread
-    waits in `parking`, where its default action may also wait.
+    waits in `parking`, where its default action may also wait. The constructor raises GilDisabledError if Python runs
+    without the GIL.
     """
 
-    MIN_PRIORITY = MIN_PRIORITY
-    MAX_PRIORITY = MAX_PRIORITY
+    MIN_PRIORITY: ClassVar[int] = MIN_PRIORITY
+    MAX_PRIORITY: ClassVar[int] = MAX_PRIORITY
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
         self._owner = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
+        require_gil(f"the mailbox of thread {self._owner.name}")
         # None until a given thread starts; any thread writes it, always the same value.
         self._ident = self._owner.ident
         self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; replaced in a forked child

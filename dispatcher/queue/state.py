@@ -24,7 +24,7 @@ from enum import Enum
 from itertools import islice, repeat, starmap
 from operator import length_hint
 from time import perf_counter_ns
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from dispatcher.util.histogram import snapshot
 
@@ -69,7 +69,7 @@ class QueuedEvent:
 
     __slots__ = ("accepted_seq", "enqueued_ns", "event", "is_superseded", "key", "place", "versions")
 
-    type = InQueue.ENTRY
+    type: ClassVar[InQueue] = InQueue.ENTRY
 
     def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None, accepted_seq: int = 0) -> None:
         # With a key, the thread that takes the entry sets these four when it closes the entry; otherwise never changed.

@@ -58,7 +58,7 @@ def find_doors() -> list[Door]:
 
     `is_answering` tells whether a daemon still listens on one.
     """
-    return sorted({door for folder in dict.fromkeys(_folders()) for door in _doors_in(folder)})
+    return sorted({door for folder in _folders() for door in _doors_in(folder)})
 
 
 def is_answering(path: Path) -> bool:
@@ -141,13 +141,17 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
 
 
 def _folders() -> list[Path]:
-    """Every folder that a daemon of this user may have chosen; its environment may have differed from ours."""
+    """Every folder in which a daemon of this user may have its door; its environment may have differed from ours.
+
+    A runtime folder other than the login's is a choice: daemons and commands that share it see no others.
+    """
     user = os.geteuid()
-    at_login = os.environ.get("XDG_RUNTIME_DIR", "")
-    parents = [Path(at_login)] if at_login.startswith("/") else []
-    return [each / "dispatcher" for each in (*parents, Path(f"/run/user/{user}"))] + [
-        Path(tempfile.gettempdir()) / f"dispatcher-{user}"
-    ]
+    at_login, chosen = Path(f"/run/user/{user}"), Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    if chosen.is_absolute() and chosen != at_login:
+        folder = chosen / "dispatcher"
+        if _is_own_folder(chosen) or _is_own_folder(folder):  # systemd makes the folder in its own /run
+            return [folder]
+    return [at_login / "dispatcher", Path(tempfile.gettempdir()) / f"dispatcher-{user}"]
 
 
 def _is_own_folder(folder: Path) -> bool:

@@ -73,7 +73,6 @@ class RMApp(Entity[AppContext]):
         "launch_ms",
         "max_attempts",
         "nodes",
-        "number",
         "pending",
         "recovered_state",
         "start_ms",

@@ -44,6 +44,27 @@ def test_without_a_runtime_folder_doors_are_in_the_temporary_one(folder: Path, m
     assert doors.door_folder() == folder / f"dispatcher-{os.geteuid()}"
 
 
+def test_a_service_manager_s_runtime_folder_in_which_the_daemon_owns_a_folder_is_used(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "_is_own_folder", lambda path: path == runtime / "dispatcher")
+
+    assert doors.door_folder() == runtime / "dispatcher"
+
+
+def test_in_a_runtime_folder_of_the_user_s_choice_no_other_daemon_is_seen(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands also looked where a daemon without that choice has its door: tests found the daemons of the host."""
+    ordinary = runtime / "tmp" / f"dispatcher-{os.geteuid()}"
+    monkeypatch.setattr(doors.tempfile, "gettempdir", lambda: str(runtime / "tmp"))
+    with doors.listen_at(ordinary / "decoy-4711.sock", 8):
+        assert doors.find_doors() == []
+
+        monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+        assert [door.name for door in doors.find_doors() if door.path.parent == ordinary] == ["decoy"]
+
+
 def test_a_name_with_other_characters_becomes_a_file_s_name(runtime: Path) -> None:
     assert doors.socket_path("a/../b c\n").name == f"a_.._b_c_-{os.getpid()}.sock"
     assert len(doors.socket_path("x" * 500).name) < 70
@@ -75,7 +96,7 @@ def test_the_next_door_removes_sockets_on_which_nobody_answers_and_no_others(run
     with doors.listen_at(doors.socket_path("first"), 8):
         gone = stale(doors.door_folder() / "killed-4194303.sock")
         draft = stale(doors.door_folder() / ".draft7-4194304999.sock")
-        own_draft = stale(doors.door_folder() / f".draft7-{os.getpid()}.sock")
+        own_draft = stale(doors.door_folder() / f".draft0-{os.getpid()}.sock")
         other = stale(doors.door_folder() / "something.else")
 
         with doors.listen_at(doors.socket_path("second"), 8):

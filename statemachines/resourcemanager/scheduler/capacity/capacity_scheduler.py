@@ -9,7 +9,7 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import ClassVar, cast
 
 from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.config import SchedulerConfig
@@ -59,7 +59,7 @@ class CapacityScheduler(ResourceScheduler):
 class CapacityPolicy(ContainerAllocator):
     """The limits of queues, of users and of masters; queues by priority and utilisation."""
 
-    application_type = QueueApplication
+    application_type: ClassVar[type[SchedulerApplication]] = QueueApplication
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:

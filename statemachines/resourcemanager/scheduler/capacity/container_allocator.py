@@ -175,6 +175,7 @@ class ContainerAllocator(SchedulingPolicy):
     # All fields are guarded by the scheduler's lock.
     def __init__(self, nodes: ClusterNodeTracker) -> None:
         self.pending = self.asks = QueueAsks(nodes)
+        self.allocates_on_arrival = False
         self._nodes = nodes
         self._shrunk: dict[str, dict[Queue, None]] = {}  # queues whose usage fell and that asks wait for; by partition
 

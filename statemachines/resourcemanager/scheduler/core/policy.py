@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.events.records import ContainerRequest
@@ -53,8 +53,8 @@ class PendingIndex(Protocol):
 class SchedulingPolicy(ABC):
     """The base has neither limits nor queues; a policy overrides what it needs."""
 
-    application_type: type[SchedulerApplication] = SchedulerApplication
-    allocates_on_arrival = False
+    application_type: ClassVar[type[SchedulerApplication]] = SchedulerApplication
+    allocates_on_arrival: bool
     """Whether an ask may get a container on arrival, before the pending asks; otherwise it waits its turn."""
     pending: PendingIndex
 

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from dispatcher.cli.ops import figures
-from dispatcher.web import doors
 
 from ....commands import Ended, run_here
 from .fake_daemon import NOW_MS, Answers, FakeDaemon
@@ -34,7 +33,6 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with TemporaryDirectory(prefix="run-") as runtime:
         folder = Path(runtime) / "dispatcher"
         folder.mkdir(0o700)
-        monkeypatch.setattr(doors, "_folders", lambda: [folder])
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
         yield folder
 
