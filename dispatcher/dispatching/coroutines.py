@@ -146,16 +146,22 @@ class Coroutines:
 
     def describe(self) -> str:
         """Where the oldest events in hand here are, as several lines for the log."""
-        calls = self._all_calls()
-        more = f"\nand {len(calls) - _MOST_DESCRIBED} more" if len(calls) > _MOST_DESCRIBED else ""
-        return "\n".join(describe_call(call) for call in calls[:_MOST_DESCRIBED]) + more
+        return _describe(self._all_calls())
+
+    def describe_holdup(self) -> str | None:
+        """Where the coroutines are that keep events in the queue, if none has begun for `handler_warn_after_s`."""
+        calls = self._all_calls(lambda lane: bool(lane.held))
+        begun = [call.started_ns for call in calls if call.started_ns]
+        if self._warn_after_s is None or not begun or perf_counter_ns() - max(begun) < self._warn_after_s * 1e9:
+            return None
+        return f"a handler has as many events in hand as it takes at a time. {_describe(calls)}"
 
     def _busy_lanes(self) -> list[Lane]:
         return list(snapshot(self._busy.copy))
 
-    def _all_calls(self) -> list[Call]:
-        """The calls in hand; those that were given to their loops first, oldest first."""
-        calls = [call for lane in self._busy_lanes() for call in snapshot(lane.calls.copy)]
+    def _all_calls(self, of: Callable[[Lane], bool] = lambda _: True) -> list[Call]:
+        """The calls in hand of such lanes; those that were given to their loops first, oldest first."""
+        calls = [call for lane in self._busy_lanes() if of(lane) for call in snapshot(lane.calls.copy)]
         return sorted(calls, key=lambda call: call.started_ns or perf_counter_ns())
 
     def _on_ended(self, call: Call) -> None:
@@ -287,6 +293,11 @@ class Coroutines:
         contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         message = "%s: stop discarded %d events whose coroutines had not ended: %s"
         tell(log, logging.WARNING, message, self._name, len(calls), contents)
+
+
+def _describe(calls: list[Call]) -> str:
+    more = f"\nand {len(calls) - _MOST_DESCRIBED} more" if len(calls) > _MOST_DESCRIBED else ""
+    return "\n".join(describe_call(call) for call in calls[:_MOST_DESCRIBED]) + more
 
 
 def _identity(handler: Any) -> tuple[int, int]:
