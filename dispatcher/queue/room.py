@@ -58,6 +58,7 @@ class QueueRoom:
         self._full_policy: Final = config.queue_full_policy
         self._timeout_s: Final = config.queue_full_timeout_s
         self._warn_after_s: Final = config.handler_warn_after_s
+        self._step_s: Final = threading.TIMEOUT_MAX if self._warn_after_s is None else self._warn_after_s
         self._state = state
         self._coalescing = coalescing
         self._is_inside = is_inside
@@ -175,7 +176,7 @@ class QueueRoom:
     def _wait_and_take(self) -> Answer:
         if self._is_nested():
             return "reentrant"
-        patience = self.patience(_this_thread)
+        step_s, patience = self._step_s, self.patience(_this_thread) if self._timeout_s is not None else None
         while True:
             turn = threading.Lock()
             turn.acquire()
@@ -185,7 +186,9 @@ class QueueRoom:
                     return "shut"
                 if self.try_take():
                     return "permit"
-                while not turn.acquire(timeout=patience.step_s()):
+                while not turn.acquire(timeout=step_s if patience is None else patience.step_s()):
+                    if patience is None:  # most waits end sooner, and do without
+                        patience = self.patience(_this_thread)
                     if patience.is_over():
                         return "permit" if self.try_take() else "timeout"
                 if self._state.flags.phase == RUNNING and self.try_take():
