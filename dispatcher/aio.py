@@ -2,12 +2,18 @@
 
 A plain handler runs on the handler thread, and reaches the loop through `loop.call_soon_threadsafe`. An `async def`
 handler runs on the loop: `AsyncDispatcher(loop=loop)`, or `AsyncioHandler` for more control.
+
+Nothing here runs in the loop's default executor, so it goes on whatever your functions do there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+from time import monotonic
 from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
@@ -15,6 +21,7 @@ from dispatcher.errors import EventRefusedError, QueueFullError
 from dispatcher.event import AsyncioHandler
 from dispatcher.multi_dispatcher import MultiDispatcher
 from dispatcher.queue.later import post_later
+from dispatcher.queue.posting import EventQueue
 
 __all__ = ["AsyncioHandler", "await_drained", "post", "stop", "submit"]
 
@@ -25,17 +32,84 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> boo
     """As `dispatcher.event_handler.handle(event)`, but does not block the loop while it waits for room in a full queue
     or, in write-ahead mode, for the disk. Tasks that wait for the disk at the same time share a write and an fsync.
 
-    Posts awaited one after another are handled in that order. Cancelling the waiting task withdraws the event if it
-    waits in write-ahead mode for others to be written; later, and while it waits for room, the post goes on.
+    Posts awaited one after another are handled in that order. Tasks and threads that wait for room are woken in the
+    order in which they came. Cancelling the waiting task withdraws the event while it waits for room or, in write-ahead
+    mode, for others to be written; later, the post goes on.
     """
+    target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
+    answer = _post_if_room(target.queue, event)
+    if answer is None:
+        answer = await _post_once_room(target.queue, event)
+    if isinstance(answer, bool):
+        return answer
     try:
-        if isinstance(dispatcher, AsyncDispatcher) and dispatcher.queue.write_ahead.is_on:
-            return await asyncio.wrap_future(post_later(dispatcher.queue, event, wait=False))
-        return dispatcher.post_without_waiting(event)
+        return await asyncio.wrap_future(answer)
     except EventRefusedError:
         return False
-    except QueueFullError:
-        return await asyncio.to_thread(dispatcher.event_handler.handle, event)
+    finally:
+        del answer  # it refers to the error, whose traceback leads here and to the event
+
+
+def _post_if_room(queue: EventQueue, event: Any) -> bool | Future[bool] | None:
+    """Post, without waiting: whether the event was accepted, or the future of that; None: there is no room."""
+    if not queue.write_ahead.is_on:
+        try:
+            return queue.post_without_waiting(event)
+        except QueueFullError:
+            return None
+    later = post_later(queue, event, wait=False)
+    return None if later.done() and isinstance(later.exception(), QueueFullError) else later
+
+
+async def _post_once_room(queue: EventQueue, event: Any) -> bool | Future[bool]:
+    """As `_post_if_room`, and wait for room as a thread does."""
+    room = queue.room
+    patience = room.patience(_this_task)
+    while True:
+        turn = _TaskTurn()
+        try:
+            room.enter(turn)
+            answer = _post_if_room(queue, event)
+            while answer is None and not await turn.is_released(patience.step_s()):
+                if patience.is_over():
+                    answer = _post_if_room(queue, event)
+                    return queue.state.reject("timeout") if answer is None else answer
+            if answer is None:
+                answer = _post_if_room(queue, event)
+            if answer is not None:
+                return answer
+        finally:  # after a cancellation, too
+            room.leave(turn)
+
+
+class _TaskTurn:
+    """The place of a waiting task in the queue for room. The loop's thread, but for `release`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()  # never changes; nor does the next one
+        self._released: asyncio.Future[None] = self._loop.create_future()
+
+    def release(self) -> bool:
+        """Wake the task. Any thread; raises nothing. True: its loop does not run now, so wake the next one as well."""
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+            return not self._loop.is_running()
+        except Exception:  # the loop is closed
+            return True
+
+    async def is_released(self, timeout_s: float) -> bool:
+        """Wait for the release, up to `timeout_s`; returns whether it came."""
+        await asyncio.wait((self._released,), timeout=timeout_s)
+        return self._released.done()
+
+    def _wake(self) -> None:
+        if not self._released.done():
+            self._released.set_result(None)
+
+
+def _this_task() -> str:
+    task = asyncio.current_task()
+    return f"task {task.get_name()}" if task is not None else "a coroutine"
 
 
 async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: float | None = None) -> bool:
@@ -44,14 +118,21 @@ async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: 
     Raises:
         RuntimeError: called by a handler of the dispatcher, which would wait for itself.
     """
-    if not isinstance(dispatcher, MultiDispatcher) and dispatcher.is_handling():
+    parts = dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else (dispatcher,)
+    if any(part.is_handling() for part in parts):
         raise RuntimeError(f"{dispatcher.name}: a handler cannot wait until its own dispatcher is drained")
-    if isinstance(dispatcher, MultiDispatcher):
-        return await asyncio.to_thread(dispatcher.await_drained, timeout)
-    try:
-        return await asyncio.wait_for(asyncio.wrap_future(dispatcher.when_drained()), timeout)
-    except TimeoutError:
-        return False
+    deadline = None if timeout is None else monotonic() + timeout
+    while True:
+        for part in parts:
+            left_s = None if deadline is None else max(0.0, deadline - monotonic())
+            try:
+                if not await asyncio.wait_for(asyncio.wrap_future(part.when_drained()), left_s):
+                    return False
+            except TimeoutError:
+                return False
+        # A handler of one partition may have posted to another meanwhile. A single one was drained, and may work again.
+        if len(parts) == 1 or dispatcher.is_drained():
+            return True
 
 
 async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], description: str = "", *args: Any) -> T:
@@ -66,8 +147,34 @@ async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], descript
 
 
 async def stop(dispatcher: AsyncDispatcher | MultiDispatcher) -> None:
-    """As `dispatcher.stop()`, which waits for the drain, without blocking the loop.
+    """As `dispatcher.stop()`, which waits for the drain, without blocking the loop. It runs on a thread of its own.
 
     Called by an `async def` handler of the dispatcher, it does not wait; the dispatcher stops once the handler ends.
     """
-    await asyncio.to_thread(dispatcher.stop)
+    await _in_own_thread(dispatcher.stop, f"{dispatcher.name}-aio-stop")
+
+
+async def _in_own_thread(function: Callable[[], T], name: str) -> T:
+    """Call the function on a thread of its own, in the caller's context, and return its result or raise its error.
+
+    The loop's default executor has few threads, and a hung handler may hold all of them. If the waiting task is
+    cancelled, the function goes on, and the interpreter waits for it before it exits. If no thread can be started, the
+    function runs at once, and blocks the loop.
+    """
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # from now on, cancelling the task leaves the future alone
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(function)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=False).start()
+    except RuntimeError:  # there are too many threads, or the interpreter ends
+        run()
+    return await asyncio.wrap_future(future)

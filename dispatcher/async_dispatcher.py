@@ -114,14 +114,22 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             clock_ns=clock_ns,
             idle_action=idle_action,
         )
-        slow = dispatching.slow
-        limit_ns, on_slow = slow.limit_ns, slow.mail_ended
+        limit_ns, on_slow = dispatching.slow.limit_ns, dispatching.slow.mail_ended
         self._processor = processor = MailboxProcessor(dispatching, mailbox, slow_after_ns=limit_ns, on_slow=on_slow)
         self._coroutines.connect(dispatching, errors, processor)
         self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=processor.is_idle)
         self._event_handler = DispatcherEventHandler(queue.post)
         self.view = DispatcherView(self, config, self._thread, dispatching, processor)
-        self._monitor = Monitor(name, config, self._thread, dispatching, processor, self._break_batch, self._retry_stop)
+        self._monitor = Monitor(
+            name,
+            config,
+            self._thread,
+            dispatching,
+            processor,
+            self._break_batch,
+            self._coroutines.describe_holdup,
+            self._retry_stop,
+        )
         self.stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
             virtual, on_failure = clock_ns is not None, self._on_journal_failure

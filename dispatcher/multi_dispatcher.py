@@ -78,11 +78,15 @@ class MultiDispatcher(DispatcherGroup):
 
     def post_without_waiting(self, event: Any) -> bool:
         """As AsyncDispatcher.post_without_waiting."""
-        return self.partitions[self._place(event)].post_without_waiting(event)
+        return self.partition_of(event).post_without_waiting(event)
 
     def post_later(self, event: Any) -> Future[bool]:
         """As AsyncDispatcher.post_later."""
-        return self.partitions[self._place(event)].post_later(event)
+        return self.partition_of(event).post_later(event)
+
+    def partition_of(self, event: Any) -> AsyncDispatcher:
+        """The partition that handles the event. Any thread."""
+        return self.partitions[self._place(event)]
 
     def _post(self, event: Any) -> bool:
         return self._posts[self._place(event)](event)

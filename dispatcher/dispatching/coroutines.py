@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
@@ -64,8 +66,12 @@ class Coroutines:
         self._mailbox, self._progress, self._loop = mailbox, progress, loop
         self._time_service = time_service
         self._warn_after_s, self._check_every_ms = config.handler_warn_after_s, check_every_ms(config)
-        # By `_identity` of the handler; any thread adds, in single steps, and none removes.
-        self._lanes: dict[tuple[int, int], Lane] = {}
+        # By `_identity` of the handler. A lane lives as long as a registration or events in hand need it. Any thread
+        # adds, under the lock, which is a leaf.
+        self._lanes: WeakValueDictionary[tuple[int, int], Lane] = WeakValueDictionary()
+        self._bind_lock = threading.Lock()
+        # Those with events in hand, which an unregistered handler ends as well; handler thread writes, any copies.
+        self._busy: dict[Lane, None] = {}
         self._ended: deque[Call] = deque()  # loops append, the handler thread pops
         # A mail that looks at `_ended` waits. Its run clears this before it looks; loops read it after appending.
         self._has_mail = False
@@ -73,7 +79,7 @@ class Coroutines:
         self._suspension: Suspension | None = None  # while an event is beyond a capacity; handler thread writes
         self._has_given_up = False  # handler thread
         self._timer: Future[None] | None = None  # handler thread
-        self._warned_of: Call | None = None  # the timers' thread
+        self._warned_of_ns = 0  # when the last coroutine that was logged began; the timers' thread
 
     def connect(self, dispatching: BatchDispatching, errors: ErrorPolicy, processor: MailboxProcessor) -> None:
         """Connect the dispatcher's other parts, which are made after this one. They never change."""
@@ -96,9 +102,12 @@ class Coroutines:
         loop = declared.loop or self._loop
         if loop is None:
             return handling_callable(handler)  # raises, and says what to do
-        # The lane keeps the handler alive, so that no other gets its id.
-        new = Lane(declared, loop, self, self._stamp, self._on_ended)
-        return partial(self._take, self._lanes.setdefault(_identity(handler), new))
+        key = _identity(handler)
+        with self._bind_lock:
+            lane = self._lanes.get(key)
+            if lane is None:  # the lane keeps the handler alive, so that no other gets its id
+                self._lanes[key] = lane = Lane(declared, loop, self, self._stamp, self._on_ended)
+        return partial(self._take, lane)
 
     def is_inside(self) -> bool:
         """Whether the caller is a coroutine of this dispatcher that has not ended."""
@@ -115,10 +124,11 @@ class Coroutines:
             running = get_running_loop()
         except RuntimeError:  # none runs
             return False
-        return any(lane.loop is running for lane in self._all_lanes())
+        lanes = (reference() for reference in snapshot(self._lanes.valuerefs))
+        return any(lane is not None and lane.loop is running for lane in lanes)
 
     def is_used(self) -> bool:
-        """Whether an `async def` handler was registered."""
+        """Whether an `async def` handler is registered or at work."""
         return bool(self._lanes)
 
     def nudge(self) -> None:
@@ -137,16 +147,22 @@ class Coroutines:
 
     def describe(self) -> str:
         """Where the oldest events in hand here are, as several lines for the log."""
-        calls = self._all_calls()
-        more = f"\nand {len(calls) - _MOST_DESCRIBED} more" if len(calls) > _MOST_DESCRIBED else ""
-        return "\n".join(describe_call(call) for call in calls[:_MOST_DESCRIBED]) + more
+        return _describe(self._all_calls())
 
-    def _all_lanes(self) -> list[Lane]:
-        return list(snapshot(self._lanes.copy).values())
+    def describe_holdup(self) -> str | None:
+        """Where the coroutines are that keep events in the queue, if none has begun for `handler_warn_after_s`."""
+        calls = self._all_calls(lambda lane: bool(lane.held))
+        begun = [call.started_ns for call in calls if call.started_ns]
+        if self._warn_after_s is None or not begun or perf_counter_ns() - max(begun) < self._warn_after_s * 1e9:
+            return None
+        return f"a handler has as many events in hand as it takes at a time. {_describe(calls)}"
 
-    def _all_calls(self) -> list[Call]:
-        """The calls in hand; those that were given to their loops first, oldest first."""
-        calls = [call for lane in self._all_lanes() for call in snapshot(lane.calls.copy)]
+    def _busy_lanes(self) -> list[Lane]:
+        return list(snapshot(self._busy.copy))
+
+    def _all_calls(self, of: Callable[[Lane], bool] = lambda _: True) -> list[Call]:
+        """The calls in hand of such lanes; those that were given to their loops first, oldest first."""
+        calls = [call for lane in self._busy_lanes() if of(lane) for call in snapshot(lane.calls.copy)]
         return sorted(calls, key=lambda call: call.started_ns or perf_counter_ns())
 
     def _on_ended(self, call: Call) -> None:
@@ -161,14 +177,14 @@ class Coroutines:
 
     def _check(self) -> None:
         """On the timers' thread, at intervals."""
-        for lane in self._all_lanes():
-            if lane.calls and lane.loop.is_closed():
+        for lane in self._busy_lanes():
+            if lane.loop.is_closed():
                 self._send(lane.fail_if_closed, "a loop is closed")
         calls = self._all_calls()
-        if self._warn_after_s is None or not calls or calls[0] is self._warned_of or not calls[0].started_ns:
+        if self._warn_after_s is None or not calls or calls[0].started_ns in (0, self._warned_of_ns):
             return
         if perf_counter_ns() - calls[0].started_ns > self._warn_after_s * 1e9:
-            self._warned_of = calls[0]
+            self._warned_of_ns = calls[0].started_ns
             tell(log, logging.WARNING, "%s: a coroutine is at work on %s", self._name, describe_call(calls[0]))
 
     # -- handler thread ------------------------------------------------------------------------------------------------
@@ -176,7 +192,8 @@ class Coroutines:
     def give_up(self) -> None:
         """Discard the events in hand here, and cancel their coroutines. In a write-ahead log they stay outstanding."""
         self._has_given_up = True
-        self._discard([call for lane in self._all_lanes() for call in lane.give_up()])
+        self._discard([call for lane in self._busy_lanes() for call in lane.give_up()])
+        self._busy.clear()
         self._resume_if_possible()
 
     def end(self) -> None:
@@ -199,8 +216,10 @@ class Coroutines:
         self.count += 1
         if self._has_given_up:
             self._discard([call])
-        elif not lane.put(call):
-            self._suspend()
+        else:
+            self._busy[lane] = None
+            if not lane.put(call):
+                self._suspend()
         self._times.note_taken(perf_counter_ns() - began_ns)
         raise EventTaken
 
@@ -236,8 +255,11 @@ class Coroutines:
             call.route.slow += 1
         self._times.note_coroutine(call.route, call.started_ns, call.ended_ns, call.enqueued_ns)
         self._drop_unstarted_if_abandoned()
-        del call.lane.calls[call]
-        call.lane.release(call)
+        lane = call.lane
+        del lane.calls[call]
+        lane.release(call)
+        if not lane.calls:
+            self._busy.pop(lane, None)
         self.count -= 1
         self._progress.done += 1
 
@@ -252,13 +274,16 @@ class Coroutines:
             self._send(self._flush_if_due, "end the batch: coroutines are at their capacity")
 
     def _resume_if_possible(self) -> None:
-        if self._suspension is not None and not any(lane.held for lane in self._all_lanes()):
+        if self._suspension is not None and not any(lane.held for lane in self._busy):
             self._suspension.resume()
             self._suspension = None
 
     def _drop_unstarted_if_abandoned(self) -> None:
         if self._queue.phase >= ABANDONED:
-            self._discard([call for lane in self._all_lanes() for call in lane.drop_unstarted()])
+            self._discard([call for lane in self._busy_lanes() for call in lane.drop_unstarted()])
+            for lane in self._busy_lanes():
+                if not lane.calls:
+                    del self._busy[lane]
             self._resume_if_possible()
 
     def _discard(self, calls: list[Call]) -> None:
@@ -272,6 +297,11 @@ class Coroutines:
         contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         message = "%s: stop discarded %d events whose coroutines had not ended: %s"
         tell(log, logging.WARNING, message, self._name, len(calls), contents)
+
+
+def _describe(calls: list[Call]) -> str:
+    more = f"\nand {len(calls) - _MOST_DESCRIBED} more" if len(calls) > _MOST_DESCRIBED else ""
+    return "\n".join(describe_call(call) for call in calls[:_MOST_DESCRIBED]) + more
 
 
 def _identity(handler: Any) -> tuple[int, int]:

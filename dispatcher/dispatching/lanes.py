@@ -15,6 +15,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar, copy_context
+from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +50,7 @@ class Call:
         "enqueued_ns",
         "error",
         "event",
+        "handling",
         "is_admitted",
         "is_under_way",
         "key",
@@ -76,18 +78,31 @@ class Call:
         self.started_ns = 0  # when it was given to the loop; 0: not yet; handler thread writes
         self.at = 0  # the same on the clock of the run, Unix ns; handler thread writes
         self.is_under_way = False  # given to the loop, and not ended or given up; both sides write, any thread reads
+        self.handling: Handling | None = None  # while the coroutine runs; the loop writes, and either side once it ends
         self.task: Task[Any] | None = None  # the loop writes, any thread reads; like the rest
         self.thread_id = 0
         self.error: BaseException | None = None
         self.ended_ns = 0
 
 
-_CURRENT: Final[ContextVar[Call | None]] = ContextVar("the event whose coroutine runs", default=None)
+class Handling:
+    """What the contexts of a call's coroutine, and of its tasks and threads, know of it. They may outlive the call."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        # None once the call has ended: a context keeps no event, and a task, which a call refers to, leads to no cycle.
+        # The loop or the handler thread resets it, any thread reads it.
+        self.call: Call | None = call
+
+
+_CURRENT: Final[ContextVar[Handling | None]] = ContextVar("the event whose coroutine runs", default=None)
 
 
 def current_call() -> Call | None:
-    """The call whose coroutine, a task that it started, or a thread that it waits for makes this call, if any."""
-    call = _CURRENT.get()
+    """The call whose coroutine makes this call, or a task or a thread that has its context; None once it has ended."""
+    handling = _CURRENT.get()
+    call = handling.call if handling is not None else None
     return call if call is not None and call.is_under_way else None
 
 
@@ -169,7 +184,8 @@ class Lane:
         self.held.clear()
         self._admitted = 0
         for call in given_up:
-            call.is_under_way = False
+            call.line.clear()
+            _forget_handling(call)
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._cancel, call)
         return given_up
@@ -178,6 +194,7 @@ class Lane:
         """If the loop is closed, end the calls that were given to it: nothing else will."""
         if not self.loop.is_closed():
             return
+        self._inbox.clear()  # the loop pops no more
         for call in list(self.calls):
             if call.started_ns and not call.ended_ns:
                 self._end(call, EventLoopClosedError(self.handler))
@@ -217,22 +234,24 @@ class Lane:
                 copy_context().run(self._start, call)
 
     def _start(self, call: Call) -> None:
-        _CURRENT.set(call)
+        handling = call.handling = Handling(call)
+        _CURRENT.set(handling)
         call.thread_id = get_ident()
         try:
             task = call.task = self.loop.create_task(self.handler.function(call.event))
         except Exception as error:  # e.g. the function takes other arguments
-            self._end(call, error)
+            self._end(call, _without_this_frame(error))
             return
-        task.add_done_callback(lambda task: self._on_done(call, task))
+        task.add_done_callback(partial(self._on_done, handling))
 
-    def _on_done(self, call: Call, task: Task[Any]) -> None:
+    def _on_done(self, handling: Handling, task: Task[Any]) -> None:
         try:
-            task.result()
-        except BaseException as error:  # CancelledError, too; the loop has raised a KeyboardInterrupt already
+            error = task.exception()  # a KeyboardInterrupt, too, which the loop has raised already
+        except BaseException as cancelled:
+            error = _without_this_frame(cancelled)
+        call = handling.call
+        if call is not None:  # not given up meanwhile
             self._end(call, error)
-        else:
-            self._end(call, None)
 
     def _cancel(self, call: Call) -> None:
         if call.task is not None:
@@ -240,10 +259,22 @@ class Lane:
 
     def _end(self, call: Call, error: BaseException | None) -> None:
         """Any thread: the loop's, or the handler thread once the loop is closed."""
-        call.is_under_way = False
+        _forget_handling(call)
         call.error = error
         call.ended_ns = perf_counter_ns()
         self._on_ended(call)
+
+
+def _forget_handling(call: Call) -> None:
+    """The call has ended: its coroutine, and what goes on of its tasks and threads, are outside from now on."""
+    call.is_under_way = False
+    if call.handling is not None:
+        call.handling.call = None
+
+
+def _without_this_frame(error: BaseException) -> BaseException:
+    """The caught error without the frame that caught it, which refers to what will refer to the error: a cycle."""
+    return error.with_traceback(error.__traceback__.tb_next if error.__traceback__ is not None else None)
 
 
 def describe_call(call: Call) -> str:

@@ -162,6 +162,47 @@ class HandlerWatch:
         self._slow.announced(run.since_ns)
 
 
+class LongWaits:
+    """Logs a producer that has waited long for room while no event leaves the queue. Any thread.
+
+    `after_s`: how long; None: nothing is logged. `current` returns what runs, `stack` where it is. `coroutines` tells
+    where the coroutines are that have kept events in the queue for that long; None: they have not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        after_s: float | None,
+        current: Callable[[], Run | None],
+        stack: Callable[[], str],
+        coroutines: Callable[[], str | None],
+        clock_ns: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self._name, self._after_s = name, after_s  # never change, like the next three
+        self._current, self._stack, self._coroutines = current, stack, coroutines
+        self._warnings = _RateLimiter(_WARN_EVERY_NS, clock_ns)
+
+    def __call__(self, producer: str) -> bool:
+        """The producer has waited for `after_s`, or for that long again; returns whether no more is to be logged."""
+        holdup = self._holdup()
+        if holdup is None or self._after_s is None:
+            return False
+        if self._warnings.is_due():
+            message = (
+                "%s: %s has waited %s or longer for room in the full queue, and no event leaves the queue: %s\n"
+                "If a handler waits for this producer, neither goes on. A thread that a handler starts waits for room "
+                "like any other; under asyncio.to_thread, it posts as the coroutine that awaits it."
+            )
+            tell(log, logging.WARNING, message, self._name, producer, duration(self._after_s), holdup)
+        return True
+
+    def _holdup(self) -> str | None:
+        run = self._current()
+        if run is None or self._after_s is None or run.seconds() < self._after_s:
+            return self._coroutines()
+        return f"{'a mail' if run.kind == 'mail' else 'a handler'} is at work on {run.what()}{self._stack()}"
+
+
 def check_every_ms(config: DispatcherConfig) -> int:
     """The interval between two checks: short enough that a warning is not much late."""
     warn_after_s = config.handler_warn_after_s
@@ -188,17 +229,21 @@ class Monitor:
         parts: Monitored,
         processor: MailboxProcessor,
         end_batch: Callable[[], None],
+        coroutines: Callable[[], str | None],
         retry_stop: Callable[[], None],
     ) -> None:
-        """`thread` is the handler thread; see HandlerWatch for `end_batch`. `retry_stop()` is called at each check."""
+        """`thread` is the handler thread; see HandlerWatch for `end_batch`, LongWaits for `coroutines`. `retry_stop()` is
+        called at each check."""
         self._name = name  # never changes, like the next four
         self._every_ms = every_ms = check_every_ms(config)
         self._queue, self._backlog, self._retry_stop = parts.queue, parts.backlog, retry_stop
+        current, stack = partial(current_run, parts.progress, processor), partial(describe_stack, thread)
+        parts.queue.room.on_long_wait = LongWaits(name, config.handler_warn_after_s, current, stack, coroutines)
         self._watch = HandlerWatch(
             name,
             parts.slow,
-            current=lambda: current_run(parts.progress, processor),
-            stack=lambda: describe_stack(thread),
+            current,
+            stack,
             end_batch=end_batch,
             batch_ns=every_ms * 1_000_000,
         )
@@ -226,6 +271,7 @@ class Monitor:
         if self._queue.entries:  # a KeyboardInterrupt may cut a post short before it wakes the handler thread
             self._queue.wake()
         self._queue.room.on_size(len(self._queue.entries), self._queue.room.remaining())
+        self._queue.room.wake_if_room()
         self._backlog.check()
         self._watch.check()
         self._retry_stop()

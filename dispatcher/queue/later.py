@@ -11,7 +11,7 @@ import logging
 from concurrent.futures import Future
 from typing import Any
 
-from dispatcher.errors import EventRefusedError, ForkedProcessError
+from dispatcher.errors import EventRefusedError, ForkedProcessError, QueueFullError
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.queue import nesting
 from dispatcher.queue.posting import EventQueue
@@ -35,6 +35,9 @@ def post_later(queue: EventQueue, event: Any, *, wait: bool = True) -> Future[bo
             _post_now(queue, event, future, wait)
     except ForkedProcessError:
         raise
+    except (EventRefusedError, QueueFullError) as refusal:
+        # Its traceback would lead back to this future, and keep the event until the garbage collector runs.
+        future.set_exception(refusal.with_traceback(None))
     except Exception as error:
         future.set_exception(error)
     return future

@@ -1,9 +1,12 @@
 """The bound of an event queue: permits, and the policy for a producer that finds none.
 
 A producer takes a permit before it appends, and the handler thread returns one for each entry that it takes. Both are
-atomic steps on a list, so the bound is strict without a lock. A producer that has to wait queues a lock of its own, and
-looks for a permit once more before it waits. The handler thread returns a permit first, and then looks for a lock to
+atomic steps on a list, so the bound is strict without a lock. A producer that has to wait queues a turn of its own, and
+looks for a permit once more before it waits. The handler thread returns a permit first, and then looks for a turn to
 release. So at least one of the two sees the other, and no wake-up is lost.
+
+A waiting thread's turn is a lock, a waiting task's wakes the task on its event loop. A released turn lets its producer
+look for a permit. It grants none, so a loop that has stopped keeps no permit.
 """
 
 from __future__ import annotations
@@ -13,14 +16,23 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import QueueFullError
 from dispatcher.queue.coalescing import Coalescing
 from dispatcher.queue.state import RUNNING, QueuedEvent, QueueState
+from dispatcher.util.foreign import cut_text
 
 Answer = Literal["permit", "timeout", "shut", "reentrant"]
+
+
+class Turn(Protocol):
+    """A waiting producer's place in the queue for room."""
+
+    def release(self) -> bool | None:
+        """Have the producer look again. Any thread; raises nothing. True: it may not look soon, so wake the next one
+        as well."""
 
 
 class QueueRoom:
@@ -45,15 +57,19 @@ class QueueRoom:
         self.capacity: Final = config.queue_capacity
         self._full_policy: Final = config.queue_full_policy
         self._timeout_s: Final = config.queue_full_timeout_s
+        self._warn_after_s: Final = config.handler_warn_after_s
+        self._step_s: Final = threading.TIMEOUT_MAX if self._warn_after_s is None else self._warn_after_s
         self._state = state
         self._coalescing = coalescing
         self._is_inside = is_inside
         self._is_nested = is_nested
         self.on_size = on_size
+        # Called by a producer, with its name, after each `handler_warn_after_s` of its wait, until it returns True. Set
+        # before the start.
+        self.on_long_wait: Callable[[str], bool] = _ignore
         self.permits: list[None] = [None] * (self.capacity or 0)  # any thread, in single steps, as the two below
         self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread
-        # A held lock of each producer that waits; released to have it look again; any thread.
-        self.waiters: deque[threading.Lock] = deque()
+        self.waiters: deque[Turn] = deque()  # of the producers that wait, the longest wait first; any thread
         # Whether the handler thread has to look at the two lists above; faster to read than whether they are empty.
         # Any thread sets it after adding to them; the handler thread resets it, and then looks at them once more.
         self.is_crowded = False
@@ -141,35 +157,55 @@ class QueueRoom:
     def wake_one(self) -> None:
         """Let the producer that has waited longest look for a permit. Any thread; call it after returning one."""
         with contextlib.suppress(IndexError):  # none waits
-            self.waiters.popleft().release()
+            while self.waiters.popleft().release():
+                pass
 
     def wake_all(self) -> None:
         """Let all waiting producers look at the queue's phase. Any thread."""
         while self.waiters:
             self.wake_one()
 
+    def wake_if_room(self) -> None:
+        """Wake a producer for each permit that is left. Any thread, at intervals.
+
+        An event loop may stop after a wake-up has reached it. The producers behind its task need not wait for it.
+        """
+        for _ in range(min(len(self.permits), len(self.waiters))):
+            self.wake_one()
+
     def _wait_and_take(self) -> Answer:
         if self._is_nested():
             return "reentrant"
-        deadline = monotonic() + self._timeout_s if self._timeout_s is not None else None
+        step_s, patience = self._step_s, self.patience(_this_thread) if self._timeout_s is not None else None
         while True:
             turn = threading.Lock()
             turn.acquire()
             try:
-                self.waiters.append(turn)
-                self.is_crowded = True
+                self.enter(turn)
                 if self._state.flags.phase != RUNNING:
                     return "shut"
                 if self.try_take():
                     return "permit"
-                if not turn.acquire(timeout=-1 if deadline is None else max(0.0, deadline - monotonic())):
-                    return "permit" if self.try_take() else "timeout"
+                while not turn.acquire(timeout=step_s if patience is None else patience.step_s()):
+                    if patience is None:  # most waits end sooner, and do without
+                        patience = self.patience(_this_thread)
+                    if patience.is_over():
+                        return "permit" if self.try_take() else "timeout"
                 if self._state.flags.phase == RUNNING and self.try_take():
                     return "permit"
             finally:  # after a KeyboardInterrupt, too
-                self._leave(turn)
+                self.leave(turn)
 
-    def _leave(self, turn: threading.Lock) -> None:
+    def patience(self, producer: Callable[[], str]) -> Patience:
+        """How long a producer that begins to wait now does so. `producer()` tells which one, for the log."""
+        return Patience(self._timeout_s, self._warn_after_s, producer, self.on_long_wait)
+
+    def enter(self, turn: Turn) -> None:
+        """Queue the turn. The producer looks for a permit after this, waits, and looks again; then it calls `leave`."""
+        self.waiters.append(turn)
+        self.is_crowded = True
+
+    def leave(self, turn: Turn) -> None:
         """This producer no longer waits for its turn. If it was woken meanwhile, another one may need that."""
         try:
             self.waiters.remove(turn)
@@ -195,3 +231,39 @@ class QueueRoom:
                 self._state.settle(entry.accepted_seq)
             break
         return "permit"
+
+
+class Patience:
+    """The wait of one producer for room: until its timeout, in steps after which it may log what it waits for."""
+
+    def __init__(
+        self,
+        timeout_s: float | None,
+        warn_after_s: float | None,
+        producer: Callable[[], str],
+        on_long_wait: Callable[[str], bool],
+    ) -> None:
+        self._deadline = monotonic() + timeout_s if timeout_s is not None else None  # never changes
+        self._warn_after_s = warn_after_s  # None: no warning, or no other one; the producer, which owns this
+        self._producer, self._on_long_wait = producer, on_long_wait  # never change
+
+    def step_s(self) -> float:
+        """How long to wait before `is_over` is to be asked."""
+        step_s = threading.TIMEOUT_MAX if self._warn_after_s is None else self._warn_after_s
+        return step_s if self._deadline is None else min(step_s, max(0.0, self._deadline - monotonic()))
+
+    def is_over(self) -> bool:
+        """After a step in which the producer was not woken: whether its time is over."""
+        if self._deadline is not None and monotonic() >= self._deadline:
+            return True
+        if self._warn_after_s is not None and self._on_long_wait(cut_text(self._producer)):
+            self._warn_after_s = None
+        return False
+
+
+def _ignore(_: str) -> bool:
+    return True
+
+
+def _this_thread() -> str:
+    return f"thread {threading.current_thread().name}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -539,6 +541,70 @@ def test_a_coroutine_may_post_while_its_dispatcher_drains(make: Make, handler: L
     assert answers == [True, True]
     assert handler.ended == [0, 1, 2]
     assert_accounts_balance(dispatcher, accepted=3)
+
+
+def in_context(function: Callable[[], Any]) -> threading.Thread:
+    return threading.Thread(target=contextvars.copy_context().run, args=(function,))
+
+
+@pytest.mark.parametrize("start", [asyncio.to_thread, in_context])
+def test_a_thread_with_the_context_of_its_coroutine_never_waits_for_room(
+    make: Make, loop: asyncio.AbstractEventLoop, start: Callable[[Callable[[], Any]], Any]
+) -> None:
+    answers: list[bool] = []
+
+    async def handle(event: Keyed) -> None:
+        if event.number == 0:
+            for number in range(1, 4):
+                posting = start(lambda number=number: answers.append(dispatcher.event_handler.handle(Keyed(number))))
+                if isinstance(posting, threading.Thread):
+                    posting.start()
+                    posting.join(TIMEOUT_S)
+                else:
+                    await posting
+
+    dispatcher = make(queue_capacity=1, handler=aio.AsyncioHandler(handle, loop=loop, capacity=1))
+    post(dispatcher, Keyed(0))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert answers == [True] * 3
+
+
+@pytest.mark.parametrize("start", ["run_in_executor", "Thread"])
+def test_a_thread_without_the_context_that_waits_for_room_is_logged_with_what_it_waits_for(
+    make: Make, loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture, start: str
+) -> None:
+    """The coroutine waits for the thread, which waits for the coroutine: they hung without a word."""
+    filled, released = asyncio.Event(), asyncio.Event()
+    answers: list[bool] = []
+    config = DispatcherConfig(queue_capacity=1, handler_warn_after_s=0.01)
+
+    def post_late() -> None:
+        answers.append(dispatcher.event_handler.handle(Keyed(9)))
+
+    async def handle(event: Keyed) -> None:
+        if event.number == 0:
+            await filled.wait()
+            if start == "Thread":
+                threading.Thread(target=post_late, name="poster_0").start()
+            else:
+                loop.run_in_executor(pool, post_late)
+            await released.wait()
+
+    with ThreadPoolExecutor(1, "poster") as pool:
+        dispatcher = make(config, handler=aio.AsyncioHandler(handle, loop=loop, capacity=1))
+        post(dispatcher, *(Keyed(number) for number in range(3)))
+        loop.call_soon_threadsafe(filled.set)
+        until(lambda: "for room in the full queue" in caplog.text, "the warning")
+        loop.call_soon_threadsafe(released.set)
+        until(lambda: answers, "the post")
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert answers == [True]
+    [message] = [record.message for record in caplog.records if "for room in the full queue" in record.message]
+    assert "thread poster_0 has waited 0.01 s or longer" in message
+    assert "await released.wait()" in message
+    assert "under asyncio.to_thread" in message
 
 
 def test_a_task_that_outlives_its_coroutine_is_outside(make: Make, handler: Latched) -> None:

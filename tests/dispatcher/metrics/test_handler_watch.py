@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
-from dispatcher.dispatching.monitor import HandlerWatch, check_every_ms
+from dispatcher.dispatching.monitor import HandlerWatch, LongWaits, check_every_ms
 from dispatcher.dispatching.runs import Run, SlowRuns
 from dispatcher.mailbox import Mail
 from dispatcher.routes import Route
@@ -369,3 +369,49 @@ def test_a_slow_event_at_the_end_of_a_quick_batch_is_counted_by_its_type(
 @pytest.mark.parametrize(("warn_after_s", "every_ms"), [(None, 1000), (10.0, 1000), (1.0, 250), (0.001, 10)])
 def test_it_looks_often_enough_for_the_limit(warn_after_s: float | None, every_ms: int) -> None:
     assert check_every_ms(DispatcherConfig(handler_warn_after_s=warn_after_s)) == every_ms
+
+
+def test_producers_that_wait_for_room_behind_a_hung_handler_are_logged_once(
+    make: Make, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = make(DispatcherConfig(queue_capacity=1, handler_warn_after_s=0.01), handler=gate)
+    for number in range(2):
+        dispatcher.event_handler.handle(Numbered(number))
+        assert gate.entered.wait(TIMEOUT_S)
+    producers = [
+        threading.Thread(target=dispatcher.event_handler.handle, args=(Numbered(2),), name=name)
+        for name in ("producer a", "producer b")
+    ]
+    for producer in producers:
+        producer.start()
+    until(lambda: "for room in the full queue" in caplog.text, "the warning")
+    gate.opened.set()
+    for producer in producers:
+        producer.join(TIMEOUT_S)
+
+    [message] = [record.message for record in caplog.records if "for room in the full queue" in record.message]
+    assert "thread producer " in message
+    assert "a handler is at work on" in message
+    assert "self.opened.wait" in message
+
+
+def test_a_producer_behind_events_that_leave_the_queue_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    now_ns = time.perf_counter_ns()
+    quick = Run("event", Numbered(), now_ns)
+    long_wait = LongWaits("jobs", 60.0, lambda: quick, lambda: "", lambda: None)
+
+    assert not long_wait("thread a")
+    assert caplog.text == ""
+
+
+def test_long_waits_are_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    clock_ns = 0
+    long_wait = LongWaits("jobs", 1.0, lambda: None, lambda: "", lambda: "coroutines", lambda: clock_ns)
+
+    assert long_wait("task a")
+    assert long_wait("task b")
+    clock_ns = 31_000_000_000
+    assert long_wait("task c")
+
+    logged = [record.message.split(" has waited")[0] for record in caplog.records]
+    assert logged == ["jobs: task a", "jobs: task c"]
