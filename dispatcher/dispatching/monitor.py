@@ -232,8 +232,8 @@ class Monitor:
         coroutines: Callable[[], str | None],
         retry_stop: Callable[[], None],
     ) -> None:
-        """`thread` is the handler thread; see HandlerWatch for `end_batch`, LongWaits for `coroutines`. `retry_stop()` is
-        called at each check."""
+        """`thread` is the handler thread. See HandlerWatch for `end_batch` and LongWaits for `coroutines`. Each check
+        calls `retry_stop()`."""
         self._name = name  # never changes, like the next four
         self._every_ms = every_ms = check_every_ms(config)
         self._queue, self._backlog, self._retry_stop = parts.queue, parts.backlog, retry_stop
