@@ -80,12 +80,12 @@ def write_event(
     )
 
 
-def rows(journal: Path, table: Table, *, include_open: bool = False) -> list[dict[str, Any]]:
-    return list(read_rows(journal, table, include_open=include_open))
+def rows(journal: Path, table: Table) -> list[dict[str, Any]]:
+    return list(read_rows(journal, table))
 
 
-def seqs(journal: Path, table: Table = EVENTS, *, include_open: bool = False) -> list[int]:
-    return [row["seq"] for row in rows(journal, table, include_open=include_open)]
+def seqs(journal: Path, table: Table = EVENTS) -> list[int]:
+    return [row["seq"] for row in rows(journal, table)]
 
 
 def files(journal: Path) -> list[str]:

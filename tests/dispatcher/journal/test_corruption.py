@@ -56,7 +56,7 @@ def write(writer: JournalWriter, number: int) -> None:
 
 
 def sound(path: Path) -> Sound:
-    rows = {table.name: list(read_rows(path, table, include_open=True)) for table in TABLES}
+    rows = {table.name: list(read_rows(path, table)) for table in TABLES}
     assert len(rows["events"]) > 12
     assert len(rows["transitions"]) > 12
     return Sound(path, rows, {number + 1: b'{"event_class":"Job","number":%d}' % number for number in range(ACCEPTED)})
@@ -205,7 +205,7 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
         assert found.problems or (is_open and (found.torn or found.events < len(source.rows["events"]))), what
 
         for table in TABLES:
-            read = list(read_rows(copy, table, include_open=True))
+            read = list(read_rows(copy, table))
             assert is_part_of(read, source.rows[table.name]), what
             lost[table.name] += len(source.rows[table.name]) - len(read)
         assert is_part_of(tail(copy, 7), source.rows["events"]), what
