@@ -96,7 +96,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         )
         if journal is not None:
             virtual, on_failure = clock_ns is not None, self._on_journal_failure
-            journal.attach(virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
+            journal.attach(virtual=virtual, on_failure=on_failure)
         self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
         self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind)
         self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)
@@ -316,11 +316,6 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
         self._drain.finish()
-
-    def _flush_due(self) -> None:
-        """On the journal's thread: rows wait to be written."""
-        self.queue.wake()
-        self._coroutines.flush_due()
 
     def _on_journal_failure(self, error: JournalError) -> None:
         """On the thread that met the error: end the handler thread with it, unless the policy is to continue."""

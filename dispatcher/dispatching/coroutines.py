@@ -129,11 +129,6 @@ class Coroutines:
         """Let the handler thread give up on the events in hand here."""
         self._send(self.give_up, "give up on coroutines")
 
-    def flush_due(self) -> None:
-        """The journal's rows are due. While the default action is suspended, a mail has to write them."""
-        if self._suspension is not None:
-            self._send(self._flush_if_due, "flush the journal")
-
     def describe(self) -> str:
         """Where the oldest events in hand here are, as several lines for the log."""
         calls = self._all_calls()

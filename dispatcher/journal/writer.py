@@ -1,9 +1,14 @@
 """Writing the event journal.
 
-Threads: the handler thread makes rows (`rows`, `seq` and `at` belong to it), and each `flush` appends one frame.
-In write-ahead mode producers append events (`group_commit`). The journal's own thread (`_Keeper`) syncs and closes
-segments while no events arrive; another one (`Indexer`) indexes closed segments. `segment_log` has the files and their
-locks.
+Threads: the handler thread makes rows (`seq` and `at` belong to it), and each `flush` appends one frame. While a
+handler runs or none is needed, the journal's own thread (`_Keeper`) writes the rows of the events before it, and syncs
+and closes segments. In write-ahead mode producers append events (`group_commit`). Another thread (`Indexer`) indexes
+closed segments. `segment_log` has the files and their locks.
+
+`rows` and `transitions` are lists that the handler thread appends to, in single steps and without a lock. A thread
+that holds `_taking` copies their beginning and removes it once it is in the log, each in one step, so a row is never
+missed. An event's row is appended after its transitions: whoever copies `rows` first finds all transitions of these
+events, and leaves those with a greater seq, which belong to the event in hand.
 """
 
 from __future__ import annotations
@@ -27,12 +32,17 @@ from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.util.foreign import plain_text
+from dispatcher.util.histogram import snapshot
 
+LATE_MS = 2
+"""The journal's own thread leaves the handler thread this much longer to write due rows itself; tests change it."""
 NOT_LOGGED: Final = -1
 """Replaces the accepted seq of an event that is accepted although the journal has failed."""
 
 _FLUSH_DELAY_MS: Final = 10
-"""The greatest age of buffered rows."""
+"""The age at which buffered rows are written."""
+_LONGEST_LOOK_S: Final = 1.0
+"""The longest time between two looks for rows, while there are none."""
 _LONGEST_WAIT_S: Final = 3600.0
 """A configured age may exceed the longest timeout that a lock accepts."""
 
@@ -64,18 +74,21 @@ class JournalWriter:
         self.config = config or JournalConfig()
         self._commits = self.config.durability == "sync"  # an append waits for the disk
         self._flush_commits = self._commits and not self.config.write_ahead  # a flush does
-        self.rows: list[Row] = []  # events since the last flush; handler thread
-        self.transitions: list[Row] = []  # made since then; handler thread
-        self._kinds: dict[Kind, int] = {}  # handler thread, like the next one; numbered in the order of insertion
-        self._transition_kinds: dict[Kind, int] = {}
-        self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread
-        self._virtual = False  # set before the first row, like the next two
-        self._on_failure: Callable[..., Any] = _ignore
-        self._on_flush_due: Callable[..., Any] = _ignore
-        self._settled: deque[int] = deque()  # any thread appends, the handler thread removes
+        # Held while rows become a frame; before the log's locks. Re-entrant: a signal handler may close the journal.
+        self._taking = threading.RLock()
+        # Events since the last frame. The handler thread appends, a thread that holds _taking removes; the list stays
+        # the same object, for callers have bound its methods.
+        self.rows: list[Row] = []
+        self.transitions: list[Row] = []  # made since then; handler thread appends, a holder of _taking removes
+        self._kinds: dict[Kind, int] = {}  # numbered in the order of insertion; handler thread adds, any thread copies
+        self._transition_kinds: dict[Kind, int] = {}  # as `_kinds`: handler thread adds, any thread copies
+        self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread writes, any reads
+        self._virtual = False  # set before the first row
+        self._on_failure: Callable[..., Any] = _ignore  # set before the first row
+        self._settled: deque[int] = deque()  # any thread appends, a thread that holds _taking removes
         # Any thread may use these two: they have locks of their own.
         self.log = SegmentLog(self.path, self.config, lambda error: self._on_failure(error))
-        self._keeper = _Keeper(self.log, lambda: self._on_flush_due())
+        self._keeper = _Keeper(self.log, self._write_late_rows)
         self._group = GroupCommit(self.log, commits=self._commits, settle=self.settle, on_append=self._after_append)
         self._indexer = Indexer(self.log) if self.config.history_index else None
         if self._indexer is not None:
@@ -91,17 +104,14 @@ class JournalWriter:
         *,
         virtual: bool = False,
         on_failure: Callable[[JournalError], Any] = _ignore,
-        on_flush_due: Callable[[], Any] = _ignore,
     ) -> None:
         """Connect the dispatcher. Called once, before the first row.
 
         `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
-        thread that met the error. `on_flush_due()` is called on the journal's own thread and makes the handler thread
-        call `idle`.
+        thread that met the error.
         """
         self._virtual = virtual
         self._on_failure = on_failure
-        self._on_flush_due = on_flush_due
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
@@ -152,22 +162,21 @@ class JournalWriter:
 
         Call it between events only, so that an event and its transitions are in one frame.
         """
-        if self._has_rows():
-            with self.log.failing():
+        with self.log.failing():
+            if self._has_rows():
                 self._append_rows()
-                if self._flush_commits:
-                    self.log.commit()
-        self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
+                self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
+                self._keeper.watch()
+            if self._flush_commits:
+                self.log.commit()
         if self.log.is_due():
             self.log.roll()
 
     def idle(self) -> None:
-        """Called when no event is queued: flush now, or schedule `on_flush_due` if the last flush was just before."""
-        if self._flush_commits or not self._has_rows() or time.perf_counter_ns() >= self.flush_due_ns:
+        """Called when no event is queued: flush now, unless the last flush was just before: then the journal's own
+        thread writes the rows when they are due."""
+        if self._flush_commits or time.perf_counter_ns() >= self.flush_due_ns:
             self.flush()
-        else:
-            self._keeper.ensure_running()  # even before the first frame, which these rows will be in
-            self._keeper.flush_in(_FLUSH_DELAY_MS / 1000)
 
     def close(self) -> None:
         """Write the buffered rows and close the segment. Repeating it does nothing.
@@ -190,16 +199,63 @@ class JournalWriter:
     def _has_rows(self) -> bool:
         return bool(self.rows or self.transitions or self._settled)
 
-    def _append_rows(self) -> None:
-        events, self.rows[:] = self.rows[:], []  # the list object stays: callers have bound its methods
-        transitions, self.transitions = self.transitions, []
-        settled = [self._settled.popleft() for _ in range(len(self._settled))]
-        first_seq = self.log.next_seq()  # only this thread appends rows: the seq cannot change during the encoding
-        kinds, transition_kinds, virtual = list(self._kinds), list(self._transition_kinds), self._virtual
-        self.log.append_rows(
-            encode_rows(events, transitions, first_seq, kinds, transition_kinds, virtual=virtual, settled=settled)
-        )
+    def _append_rows(self, *, amid_event: bool = False) -> bool:
+        """Append the rows as one frame; returns False if there are none. Any thread.
+
+        `amid_event`: called on another thread than the handler thread, so an event may be in hand, whose transitions
+        stay. Rows that cannot be encoded stay as well: the handler thread is to meet the error.
+        """
+        with self._taking:
+            events = self.rows[:]
+            transitions = self.transitions[:]  # after the rows: see the module
+            settled = snapshot(self._settled.copy)
+            is_taken = not amid_event
+            try:
+                first_seq = self.log.next_seq()  # only the holder of _taking appends rows: it cannot change meanwhile
+                if amid_event:
+                    while transitions and transitions[-1][1] >= first_seq + len(events):
+                        transitions.pop()
+                if not (events or transitions or settled):
+                    return False
+                # After the rows: each row's kind was numbered before it was appended.
+                kinds, transition_kinds = snapshot(self._kinds.copy), snapshot(self._transition_kinds.copy)
+                encoded = encode_rows(
+                    events,
+                    transitions,
+                    first_seq,
+                    list(kinds),
+                    list(transition_kinds),
+                    virtual=self._virtual,
+                    settled=settled,
+                )
+                is_taken = True
+                self.log.append_rows(encoded)
+            finally:
+                if is_taken:
+                    del self.rows[: len(events)]
+                    del self.transitions[: len(transitions)]
+                    for _ in settled:
+                        self._settled.popleft()
         self._keeper.ensure_running()
+        return True
+
+    def _write_late_rows(self) -> float | None:
+        """On the journal's own thread: write the rows that the handler thread would have written by now, which is in a
+        handler or waits. Returns in how many seconds rows may be due; None: there are none.
+
+        Raises:
+            JournalError: the disk failed, and the policy is `stop`.
+        """
+        late_ns = time.perf_counter_ns() - self.flush_due_ns - LATE_MS * 1_000_000
+        if late_ns < 0:
+            return -late_ns / 1e9
+        has_written = False
+        if self._has_rows():
+            with self.log.failing():
+                has_written = self._append_rows(amid_event=True)
+                if has_written and self._flush_commits:
+                    self.log.commit()
+        return _FLUSH_DELAY_MS / 1000 if has_written else None
 
     # -- any thread ------------------------------------------------------------------------------------------------
 
@@ -245,13 +301,16 @@ class JournalWriter:
 class _Keeper:
     """The journal's own thread, for what is due even when no event arrives. It ends with the log.
 
-    It syncs at intervals, closes and removes old segments, and calls `on_flush_due`.
+    It syncs at intervals, closes and removes old segments, and calls `write_late_rows`, which says when to call it
+    again. While that finds nothing, the looks become rare, and the handler thread calls `watch` once it has rows again.
+    A row that just escapes a look, because its thread is paused between two steps, is found by one of the rare looks.
     """
 
-    def __init__(self, segment_log: SegmentLog, on_flush_due: Callable[[], None]) -> None:
+    def __init__(self, segment_log: SegmentLog, write_late_rows: Callable[[], float | None]) -> None:
         self._log = segment_log  # read only, like the next field
-        self._on_flush_due = on_flush_due
-        self._flush_by_s = math.inf  # monotonic time at which to call on_flush_due; guarded by log.changed
+        self._write_late_rows = write_late_rows
+        self._look_by_s = math.inf  # monotonic time of the next look for rows; guarded by log.changed
+        self._is_watching = False  # that is soon; written under log.changed, read without it
         self._thread: threading.Thread | None = None  # set once, by any thread
 
     def ensure_running(self) -> None:
@@ -264,35 +323,57 @@ class _Keeper:
         if self._thread is thread:
             thread.start()
 
-    def flush_in(self, delay_s: float) -> None:
-        """Call `on_flush_due` after this delay, or at the earlier time already set. Any thread."""
+    def watch(self) -> None:
+        """Rows may come from now on: look for them when they are due. Any thread."""
+        if self._is_watching:
+            return
+        self.ensure_running()
         with self._log.changed:
-            if self._flush_by_s == math.inf:
-                self._flush_by_s = time.monotonic() + delay_s
-                self._log.changed.notify_all()
+            self._is_watching = True
+            self._look_by_s = min(self._look_by_s, time.monotonic() + (_FLUSH_DELAY_MS + LATE_MS) / 1000)
+            self._log.changed.notify_all()
 
     def _run(self) -> None:
         segment_log, config = self._log, self._log.config
         at_intervals = config.durability == "interval" or (config.durability == "sync" and config.write_ahead)
         interval_s = config.sync_interval_ms / 1000 if at_intervals else math.inf
         sync_at_s = time.monotonic() + interval_s
+        retain_at_s = time.monotonic() + config.segment_age_s
+        pause_s = 0.0
         while True:
             with segment_log.changed:
-                due_s = min(segment_log.age_from_s() + config.segment_age_s, sync_at_s, self._flush_by_s)
+                age_s = segment_log.age_from_s() + config.segment_age_s
+                due_s = min(age_s, sync_at_s, retain_at_s, self._look_by_s)
                 segment_log.changed.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
                 if segment_log.is_closed:
                     return
                 now_s = time.monotonic()
-                flush = now_s >= self._flush_by_s
-                if flush:
-                    self._flush_by_s = math.inf
-            if flush:
-                self._on_flush_due()
+                looks = now_s >= self._look_by_s
+                if looks:  # before the look: a flush that comes during it asks for another one
+                    self._is_watching, self._look_by_s = False, math.inf
             with contextlib.suppress(JournalError), segment_log.failing():  # `failing` has called on_failure
+                if looks:
+                    pause_s = self._look(pause_s)
                 if now_s >= sync_at_s:
                     segment_log.commit()
                     sync_at_s = now_s + interval_s
                 if segment_log.is_due():
                     segment_log.roll()
-                elif config.retention_s is not None and not flush:
+                if now_s >= retain_at_s:
+                    retain_at_s = now_s + config.segment_age_s
                     segment_log.retain()
+
+    def _look(self, pause_s: float) -> float:
+        """Write late rows; returns in how many seconds to look again. `pause_s`: what it returned last."""
+        try:
+            due_in_s = self._write_late_rows()
+        except (JournalError, OSError):
+            raise
+        except Exception:  # rows that cannot be encoded, which the handler thread meets as well
+            due_in_s = None
+        longer_s = min(max(2 * pause_s, _FLUSH_DELAY_MS / 1000), _LONGEST_LOOK_S)
+        pause_s = longer_s if due_in_s is None else due_in_s
+        with self._log.changed:
+            self._is_watching = self._is_watching or due_in_s is not None
+            self._look_by_s = min(self._look_by_s, time.monotonic() + max(pause_s, LATE_MS / 1000))
+        return pause_s

@@ -13,6 +13,7 @@ import pytest
 
 from dispatcher import Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, Table, read_rows
+from dispatcher.journal import writer as writer_module
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.frames import Frame, FrameReader
 from dispatcher.util.foreign import describe
@@ -112,6 +113,12 @@ def after_a_crash(journal: Path, copy: Path) -> Path:
     """What is on the disk now, as a writer leaves it that dies at this moment."""
     shutil.copytree(journal, copy)
     return copy
+
+
+@pytest.fixture(autouse=True)
+def only_flushes_write_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal's own thread would write rows at any time. Tests about that undo it."""
+    monkeypatch.setattr(writer_module, "LATE_MS", 10**9)
 
 
 @pytest.fixture
