@@ -130,6 +130,11 @@ class JournalConfig(ConfigModel):
         description="when the journal cannot be written (disk full, read-only, gone): stop the dispatcher, or continue "
         "without a journal and log it",
     )
+    on_loss: Literal["refuse", "start"] = Field(
+        default="refuse",
+        description="write-ahead mode, when a start finds that accepted events are lost with a damaged or missing "
+        "segment: refuse to start, or start without them, and log and count them",
+    )
     retention_s: float | None = Field(
         default=None,
         gt=0,

@@ -28,6 +28,7 @@ from dispatcher.util.histogram import snapshot
 if TYPE_CHECKING:
     from dispatcher.config import DispatcherConfig
     from dispatcher.dispatching.batches import BatchDispatching
+    from dispatcher.journal.format.outstanding import Loss
     from dispatcher.mailbox.processor import MailboxProcessor
 
 __all__ = ["DispatcherView", "FailureRecord", "QueueCounts", "RunningNow", "TypeNumbers", "dispatchers"]
@@ -215,6 +216,10 @@ class DispatcherView:
     def journal_is_failed(self) -> bool:
         """Writing the journal failed, and it has ended."""
         return self._journal is not None and self._journal.is_failed
+
+    def journal_losses(self) -> tuple[Loss, ...]:
+        """Accepted events of an earlier run that the start found lost with a segment of the journal."""
+        return self._journal.losses if self._journal is not None else ()
 
     def forget(self) -> None:
         """Leave `dispatchers()`: in a forked child, which has no handler thread."""

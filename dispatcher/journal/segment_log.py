@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import JournalError
+from dispatcher.errors import JournalError, JournalLossError
 from dispatcher.journal.format.columns import EncodedRows
 from dispatcher.journal.format.history_index import index_path
 from dispatcher.journal.format.segments import (
@@ -54,6 +54,7 @@ class SegmentLog:
 
     Raises:
         JournalError: the folder already holds a journal, has another writer, or cannot be written.
+        JournalLossError: accepted events are lost, and `config.on_loss` is `refuse`.
     """
 
     def __init__(self, path: Path, config: JournalConfig, on_failure: Callable[[JournalError], None]) -> None:
@@ -109,11 +110,20 @@ class SegmentLog:
             return recovered
         if not self.config.write_ahead:
             raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
-        recovered = repair(self.path)
+        recovered = self._repair()
         for line in recovered.done:
             tell(log, logging.WARNING, "%s: %s", self.path, line)
+        for loss in recovered.losses:
+            tell(log, logging.ERROR, "%s: %s. The journal goes on without them, as on_loss says", self.path, loss)
         self._outstanding = {accepted.seq: accepted.segment for accepted in recovered.accepted}
         return recovered
+
+    def _repair(self) -> Recovered:
+        try:
+            return repair(self.path, accepts_losses=self.config.on_loss == "start")
+        except JournalLossError as error:
+            tell(log, logging.ERROR, "%s", error)
+            raise
 
     @property
     def bytes_written(self) -> int:
@@ -251,8 +261,8 @@ class SegmentLog:
 
     def _close_segment(self) -> None:
         """Under both locks."""
-        recover_from = next(iter(self._outstanding.values()), self._segment.number + 1)
-        if self._segment.close(sync=self._syncs, recover_from=recover_from) is not None:
+        seq, number = next(iter(self._outstanding.items()), (self._segment.next_accepted, self._segment.number + 1))
+        if self._segment.close(sync=self._syncs, recover_from=number, outstanding_from=seq) is not None:
             self.segments_closed += 1
             self._closed_bytes += self._segment.size
 

@@ -67,6 +67,7 @@ class JournalWriter:
 
     Raises:
         JournalError: the folder already has a journal, has another writer, or cannot be written.
+        JournalLossError: accepted events of an earlier writer are lost, and `config.on_loss` is `refuse`.
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
@@ -96,6 +97,10 @@ class JournalWriter:
         recovered = self.log.recovered
         self.recovered = recovered.accepted
         """Events that an earlier writer accepted but that were not handled, oldest first; used before the start."""
+        self.losses = recovered.losses
+        """Accepted events of an earlier writer that no file has any more; read only."""
+        for loss in self.losses:
+            self._settled.extend(loss.seqs)  # the next start does not miss them
         self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
         self.at = 0  # when that event's handling began: Unix ns on the run's clock; handler thread
 

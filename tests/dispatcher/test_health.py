@@ -12,6 +12,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
 from dispatcher.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
+from dispatcher.journal import Loss
 from dispatcher.view import DispatcherView
 
 from .conftest import TIMEOUT_S, Gate, Numbered
@@ -44,6 +45,7 @@ class FakeView:
     running: float = 0.0
     full_s: float | None = None
     journal_failed: bool = False
+    losses: tuple[Loss, ...] = ()
     handler_warn_after_s: float | None = 10.0
     liveness_stuck_after_s: float | None = None
 
@@ -64,6 +66,9 @@ class FakeView:
 
     def journal_is_failed(self) -> bool:
         return self.journal_failed
+
+    def journal_losses(self) -> tuple[Loss, ...]:
+        return self.losses
 
 
 def health_of_views(*views: FakeView, **kwargs: Any) -> Health:

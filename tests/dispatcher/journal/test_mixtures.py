@@ -273,7 +273,7 @@ def test_a_write_ahead_start_on_a_mixture_keeps_all_that_is_whole(
             shutil.copy(states.earlier / name, mixture)
     whole = {path.read_bytes() for path in segments(mixture)}
 
-    writer = JournalWriter(mixture, JournalConfig(write_ahead=True))
+    writer = JournalWriter(mixture, JournalConfig(write_ahead=True, on_loss="start"))
     write_event(writer, JobEvent("new"))
     writer.close()
 

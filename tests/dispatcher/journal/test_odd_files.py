@@ -169,7 +169,7 @@ def test_no_segment_is_written_behind_the_last_number(journal: Path) -> None:
     Manifest(1, LAST_NUMBER, True).write(journal, sync=False)
 
     with pytest.raises(JournalError, match=f"cannot be written: no segment number is left after {LAST_NUMBER}"):
-        JournalWriter(journal, JournalConfig(write_ahead=True))
+        JournalWriter(journal, JournalConfig(write_ahead=True, on_loss="start"))
 
 
 def test_a_closed_segment_that_appears_beside_the_open_one_is_not_replaced(journal: Path, tmp_path: Path) -> None:

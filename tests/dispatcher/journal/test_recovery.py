@@ -77,7 +77,7 @@ def test_the_summary_of_a_recovered_segment_is_that_of_a_closed_one(
     summary = read_summary(segment_path(crashed, 2))
 
     assert summary is not None
-    assert summary._replace(closed_at=0) == (3, 3, 3, 1, 0, 2990, 5020, 5, 0, 3)
+    assert summary._replace(closed_at=0) == (3, 3, 3, 1, 0, 2990, 5020, 5, 0, 3, 1)
 
 
 def test_a_journal_that_was_closed_needs_no_recovery(writer: JournalWriter, journal: Path) -> None:

@@ -62,7 +62,8 @@ def test_a_segment_begins_with_its_start_and_ends_with_what_it_holds(writer: Jou
     assert [frame.header.number for frame in frames] == [0, 1, 2, 3]
     manifest = manifest_of(journal)
     assert manifest is not None
-    assert json.loads(frames[0].payload) == {"format": 1, "segment": 1, "first_seq": 1, "journal": manifest.journal}
+    start = {"format": 1, "segment": 1, "first_seq": 1, "first_accepted": 1, "journal": manifest.journal}
+    assert json.loads(frames[0].payload) == start
     summary = read_summary(segment_path(journal, 1))
     assert summary is not None
     assert (summary.first_seq, summary.events, summary.transitions, summary.frames) == (1, 2, 2, 4)
@@ -98,8 +99,8 @@ def test_accepted_events_are_counted_in_the_summary_and_say_what_recovery_needs(
     first, second = map(read_summary, segments(journal))
     assert first is not None
     assert second is not None
-    assert (first.first_accepted, first.accepted, first.recover_from) == (1, 2, 1)
-    assert (second.first_accepted, second.accepted, second.recover_from) == (3, 0, 3)
+    assert (first.first_accepted, first.accepted, first.recover_from, first.outstanding_from) == (1, 2, 1, 2)
+    assert (second.first_accepted, second.accepted, second.recover_from, second.outstanding_from) == (3, 0, 3, 3)
     assert (second.first_seq, second.events) == (2, 1)
     frame = frames_of(segment_path(journal, 1))[1]
     assert (frame.header.kind, frame.header.first_seq, frame.payload) == (ACCEPTED, 1, b'{"number":1}')
