@@ -220,7 +220,7 @@ class Coroutines:
         if error is None:
             call.route.handled += 1
         else:
-            outcome, error = self._errors.failed(call.event, error, call.route)
+            outcome, error = self._errors.failed(call.event, error, call.route, ends_later=self._journaled is not None)
         if self._journaled is not None:
             self._journaled.add_row(call, outcome, error, is_nested=is_nested)
         if call.ended_ns - call.started_ns > self._slow_ns:

@@ -24,11 +24,16 @@ class ErrorPolicy:
         self._routes = routes
         self._exit_action = exit_action
         self.failures = Failures()  # the last ones; it says who may touch it
+        self.is_ending = False  # `end` is to be called; handler thread
+        self.is_exiting = False  # it will end the process; handler thread
 
-    def failed(self, event: Any, error: BaseException, taken_by: Route | None = None) -> tuple[str, BaseException]:
+    def failed(
+        self, event: Any, error: BaseException, taken_by: Route | None = None, *, ends_later: bool = False
+    ) -> tuple[str, BaseException]:
         """The event's handler raised `error`, or it has none. Returns the outcome and the error for the journal.
 
-        `taken_by`: the route whose coroutine raised it; its handler may have been unregistered since.
+        `taken_by`: the route whose coroutine raised it; its handler may have been unregistered since. `ends_later`: the
+        caller calls `end` once the event has its row, if the event `is_ending` the dispatcher.
         It counts the event first, and raises nothing, whatever the event, a logging handler or a listener raises.
         """
         event_type = type_of(event)
@@ -42,14 +47,20 @@ class ErrorPolicy:
         tell(log, logging.ERROR, "%s: handling %s failed", name, text_of(event), error=error)
         if route.on_error != "continue":
             self._dispatcher.note_failure(error)
-            try:
-                self._end(exits=route.on_error == "exit")
-            except BaseException as raised:
-                tell(log, logging.CRITICAL, "%s: the stop failed", name, error=raised)
+            self.is_ending, self.is_exiting = True, self.is_exiting or route.on_error == "exit"
+            if not ends_later:
+                self.end()
         return "failed" if is_handled else "unregistered", error
 
+    def end(self) -> None:
+        """Stop the dispatcher, and, if it `is_exiting`, end the process. Raises nothing."""
+        exits, self.is_ending, self.is_exiting = self.is_exiting, False, False
+        try:
+            self._end(exits=exits)
+        except BaseException as raised:
+            tell(log, logging.CRITICAL, "%s: the stop failed", self._dispatcher.name, error=raised)
+
     def _end(self, *, exits: bool) -> None:
-        """Stop the dispatcher, and, if it `exits`, end the process."""
         name = self._dispatcher.name
         if exits and not sys.is_finalizing():
             tell(log, logging.CRITICAL, "%s: exiting the process, as registered for this event class", name)

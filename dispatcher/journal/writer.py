@@ -177,6 +177,18 @@ class JournalWriter:
         if self.log.is_due():
             self.log.roll()
 
+    def flush_to_disk(self, *, amid_event: bool = False) -> None:
+        """As `flush`, and the rows are on the disk on return, unless durability is `none`. `amid_event`: a handler has
+        yielded to mail, and the transitions of its event stay.
+
+        Raises:
+            JournalError: as `flush`.
+        """
+        with self.log.failing():
+            self._append_rows(amid_event=amid_event)
+            if self.config.durability != "none":
+                self.log.commit()
+
     def idle(self) -> None:
         """Called when no event is queued: flush now, unless the last flush was just before: then the journal's own
         thread writes the rows when they are due."""
@@ -207,8 +219,8 @@ class JournalWriter:
     def _append_rows(self, *, amid_event: bool = False) -> bool:
         """Append the rows as one frame; returns False if there are none. Any thread.
 
-        `amid_event`: called on another thread than the handler thread, so an event may be in hand, whose transitions
-        stay. Rows that cannot be encoded stay as well: the handler thread is to meet the error.
+        `amid_event`: an event may be in hand, whose transitions stay. Rows that cannot be encoded stay as well: the
+        handler thread meets the error between events.
         """
         with self._taking:
             events = self.rows[:]
