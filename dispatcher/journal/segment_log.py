@@ -340,7 +340,11 @@ class SegmentLog:
     def report(self) -> None:
         """Log the failure and call `on_failure`."""
         assert self.failure is not None
-        continues = "; the dispatcher continues without it" if self.config.failure_policy == "continue" else ""
+        continues = ""
+        if self.config.failure_policy == "continue":
+            continues = "; the dispatcher continues without it"
+            if self.config.write_ahead:  # an accepted event has to be in the journal
+                continues += ", and accepts no more events"
         tell(log, logging.ERROR, "%s What is journaled so far stays%s", self.failure, continues)
         self._on_failure(self.failure)
 

@@ -36,9 +36,6 @@ from dispatcher.util.histogram import snapshot
 
 LATE_MS = 2
 """The journal's own thread leaves the handler thread this much longer to write due rows itself; tests change it."""
-NOT_LOGGED: Final = -1
-"""Replaces the accepted seq of an event that is accepted although the journal has failed."""
-
 _FLUSH_DELAY_MS: Final = 10
 """The age at which buffered rows are written."""
 _LONGEST_LOOK_S: Final = 1.0
