@@ -164,13 +164,15 @@ class JournalWriter:
 
         Call it between events only, so that an event and its transitions are in one frame.
         """
+        has_rows = self._has_rows()
         with self.log.failing():
-            if self._has_rows():
+            if has_rows:
                 self._append_rows()
-                self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
-                self._keeper.watch()
             if self._flush_commits:
                 self.log.commit()
+        if has_rows:  # also if the journal has failed: otherwise each event would try again
+            self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
+            self._keeper.watch()
         if self.log.is_due():
             self.log.roll()
 

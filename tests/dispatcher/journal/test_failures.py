@@ -110,9 +110,11 @@ def test_under_continue_the_failure_is_reported_once_and_later_calls_do_nothing(
         writer.flush()
 
     for _ in range(3):
+        before_ns = writer.flush_due_ns
         write_event(writer)
         writer.flush()
         assert writer.rows == []
+        assert writer.flush_due_ns > before_ns  # otherwise each event would be followed by a flush
     writer.roll()
     writer.close()
 
