@@ -133,7 +133,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self.stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
             virtual, on_failure = clock_ns is not None, self._on_journal_failure
-            journal.attach(self, virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
+            journal.attach(self, virtual=virtual, on_failure=on_failure)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
@@ -370,11 +370,6 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self._mailbox.parking.retire()
         self.view.note_end()
         self._drain.finish()
-
-    def _flush_due(self) -> None:
-        """On the journal's thread: rows wait to be written."""
-        self.queue.wake()
-        self._coroutines.flush_due()
 
     def _on_journal_failure(self, error: JournalError) -> None:
         """On the thread that met the error: end the handler thread with it, unless the policy is to continue."""

@@ -173,7 +173,12 @@ class JournalConfig(ConfigModel):
     failure_policy: Literal["stop", "continue"] = Field(
         default="stop",
         description="when the journal cannot be written (disk full, read-only, gone): stop the dispatcher, or continue "
-        "without a journal and log it",
+        "without a journal and log it; in write-ahead mode, no further event is accepted then",
+    )
+    on_loss: Literal["refuse", "start"] = Field(
+        default="refuse",
+        description="write-ahead mode, when a start finds that accepted events are lost with a damaged or missing "
+        "segment: refuse to start, or start without them, and log and count them",
     )
     retention_s: float | None = Field(
         default=None,

@@ -13,6 +13,7 @@
       GilDisabledError              user: a free-threaded Python runs without the GIL
       ConfigError                   user: a configuration file, a key or a value
       JournalError                  user or disk: the journal cannot be written or read
+        JournalLossError            disk: accepted events are in no segment any more, and may not have been handled
         EventNotDeclaredError       caller: write-ahead mode, and the event's class was not declared at registration
 
 A message gives the values, says what would have been right and what to do. The values are also attributes.
@@ -20,6 +21,7 @@ A message gives the values, says what would have been right and what to do. The 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -159,6 +161,19 @@ class ConfigError(DispatcherError):
 
 class JournalError(DispatcherError):
     """The event journal cannot be written or read."""
+
+
+class JournalLossError(JournalError):
+    """In write-ahead mode, accepted events were in segments that are damaged or missing, and no row says that they were
+    handled. Nothing in the folder was changed."""
+
+    def __init__(self, path: object, losses: Sequence[object]) -> None:
+        self.losses = losses
+        lines = "; ".join(map(str, losses))
+        super().__init__(
+            f"{path}: {lines}. Put the segments back, for example from a backup, or set on_loss: start to go on "
+            "without these events."
+        )
 
 
 class EventNotDeclaredError(JournalError):

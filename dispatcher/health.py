@@ -26,7 +26,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dispatcher.async_dispatcher import AsyncDispatcher
@@ -62,6 +62,19 @@ class HealthReason:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthWarning:
+    """What an operator should know, although the process works."""
+
+    warning: str
+    """`journal_lost`: accepted events of an earlier run are lost with a segment of the journal."""
+    dispatcher: str
+    detail: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {name: plain_text(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
 class HealthAnswer:
     """The answer to a probe."""
 
@@ -72,11 +85,17 @@ class HealthAnswer:
     """In the order of `REASONS`."""
     uptime_s: float
     """Seconds since this process loaded the module."""
+    warnings: tuple[HealthWarning, ...] = ()
+    """They make an answer neither better nor worse."""
 
     def to_json(self) -> str:
-        """As JSON, in one line: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`."""
+        """As JSON, in one line: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`, and `warnings` if there are
+        any."""
         reasons = [reason.to_dict() for reason in self.reasons]
-        return json.dumps({"status": self.status, "reasons": reasons, "uptime_s": round(self.uptime_s, 1)})
+        answer: dict[str, Any] = {"status": self.status, "reasons": reasons, "uptime_s": round(self.uptime_s, 1)}
+        if self.warnings:
+            answer["warnings"] = [warning.to_dict() for warning in self.warnings]
+        return json.dumps(answer)
 
 
 class Health:
@@ -153,11 +172,12 @@ class Health:
     def live(self) -> HealthAnswer:
         """Not ok: a dispatcher has failed, its handler thread has died, or it is stuck for `liveness_stuck_after_s`."""
         found = []
-        for view in self._views(self._services()):
+        views = self._views(self._services())
+        for view in views:
             if _has_failed(view):
                 found.append(HealthReason("failed", view.name))
             found += _stuck(view, view.liveness_stuck_after_s)
-        return self._answer(found)
+        return self._answer(found, views)
 
     def ready(self, *, waits_for_checks: bool = True) -> HealthAnswer:
         """Not ok: a service is not started, or one of the other `REASONS` holds.
@@ -170,12 +190,15 @@ class Health:
         others = [service for service in services if not isinstance(service, AsyncDispatcher)]
         found += [reason for service in others if (reason := _reason_of(service)) is not None]
         found += [HealthReason(f"check:{name}") for name in self._checks.failed(waits=waits_for_checks)]
-        return self._answer(found)
+        return self._answer(found, views)
 
-    def _answer(self, found: list[HealthReason]) -> HealthAnswer:
+    def _answer(self, found: list[HealthReason], views: list[DispatcherView]) -> HealthAnswer:
         reasons = tuple(sorted(found, key=lambda reason: REASONS.index(reason.reason.partition(":")[0])))
         status = reasons[0].reason if reasons else "ok"
-        return HealthAnswer(not reasons, status, reasons, self._clock_s() - self._since_s)
+        warnings = tuple(
+            HealthWarning("journal_lost", view.name, str(loss)) for view in views for loss in view.journal_losses()
+        )
+        return HealthAnswer(not reasons, status, reasons, self._clock_s() - self._since_s, warnings)
 
     def _services(self) -> list[Service]:
         """The watched services with their parts, each once."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar,
 
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.runs import MAIL_TYPE, current_run
+from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.posting import EventQueue
@@ -127,6 +128,15 @@ class DispatcherStats:
     journal_segments: Annotated[int | None, _counter("dispatcher_journal_segments", "Segments closed.")]
     journal_outstanding: Annotated[
         int | None, _gauge("dispatcher_journal_outstanding", "Write-ahead mode: events accepted and not handled.")
+    ]
+    journal_lost: Annotated[
+        dict[tuple[str, str, str], int],
+        _gauge(
+            "dispatcher_journal_lost_events",
+            "Accepted events that the start found lost with these segments; first and last are their numbers. "
+            "Without a last number, the value is 1.",
+            ("segments", "first", "last"),
+        ),
     ]
     journal_is_failed: Annotated[
         bool | None, _gauge("dispatcher_journal_failed", "1: the journal could not be written and has ended.")
@@ -254,8 +264,13 @@ def _of_journal(journal: JournalWriter | None) -> dict[str, Any]:
         "journal_syncs": log and log.syncs,
         "journal_segments": log and log.segments_closed,
         "journal_outstanding": log and log.outstanding,
+        "journal_lost": {_lost_labels(loss): len(loss.seqs) or 1 for loss in (journal.losses if journal else ())},
         "journal_is_failed": journal and journal.is_failed,
     }
+
+
+def _lost_labels(loss: Loss) -> tuple[str, str, str]:
+    return loss.segments, str(loss.first), "" if loss.last is None else str(loss.last)
 
 
 def _add_times(times: _TimesByType, key: tuple[str, str], timed: int, total_ns: int) -> None:

@@ -30,6 +30,7 @@ from dispatcher.util.histogram import snapshot
 if TYPE_CHECKING:
     from dispatcher.config import DispatcherConfig
     from dispatcher.dispatching.batches import BatchDispatching
+    from dispatcher.journal.format.outstanding import Loss
     from dispatcher.mailbox.processor import MailboxProcessor
 
 __all__ = ["DispatcherView", "FailureRecord", "QueueCounts", "RunningNow", "TypeNumbers", "dispatchers"]
@@ -232,6 +233,10 @@ class DispatcherView:
     def was_replaced(self) -> bool:
         """The dispatcher has ended, and another one of its name has been started since."""
         return 0 < self._ended < self._namesakes.last_start
+
+    def journal_losses(self) -> tuple[Loss, ...]:
+        """Accepted events of an earlier run that the start found lost with a segment of the journal."""
+        return self._journal.losses if self._journal is not None else ()
 
     def forget(self) -> None:
         """Leave `dispatchers()`: in a forked child, which has no handler thread."""

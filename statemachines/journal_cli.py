@@ -73,7 +73,7 @@ def state(
 
     damages: list[str] = []
     travel = states_at(
-        read_rows(journal, TRANSITIONS, include_open=True, on_damage=damages.append),
+        read_rows(journal, TRANSITIONS, on_damage=damages.append),
         moment,
         from_start=_is_from_start(journal),
         wanted=None if machine is None and entity is None else wanted,
@@ -130,7 +130,7 @@ def _nanoseconds(fraction: str | None) -> int:
 
 def _is_from_start(journal: Path) -> bool:
     """Whether the journal still has its first event."""
-    first = next(read_rows(journal, EVENTS, include_open=True, on_damage=lambda line: None), None)
+    first = next(read_rows(journal, EVENTS, on_damage=lambda line: None), None)
     return first is None or bool(first["seq"] == 1)
 
 

@@ -140,11 +140,6 @@ class Coroutines:
         """Let the handler thread give up on the events in hand here."""
         self._send(self.give_up, "give up on coroutines")
 
-    def flush_due(self) -> None:
-        """The journal's rows are due. While the default action is suspended, a mail has to write them."""
-        if self._suspension is not None:
-            self._send(self._flush_if_due, "flush the journal")
-
     def describe(self) -> str:
         """Where the oldest events in hand here are, as several lines for the log."""
         return _describe(self._all_calls())
@@ -248,7 +243,7 @@ class Coroutines:
         if error is None:
             call.route.handled += 1
         else:
-            outcome, error = self._errors.failed(call.event, error, call.route)
+            outcome, error = self._errors.failed(call.event, error, call.route, ends_later=self._journaled is not None)
         if self._journaled is not None:
             self._journaled.add_row(call, outcome, error, is_nested=is_nested)
         if call.ended_ns - call.started_ns > self._slow_ns:

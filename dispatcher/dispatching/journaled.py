@@ -105,6 +105,8 @@ class JournaledDispatching:
                 except BaseException as raised:
                     kind, error = self._failed(event, raised)
                     route = find(type_of(event))
+                    if self._errors.is_ending:
+                        flush_due_ns = 0
                 finished_ns = perf_counter_ns()
                 handling_ns = finished_ns - started_ns
                 queue_ns = started_ns - enqueued_ns if enqueued_ns and enqueued_ns < started_ns else 0
@@ -131,7 +133,7 @@ class JournaledDispatching:
                 rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
                 event = None
                 if finished_ns >= flush_due_ns:
-                    journal.flush()
+                    self._flush()
                     flush_due_ns = journal.flush_due_ns
                     offset_ns = self._follow_clock(finished_ns)
                 if mailbox.new_mail:
@@ -188,12 +190,28 @@ class JournaledDispatching:
         self._late.append((kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, redelivered))
         if not is_nested:
             self._add_late()
+        elif self._errors.is_ending:  # not later: the handler that runs may never return
+            journal.settle(call.accepted_seq)
+            self._flush(amid_event=True)
 
     def _add_late(self) -> None:
+        """Between events."""
         for row in self._late:
             self._journal.seq, self._journal.at = self._journal.seq + 1, row[2]
             self._journal.rows.append(row)
         self._late.clear()
+        if self._errors.is_ending:
+            self._flush()
+
+    def _flush(self, *, amid_event: bool = False) -> None:
+        """Write the rows, then end what an `on_error` ends: an event that ends the process must not come again."""
+        if not self._errors.is_ending:
+            self._journal.flush()
+            return
+        try:
+            self._journal.flush_to_disk(amid_event=amid_event)
+        finally:
+            self._errors.end()
 
     def flush_if_due(self, *, waits: bool) -> None:
         """Between events, after `add_row`: flush as `dispatch` does. `waits`: no event is handled until more rows come.
@@ -210,7 +228,7 @@ class JournaledDispatching:
 
     def _failed(self, event: Any, raised: BaseException) -> tuple[int, str]:
         """Report a failed event; returns its kind for the journal, and the text of its error."""
-        outcome, error = self._errors.failed(event, raised)
+        outcome, error = self._errors.failed(event, raised, ends_later=True)
         event_type = type_of(event)
         kind = self._journal.kind(self._name, class_name(event_type), type_name(event_type), outcome)
         return kind, describe(error)

@@ -1,9 +1,10 @@
 """The event journal: one row for each event handled, one for each state transition made."""
 
 from dispatcher.journal.format.event_codec import JsonText
+from dispatcher.journal.format.outstanding import Accepted, Loss
 from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, WALL_CLOCK_COLUMNS, Column, Table
 from dispatcher.journal.reader import read_rows, tail
-from dispatcher.journal.recovery import Accepted, Recovered, recover
+from dispatcher.journal.recovery import Recovered, recover
 from dispatcher.journal.snapshot import check_journal
 from dispatcher.journal.verification import Verification, verify
 from dispatcher.journal.writer import JournalWriter
@@ -22,6 +23,7 @@ __all__ = [
     "Column",
     "JournalWriter",
     "JsonText",
+    "Loss",
     "Recovered",
     "Table",
     "Verification",

@@ -72,12 +72,16 @@ def recover(
 
     A file of another state of the journal, or of another journal, is set aside: renamed to NAME.aside.
     Without --with, prints the events that a journal in write-ahead mode has accepted but not recorded as handled.
+    Exit code 1: accepted events are lost, with a damaged or missing segment. They are named, and stay reported until
+    the daemon starts with on_loss: start; --with is refused until then.
     """
     recovered = journals.recover(journal)
     for line in recovered.done:
         echo(line)
     if not recovered.done:
         echo("nothing to repair: no segment is open")
+    for loss in recovered.losses:
+        echo(str(loss), err=True)
     if with_ is not None:
         handled, failed, left = redeliver(journal, with_)
         echo(f"{handled} events handled, {failed} failed, {left} left")
@@ -88,6 +92,8 @@ def recover(
         echo_json(accepted.line.decode("utf-8", "replace"))
     if recovered.accepted:
         echo(f"{len(recovered.accepted)} events were accepted and not handled", err=True)
+    if recovered.losses:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -21,13 +21,13 @@ def read_rows(
     path: Path | str,
     table: Table,
     *,
-    include_open: bool = False,
     on_damage: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A table's rows in the order of their seq; a null is a missing key.
+    """A table's rows in the order of their seq, up to the last intact frame of the open segment; a null is a missing
+    key.
 
-    `include_open`: also the intact frames of the open segment. `on_damage` gets a line for each damaged stretch and
-    each missing segment; by default they are logged.
+    A torn frame at the end of the open segment is being written, or was cut off by a crash: it is no damage.
+    `on_damage` gets a line for each damaged stretch and each missing segment; by default they are logged.
 
     Raises:
         JournalError: not a journal, or a file cannot be read.
@@ -36,7 +36,7 @@ def read_rows(
     report = on_damage or _logged(snapshot.path)
     for line in snapshot.missing():
         report(line)
-    for segment in (*snapshot.closed, *(open_at_end(snapshot) if include_open else ())):
+    for segment in (*snapshot.closed, *open_at_end(snapshot)):
         for frame in _rows_frames(snapshot.path, segment, report):
             yield from _dicts(frame, table)
 

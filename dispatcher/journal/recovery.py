@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatcher.errors import JournalError
-from dispatcher.journal.format.columns import decode_rows
+from dispatcher.errors import JournalError, JournalLossError
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame, FrameReader
 from dispatcher.journal.format.history_index import index_path, is_orphan
+from dispatcher.journal.format.outstanding import Accepted, Loss, Outstanding
 from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
@@ -27,21 +27,11 @@ from dispatcher.journal.verification import is_whole
 from dispatcher.util.files import Permissions, explain, set_aside
 
 
-class Accepted(NamedTuple):
-    """An event in the write-ahead log."""
-
-    seq: int
-    """Its number in the order of acceptance."""
-    segment: int
-    line: bytes
-    """As `EventCodec` encoded it."""
-
-
 class Recovered(NamedTuple):
     """A repaired journal, and where its next writer continues; by default a new journal."""
 
     summary: Summary = Summary(1)
-    """Of the last segment."""
+    """Of the last segment; its last accepted seq is that of all segments."""
     first_segment: int = 1
     next_segment: int = 1
     accepted: tuple[Accepted, ...] = ()
@@ -50,6 +40,8 @@ class Recovered(NamedTuple):
     """The repairs, one line each."""
     journal_id: str = ""
     """For its manifest and further segments."""
+    losses: tuple[Loss, ...] = ()
+    """Accepted, and neither handled nor in any file."""
 
 
 def recover(path: Path | str) -> Recovered:
@@ -57,6 +49,8 @@ def recover(path: Path | str) -> Recovered:
 
     No intact frame is lost. A file that the writer would not have left is set aside (renamed), never removed: an open
     segment beside a closed one of its number, a segment or a manifest of another journal. Repeating it changes nothing.
+    Accepted events that are lost stay so: each recovery reports them, until a writer whose `on_loss` is `start`
+    continues the journal.
 
     Raises:
         JournalError: there is no journal, it is being written, or it cannot be written.
@@ -70,7 +64,7 @@ def recover(path: Path | str) -> Recovered:
         lock = lock_for_writing(path)
         try:
             mode = Permissions.of_file(path / MANIFEST).file_mode
-            recovered = repair(path)
+            recovered = repair(path, accepts_losses=True)
             manifest = Manifest(recovered.first_segment, recovered.next_segment - 1, True, recovered.journal_id)
             if recovered.done or read_manifest(path)[0] != manifest:
                 manifest.write(path, sync=True, mode=mode)
@@ -81,22 +75,28 @@ def recover(path: Path | str) -> Recovered:
     return recovered
 
 
-def repair(path: Path) -> Recovered:
-    """`recover`, for a caller that holds the lock and writes the manifest. Raises OSError, JournalError."""
-    return _Repair(path).run()
+def repair(path: Path, *, accepts_losses: bool) -> Recovered:
+    """`recover`, for a caller that holds the lock and writes the manifest.
+
+    Raises:
+        JournalLossError: accepted events are lost, and not `accepts_losses`; nothing was changed.
+        OSError, JournalError: as `recover`.
+    """
+    return _Repair(path).run(accepts_losses=accepts_losses)
 
 
 class _Repair:
-    """One repair of a folder, for one thread."""
+    """One repair of a folder, for one thread. It looks at everything before it changes anything."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._mode = Permissions.of_file(path / MANIFEST).file_mode
+        self._steps: list[str | tuple[Path, str]] = []  # lines of what is found; files to set aside, and why
         self._done: list[str] = []
         self._without_rows: list[tuple[Path, int]] = []  # open segments, and how many bytes their torn ends have
         self._manifest, problem = read_manifest(path)
         if problem is not None:
-            self._done.append(problem)
+            self._steps.append(problem)
             self._set_aside(path / MANIFEST)
         listed = (*segments(path), *open_segments(path))
         identity = identify(self._manifest, listed)
@@ -108,35 +108,59 @@ class _Repair:
         self._id = identity.id or new_id()
         self._own = [segment for segment in listed if segment not in identity.foreign]
 
-    def run(self) -> Recovered:
+    def run(self, *, accepts_losses: bool) -> Recovered:
         self._one_of_each_number()
         last = self._manifest.last if self._manifest is not None else 0
         first = self._first()
         own = sorted(self._own, key=segment_number)
         closed = [segment for segment in own if not _is_open(segment)]
         if closed and self._manifest is not None and segment_number(closed[-1]) > last + (not self._manifest.closed):
-            self._done.append(f"{MANIFEST}: ended at segment {last}, and {closed[-1].name} is here")
-        start = _summary_after(closed).recover_from
-        outstanding = _Outstanding()
+            self._steps.append(f"{MANIFEST}: ended at segment {last}, and {closed[-1].name} is here")
+        outstanding, damages = self._read(own, closed, first)
+        losses = outstanding.losses()
+        if losses and not accepts_losses:
+            raise JournalLossError(self._path, losses)
+        self._take_steps()
         closed = []
         for segment in own:
-            is_needed = segment_number(segment) >= start
-            if _is_open(segment):
-                new = self._close(segment, closed, outstanding if is_needed else _Outstanding())
-                closed += [new] if new is not None else []
-            else:
-                closed.append(segment)
-                if is_needed:
-                    outstanding.read(segment)
+            new = self._close(segment, closed, outstanding, damages[segment]) if _is_open(segment) else segment
+            closed += [new] if new is not None else []
         last = max((last, *map(segment_number, closed)))
         self._drop_those_without_rows(first, last)
-        done = tuple(self._done)
-        return Recovered(_summary_after(closed), first, last + 1, outstanding.accepted(), done, self._id)
+        summary = _summary_after(closed)
+        if outstanding.next_seq() > summary.next_accepted:  # the last segment is damaged
+            summary = summary._replace(accepted=outstanding.next_seq() - summary.first_accepted)
+        return Recovered(summary, first, last + 1, outstanding.accepted(), tuple(self._done), self._id, losses)
+
+    def _read(self, own: list[Path], closed: list[Path], first: int) -> tuple[Outstanding, dict[Path, list[Damage]]]:
+        """Read what recovery needs: the unhandled events, and the damages of the segments that are open."""
+        last_intact = next(filter(None, map(read_summary, reversed(closed))), None)
+        start = max(first, last_intact.recover_from if last_intact is not None else 0)
+        before = next((read_summary(segment) for segment in closed if segment_number(segment) == start - 1), None)
+        outstanding = Outstanding(self._path, start, last_intact, Summary(1) if start == 1 else before)
+        damages: dict[Path, list[Damage]] = {}
+        for segment in own:
+            is_open = _is_open(segment)
+            if segment_number(segment) >= start:
+                damages[segment] = outstanding.read(segment, is_open=is_open)
+            elif is_open:
+                damages[segment] = Outstanding(self._path, 0).read(segment, is_open=True)
+        if self._manifest is not None:
+            outstanding.end(self._manifest.last + (not self._manifest.closed))
+        return outstanding, damages
+
+    def _take_steps(self) -> None:
+        for step in self._steps:
+            if isinstance(step, str):
+                self._done.append(step)
+                continue
+            file, why = step
+            self._done.append(f"{why or file.name}: set aside as {set_aside(file).name}")
+            if is_orphan(index_path(file)):
+                index_path(file).unlink(missing_ok=True)
 
     def _set_aside(self, file: Path, why: str = "") -> None:
-        self._done.append(f"{why or file.name}: set aside as {set_aside(file).name}")
-        if is_orphan(index_path(file)):
-            index_path(file).unlink(missing_ok=True)
+        self._steps.append((file, why))
 
     def _one_of_each_number(self) -> None:
         """Of an open and a closed segment of one number, keep the closed one, unless it is damaged and has less."""
@@ -162,7 +186,9 @@ class _Repair:
         while first - 1 in numbers:
             first -= 1
         if first < listed:
-            self._done.append(f"{MANIFEST}: began at segment {listed}; segment {first} and the following ones are here")
+            self._steps.append(
+                f"{MANIFEST}: began at segment {listed}; segment {first} and the following ones are here"
+            )
         elif numbers and numbers[-1] < listed:
             why = (
                 f"{MANIFEST}: is of another state of the journal: begins at segment {listed}, the last is {numbers[-1]}"
@@ -174,9 +200,8 @@ class _Repair:
             self._set_aside(segment, f"{segment.name}: is of another state of the journal, which begins at {first}")
         return first
 
-    def _close(self, segment: Path, closed: list[Path], outstanding: _Outstanding) -> Path | None:
+    def _close(self, segment: Path, closed: list[Path], outstanding: Outstanding, damages: list[Damage]) -> Path | None:
         """Close a segment that was left open behind these closed ones; None if it has no rows."""
-        damages = outstanding.read(segment)
         number = segment_number(segment)
         follows = number == (segment_number(closed[-1]) if closed else 0) + 1
         summary, keep = _scan(segment, _summary_after(closed), follows=follows)
@@ -184,7 +209,8 @@ class _Repair:
         if summary.frames <= 1:
             self._without_rows.append((segment, cut))
             return None
-        new = close_left_open(segment, keep, summary, outstanding.oldest_segment() or number + 1)
+        recover_from = outstanding.oldest_segment() or number + 1
+        new = close_left_open(segment, keep, summary.closed(recover_from, outstanding.oldest_seq()))
         self._done += [f"{damage}: skipped" for damage in damages if not damage.at_end]
         self._done.append(f"{new.name}: closed: kept {summary.events} events, cut {cut} bytes")
         return new
@@ -195,40 +221,10 @@ class _Repair:
             Manifest(first, last, closed=True, journal=self._id).write(self._path, sync=True, mode=self._mode)
         for segment, cut in self._without_rows:
             if cut:
-                self._set_aside(segment, f"{segment.name}: has no intact frame but its start")
+                why = f"{segment.name}: has no intact frame but its start"
+                self._done.append(f"{why}: set aside as {set_aside(segment).name}")
             else:
                 segment.unlink()  # nothing was written to it but its start, which its name repeats
-
-
-class _Outstanding:
-    """Accepted events that no segment read so far records as handled."""
-
-    def __init__(self) -> None:
-        self._events: dict[int, Accepted] = {}
-
-    def read(self, segment: Path) -> list[Damage]:
-        """Read one more segment; returns its damaged stretches."""
-        damages = []
-        number = segment_number(segment)
-        with FrameReader(segment) as reader:
-            for found in reader.frames(lambda header: header.kind in (ACCEPTED, ROWS)):
-                if isinstance(found, Damage):
-                    damages.append(found)
-                elif found.header.kind == ACCEPTED:
-                    lines = found.payload.split(b"\n")
-                    for seq, line in enumerate(lines, start=found.header.first_seq):
-                        self._events[seq] = Accepted(seq, number, line)
-                elif found.header.kind == ROWS and self._events:
-                    for seq in decode_rows(found.payload).no_longer_outstanding():
-                        self._events.pop(seq, None)
-        return damages
-
-    def oldest_segment(self) -> int:
-        """0 if nothing is outstanding."""
-        return next((accepted.segment for accepted in self._events.values()), 0)
-
-    def accepted(self) -> tuple[Accepted, ...]:
-        return tuple(self._events.values())
 
 
 def _summary_after(closed: list[Path]) -> Summary:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import ForkedProcessError, JournalError
+from dispatcher.errors import ForkedProcessError, JournalError, JournalLossError
 from dispatcher.journal.format.columns import EncodedRows
 from dispatcher.journal.format.history_index import index_path
 from dispatcher.journal.format.segments import (
@@ -59,6 +59,7 @@ class SegmentLog:
 
     Raises:
         JournalError: the folder already holds a journal, has another writer, or cannot be written.
+        JournalLossError: accepted events are lost, and `config.on_loss` is `refuse`.
     """
 
     def __init__(self, path: Path, config: JournalConfig, on_failure: Callable[[JournalError], None]) -> None:
@@ -116,11 +117,20 @@ class SegmentLog:
             return recovered
         if not self.config.write_ahead:
             raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
-        recovered = repair(self.path)
+        recovered = self._repair()
         for line in recovered.done:
             tell(log, logging.WARNING, "%s: %s", self.path, line)
+        for loss in recovered.losses:
+            tell(log, logging.ERROR, "%s: %s. The journal goes on without them, as on_loss says", self.path, loss)
         self._outstanding = {accepted.seq: accepted.segment for accepted in recovered.accepted}
         return recovered
+
+    def _repair(self) -> Recovered:
+        try:
+            return repair(self.path, accepts_losses=self.config.on_loss == "start")
+        except JournalLossError as error:
+            tell(log, logging.ERROR, "%s", error)
+            raise
 
     @property
     def bytes_written(self) -> int:
@@ -283,8 +293,8 @@ class SegmentLog:
 
     def _close_segment(self) -> None:
         """Under both locks."""
-        recover_from = next(iter(self._outstanding.values()), self._segment.number + 1)
-        if self._segment.close(sync=self._syncs, recover_from=recover_from) is not None:
+        seq, number = next(iter(self._outstanding.items()), (self._segment.next_accepted, self._segment.number + 1))
+        if self._segment.close(sync=self._syncs, recover_from=number, outstanding_from=seq) is not None:
             self.segments_closed += 1
             self._closed_bytes += self._segment.size
 
@@ -362,7 +372,11 @@ class SegmentLog:
     def report(self) -> None:
         """Log the failure and call `on_failure`."""
         assert self.failure is not None
-        continues = "; the dispatcher continues without it" if self.config.failure_policy == "continue" else ""
+        continues = ""
+        if self.config.failure_policy == "continue":
+            continues = "; the dispatcher continues without it"
+            if self.config.write_ahead:  # an accepted event has to be in the journal
+                continues += ", and accepts no more events"
         tell(log, logging.ERROR, "%s What is journaled so far stays%s", self.failure, continues)
         self._on_failure(self.failure)
 

@@ -1,9 +1,14 @@
 """Writing the event journal.
 
-Threads: the handler thread makes rows (`rows`, `seq` and `at` belong to it), and each `flush` appends one frame.
-In write-ahead mode producers append events (`group_commit`). The journal's own thread (`_Keeper`) syncs and closes
-segments while no events arrive; another one (`Indexer`) indexes closed segments. `segment_log` has the files and their
-locks.
+Threads: the handler thread makes rows (`seq` and `at` belong to it), and each `flush` appends one frame. While a
+handler runs or none is needed, the journal's own thread (`_Keeper`) writes the rows of the events before it, and syncs
+and closes segments. In write-ahead mode producers append events (`group_commit`). Another thread (`Indexer`) indexes
+closed segments. `segment_log` has the files and their locks.
+
+`rows` and `transitions` are lists that the handler thread appends to, in single steps and without a lock. A thread
+that holds `_taking` copies their beginning and removes it once it is in the log, each in one step, so a row is never
+missed. An event's row is appended after its transitions: whoever copies `rows` first finds all transitions of these
+events, and leaves those with a greater seq, which belong to the event in hand.
 """
 
 from __future__ import annotations
@@ -30,13 +35,15 @@ from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.util.foreign import plain_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
+from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import try_to_start
 
-NOT_LOGGED: Final = -1
-"""Replaces the accepted seq of an event that is accepted although the journal has failed."""
-
+LATE_MS = 2
+"""The journal's own thread leaves the handler thread this much longer to write due rows itself; tests change it."""
 _FLUSH_DELAY_MS: Final = 10
-"""The greatest age of buffered rows."""
+"""The age at which buffered rows are written."""
+_LONGEST_LOOK_S: Final = 1.0
+"""The longest time between two looks for rows, while there are none."""
 _LONGEST_WAIT_S: Final = 60.0
 """A configured age may exceed the longest timeout that a lock accepts. And a garbage collector that drops the writer on
 the journal's own thread may notify that thread just before it waits."""
@@ -50,16 +57,12 @@ class _Owner:
     writer without a reference is released."""
 
     def __init__(self) -> None:
-        # The three are set before the first row, under the writer's `_attaching`.
+        # Both are set before the first row, under the writer's `_attaching`.
         self.dispatcher: Callable[[], object] = _ignore  # a weak reference; None: nothing is connected
         self.on_failure: Callable[..., Any] = _ignore
-        self.on_flush_due: Callable[..., Any] = _ignore
 
     def failed(self, error: JournalError) -> None:
         self.on_failure(error)
-
-    def flush_due(self) -> None:
-        self.on_flush_due()
 
 
 class JournalWriter:
@@ -82,6 +85,7 @@ class JournalWriter:
 
     Raises:
         JournalError: the folder already has a journal, has another writer, or cannot be written.
+        JournalLossError: accepted events of an earlier writer are lost, and `config.on_loss` is `refuse`.
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
@@ -89,19 +93,23 @@ class JournalWriter:
         self.config = config or JournalConfig()
         self._commits = self.config.durability == "sync"  # an append waits for the disk
         self._flush_commits = self._commits and not self.config.write_ahead  # a flush does
-        self.rows: list[Row] = []  # events since the last flush; handler thread
-        self.transitions: list[Row] = []  # made since then; handler thread
-        self._kinds: dict[Kind, int] = {}  # handler thread, like the next one; numbered in the order of insertion
-        self._transition_kinds: dict[Kind, int] = {}  # handler thread
-        self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread
+        # Held while rows become a frame; before the log's locks. Re-entrant: a signal handler may close the journal.
+        self._taking = threading.RLock()
+        # Events since the last frame. The handler thread appends, a thread that holds _taking removes; the list stays
+        # the same object, for callers have bound its methods.
+        self.rows: list[Row] = []
+        self.transitions: list[Row] = []  # made since then; handler thread appends, a holder of _taking removes
+        self._kinds: dict[Kind, int] = {}  # numbered in the order of insertion; handler thread adds, any thread copies
+        self._transition_kinds: dict[Kind, int] = {}  # as `_kinds`: handler thread adds, any thread copies
+        self.flush_due_ns = 0  # by perf_counter_ns; rows are flushed from then on; handler thread writes, any reads
         self._virtual = False  # set before the first row
         self._attaching = threading.Lock()  # leaf lock
         self._owner = owner = _Owner()  # it says who may touch its fields
-        self._settled: deque[int] = deque()  # any thread appends, the handler thread removes
+        self._settled: deque[int] = deque()  # any thread appends, a thread that holds _taking removes
         # Any thread may use these, which have locks of their own; all but `log` are replaced in a forked child. They do
         # not refer to the writer: once nothing else does, it releases them.
         self.log = SegmentLog(self.path, self.config, owner.failed)
-        self._keeper = keeper = _Keeper(self.log, owner.flush_due)  # any thread
+        self._keeper = keeper = _Keeper(self.log, _weakly(self._write_late_rows))  # any thread
         settle, on_append = self._settled.append, keeper.after_append
         # Any thread.
         self._group = GroupCommit(self.log, commits=self._commits, settle=settle, on_append=on_append)
@@ -114,6 +122,10 @@ class JournalWriter:
         recovered = self.log.recovered
         self.recovered = recovered.accepted
         """Events that an earlier writer accepted but that were not handled, oldest first; used before the start."""
+        self.losses = recovered.losses
+        """Accepted events of an earlier writer that no file has any more; read only."""
+        for loss in self.losses:
+            self._settled.extend(loss.seqs)  # the next start does not miss them
         self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
         self.at = 0  # when that event's handling began: Unix ns on the run's clock; handler thread
 
@@ -123,14 +135,12 @@ class JournalWriter:
         *,
         virtual: bool = False,
         on_failure: Callable[[JournalError], Any] = _ignore,
-        on_flush_due: Callable[[], Any] = _ignore,
     ) -> None:
         """Connect `dispatcher`, which alone uses the writer from then on, before the first row. Any thread.
 
         `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
-        thread that met the error. `on_flush_due()` is called on the journal's own thread and makes the handler thread
-        call `idle`. Bound methods of the dispatcher are referred to weakly: one that is dropped before its start leaves
-        the writer to another one.
+        thread that met the error. A bound method is referred to weakly: a dispatcher that is dropped before its start
+        leaves the writer to another one.
 
         Raises:
             JournalError: the writer has a dispatcher, or it is closed.
@@ -148,7 +158,7 @@ class JournalWriter:
             if dispatcher is not None:
                 owner.dispatcher = weakref.ref(dispatcher)
             self._virtual = virtual
-            owner.on_failure, owner.on_flush_due = _weakly(on_failure), _weakly(on_flush_due)
+            owner.on_failure = _weakly(on_failure)
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
@@ -199,29 +209,42 @@ class JournalWriter:
 
         Call it between events only, so that an event and its transitions are in one frame.
         """
-        if self._has_rows():
-            with self.log.failing():
+        has_rows = self._has_rows()
+        with self.log.failing():
+            if has_rows:
                 self._append_rows()
-                if self._keeper.is_sync_missed() or self._flush_commits:
-                    self.log.commit()
-        self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
+            if self._flush_commits or (has_rows and self._keeper.is_sync_missed()):
+                self.log.commit()
+        if has_rows:  # also if the journal has failed: otherwise each event would try again
+            self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
+            self._keeper.watch()
         if self.log.is_due():
             self.log.roll()
 
+    def flush_to_disk(self, *, amid_event: bool = False) -> None:
+        """As `flush`, and the rows are on the disk on return, unless durability is `none`. `amid_event`: a handler has
+        yielded to mail, and the transitions of its event stay.
+
+        Raises:
+            JournalError: as `flush`.
+        """
+        with self.log.failing():
+            self._append_rows(amid_event=amid_event)
+            if self.config.durability != "none":
+                self.log.commit()
+
     def idle(self) -> None:
-        """Called when no event is queued: flush now, or schedule `on_flush_due` if the last flush was just before."""
+        """Called when no event is queued: flush now, unless the last flush was just before: then the journal's own
+        thread writes the rows when they are due."""
         if (
             self._flush_commits
-            or not self._has_rows()
             or time.perf_counter_ns() >= self.flush_due_ns
-            or not self._keeper.ensure_running()  # even before the first frame, which these rows will be in
+            or (self._has_rows() and not self._keeper.ensure_running())
         ):
             self.flush()
             if self._keeper.is_missed:
                 with self.log.failing():
                     self.log.commit()  # the last frames, which no later one may cover
-        else:
-            self._keeper.flush_in(_FLUSH_DELAY_MS / 1000)
 
     def close(self) -> None:
         """Write the buffered rows and close the segment. Repeating it does nothing.
@@ -244,15 +267,63 @@ class JournalWriter:
     def _has_rows(self) -> bool:
         return bool(self.rows or self.transitions or self._settled)
 
-    def _append_rows(self) -> None:
-        events, self.rows[:] = self.rows[:], []  # the list object stays: callers have bound its methods
-        transitions, self.transitions = self.transitions, []
-        settled = [self._settled.popleft() for _ in range(len(self._settled))]
-        first_seq = self.log.next_seq()  # only this thread appends rows: the seq cannot change during the encoding
-        kinds, transition_kinds, virtual = list(self._kinds), list(self._transition_kinds), self._virtual
-        self.log.append_rows(
-            encode_rows(events, transitions, first_seq, kinds, transition_kinds, virtual=virtual, settled=settled)
-        )
+    def _append_rows(self, *, amid_event: bool = False) -> bool:
+        """Append the rows as one frame; returns False if there are none. Any thread.
+
+        `amid_event`: an event may be in hand, whose transitions stay. Rows that cannot be encoded stay as well: the
+        handler thread meets the error between events.
+        """
+        with self._taking:
+            events = self.rows[:]
+            transitions = self.transitions[:]  # after the rows: see the module
+            settled = snapshot(self._settled.copy)
+            is_taken = not amid_event
+            try:
+                first_seq = self.log.next_seq()  # only the holder of _taking appends rows: it cannot change meanwhile
+                if amid_event:
+                    while transitions and transitions[-1][1] >= first_seq + len(events):
+                        transitions.pop()
+                if not (events or transitions or settled):
+                    return False
+                # After the rows: each row's kind was numbered before it was appended.
+                kinds, transition_kinds = snapshot(self._kinds.copy), snapshot(self._transition_kinds.copy)
+                encoded = encode_rows(
+                    events,
+                    transitions,
+                    first_seq,
+                    list(kinds),
+                    list(transition_kinds),
+                    virtual=self._virtual,
+                    settled=settled,
+                )
+                is_taken = True
+                self.log.append_rows(encoded)
+            finally:
+                if is_taken:
+                    del self.rows[: len(events)]
+                    del self.transitions[: len(transitions)]
+                    for _ in settled:
+                        self._settled.popleft()
+        self._keeper.ensure_running()
+        return True
+
+    def _write_late_rows(self) -> float | None:
+        """On the journal's own thread: write the rows that the handler thread would have written by now, which is in a
+        handler or waits. Returns in how many seconds rows may be due; None: there are none.
+
+        Raises:
+            JournalError: the disk failed, and the policy is `stop`.
+        """
+        late_ns = time.perf_counter_ns() - self.flush_due_ns - LATE_MS * 1_000_000
+        if late_ns < 0:
+            return -late_ns / 1e9
+        has_written = False
+        if self._has_rows():
+            with self.log.failing():
+                has_written = self._append_rows(amid_event=True)
+                if has_written and self._flush_commits:
+                    self.log.commit()
+        return _FLUSH_DELAY_MS / 1000 if has_written else None
 
     # -- any thread ------------------------------------------------------------------------------------------------
 
@@ -293,7 +364,7 @@ class JournalWriter:
         self._dropped.detach()
         nothing: Any = OfParent(lambda: ForkedProcessError(str(self.path), self.path))
         self.rows = self.transitions = self._kinds = self._transition_kinds = self._settled = nothing
-        self._attaching = self._keeper = self._group = self._indexer = nothing
+        self._taking = self._attaching = self._keeper = self._group = self._indexer = nothing
 
 
 def _drop(segment_log: SegmentLog, group: GroupCommit) -> None:
@@ -312,10 +383,9 @@ def _weakly(call: Callable[..., Any]) -> Callable[..., Any]:
         return call
     method = weakref.WeakMethod(call)
 
-    def call_if_there(*arguments: object) -> None:
+    def call_if_there(*arguments: object) -> Any:
         bound = method()
-        if bound is not None:
-            bound(*arguments)
+        return bound(*arguments) if bound is not None else None
 
     return call_if_there
 
@@ -323,13 +393,16 @@ def _weakly(call: Callable[..., Any]) -> Callable[..., Any]:
 class _Keeper:
     """The journal's own thread, for what is due even when no event arrives. It ends with the log.
 
-    It syncs at intervals, closes and removes old segments, and calls `on_flush_due`.
+    It syncs at intervals, closes and removes old segments, and calls `write_late_rows`, which says when to call it
+    again. While that finds nothing, the looks become rare, and the handler thread calls `watch` once it has rows again.
+    A row that just escapes a look, because its thread is paused between two steps, is found by one of the rare looks.
     """
 
-    def __init__(self, segment_log: SegmentLog, on_flush_due: Callable[[], None]) -> None:
+    def __init__(self, segment_log: SegmentLog, write_late_rows: Callable[[], float | None]) -> None:
         self._log = segment_log  # read only, like the next field
-        self._on_flush_due = on_flush_due
-        self._flush_by_s = math.inf  # monotonic time at which to call on_flush_due; guarded by log.changed
+        self._write_late_rows = write_late_rows
+        self._look_by_s = math.inf  # monotonic time of the next look for rows; guarded by log.changed
+        self._is_watching = False  # that is soon; written under log.changed, read without it
         config = segment_log.config
         syncs = config.durability == "interval" or (config.durability == "sync" and config.write_ahead)
         self._interval_s = config.sync_interval_ms / 1000 if syncs else math.inf  # never changes
@@ -371,36 +444,57 @@ class _Keeper:
             with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
                 self._log.roll()
 
-    def flush_in(self, delay_s: float) -> None:
-        """Call `on_flush_due` after this delay, or at the earlier time already set. Any thread."""
+    def watch(self) -> None:
+        """Rows may come from now on: look for them when they are due. Any thread."""
+        if self._is_watching or not self.ensure_running():
+            return
         with self._log.changed:
-            if self._flush_by_s == math.inf:
-                self._flush_by_s = time.monotonic() + delay_s
-                self._log.changed.notify_all()
+            self._is_watching = True
+            self._look_by_s = min(self._look_by_s, time.monotonic() + (_FLUSH_DELAY_MS + LATE_MS) / 1000)
+            self._log.changed.notify_all()
 
     def _run(self) -> None:
         segment_log, config = self._log, self._log.config
         sync_at_s = time.monotonic() + self._interval_s
+        retain_at_s = time.monotonic() + config.segment_age_s
+        pause_s = 0.0
         while True:
             with segment_log.changed:
-                due_s = min(segment_log.age_from_s() + config.segment_age_s, sync_at_s, self._flush_by_s)
+                age_s = segment_log.age_from_s() + config.segment_age_s
+                due_s = min(age_s, sync_at_s, retain_at_s, self._look_by_s)
                 if not segment_log.is_dropped:
                     segment_log.changed.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
                 if segment_log.is_closed or segment_log.is_dropped:
                     break
                 now_s = time.monotonic()
-                flush = now_s >= self._flush_by_s
-                if flush:
-                    self._flush_by_s = math.inf
-            if flush:
-                self._on_flush_due()
+                looks = now_s >= self._look_by_s
+                if looks:  # before the look: a flush that comes during it asks for another one
+                    self._is_watching, self._look_by_s = False, math.inf
             with contextlib.suppress(JournalError), segment_log.failing():  # `failing` has called on_failure
+                if looks:
+                    pause_s = self._look(pause_s)
                 if now_s >= sync_at_s:
                     segment_log.commit()
                     sync_at_s = now_s + self._interval_s
                 if segment_log.is_due():
                     segment_log.roll()
-                elif config.retention_s is not None and not flush:
+                if now_s >= retain_at_s:
+                    retain_at_s = now_s + config.segment_age_s
                     segment_log.retain()
         if segment_log.is_dropped:
             segment_log.drop()
+
+    def _look(self, pause_s: float) -> float:
+        """Write late rows; returns in how many seconds to look again. `pause_s`: what it returned last."""
+        try:
+            due_in_s = self._write_late_rows()
+        except (JournalError, OSError):
+            raise
+        except Exception:  # rows that cannot be encoded, which the handler thread meets as well
+            due_in_s = None
+        longer_s = min(max(2 * pause_s, _FLUSH_DELAY_MS / 1000), _LONGEST_LOOK_S)
+        pause_s = longer_s if due_in_s is None else due_in_s
+        with self._log.changed:
+            self._is_watching = self._is_watching or due_in_s is not None
+            self._look_by_s = min(self._look_by_s, time.monotonic() + max(pause_s, LATE_MS / 1000))
+        return pause_s

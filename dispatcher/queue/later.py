@@ -161,18 +161,15 @@ class _LaterPost(LaterAppend):
             tell(log, logging.ERROR, message, self._queue.name, error=error)
 
     def _enqueue(self) -> EventRefusedError | None:
-        queue, accepted_seq = self._queue, self.seq
-        if self.error is not None:
-            accepted_seq = queue.write_ahead.seq_after(self.error)
-        if self._is_cancelled or not accepted_seq:
+        queue = self._queue
+        if self._is_cancelled or self.error is not None:
             if self._has_room:
                 queue.room.undo()
             return None if self._is_cancelled else self._refusal()
         if not self._has_room:
             queue.room.take_or_overdraw()
-        if queue.enqueue_logged(self._event, self._key, accepted_seq):
-            return None
-        return EventRefusedError(self._queue.name, "stopped")  # the dispatcher goes on without its journal
+        queue.enqueue_logged(self._event, self._key, self.seq)
+        return None
 
     def _refusal(self) -> EventRefusedError:
         queue, name = self._queue, self._queue.name

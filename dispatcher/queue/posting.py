@@ -236,15 +236,16 @@ class EventQueue:
             return self.room.refusal()
         return "draining" if phase == DRAINING else "stopped"
 
-    def enqueue_logged(self, event: Any, key: ClassAndKey | None, accepted_seq: int) -> bool:
-        """Queue an event that is in the log and holds a permit. False: it is not in the log, and the queue has ended.
+    def enqueue_logged(self, event: Any, key: ClassAndKey | None, accepted_seq: int) -> None:
+        """Queue an event that is in the log and holds a permit. It is accepted, even if the queue has ended.
 
         Raises:
             Exception: raised by comparing keys.
         """
         if key is None:
-            return self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
-        return self._enqueue_keyed(event, key, accepted_seq, has_room=True)
+            self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
+        else:
+            self._enqueue_keyed(event, key, accepted_seq, has_room=True)
 
     def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
         """Replace the queued event of the same key, or append the event."""
@@ -287,16 +288,18 @@ class EventQueue:
 
     def _log_ahead(self, event: Any) -> int:
         """Write an event ahead; returns its accepted seq, or 0 once its post is refused."""
-        reason = "journal"
+        accepted_seq, reason = 0, "journal"
         try:
             # A `__del__` may post while its thread holds the lock, which the log's writer may need.
             accepted_seq = self.write_ahead.accept(event, alone=is_owned(self.state.end_lock))
         except ReentrantAppendError:
-            accepted_seq, reason = 0, "reentrant"
-        if not accepted_seq and self.flags.phase == RUNNING:
-            self.state.reject(reason)
-        elif not accepted_seq:
-            self.state.reject_shut()
+            reason = "reentrant"
+        if not accepted_seq:
+            # A handler may post while the queue drains; then the log may have failed, or have been closed by the end.
+            if self.flags.phase == RUNNING or self.write_ahead.is_failed():
+                self.state.reject(reason)
+            else:
+                self.state.reject_shut()
         return accepted_seq
 
     def _stamped_if_due(self, event: Any) -> Any:

@@ -12,7 +12,7 @@ from dispatcher.errors import EventNotDeclaredError, JournalError
 from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.journal.turns import LaterAppend
-from dispatcher.journal.writer import NOT_LOGGED, JournalWriter
+from dispatcher.journal.writer import JournalWriter
 from dispatcher.util.foreign import tell
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -50,8 +50,8 @@ class WriteAhead:
             return journal.append_accepted(line, alone=alone)
         except ReentrantAppendError:
             raise
-        except JournalError as error:
-            return self.seq_after(error)
+        except JournalError:
+            return 0  # whatever the failure policy is: an event is accepted only if it is in the log
 
     def encode(self, event: Any) -> bytes:
         """The event's line for `append_later`. Raises as `accept`, but not ReentrantAppendError."""
@@ -64,13 +64,6 @@ class WriteAhead:
         """As JournalWriter.append_later."""
         assert self._journal is not None
         self._journal.append_later(later, wait=wait)
-
-    def seq_after(self, error: JournalError) -> int:
-        """What replaces the accepted seq of an event that could not be logged; 0: it is refused."""
-        journal = self._journal
-        assert journal is not None
-        # The journal has reported its failure. If the dispatcher continues without it, so do the producers.
-        return NOT_LOGGED if journal.is_failed and journal.config.failure_policy == "continue" else 0
 
     def is_failed(self) -> bool:
         """The disk has failed, and the journal has ended."""

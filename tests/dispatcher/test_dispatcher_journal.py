@@ -75,7 +75,7 @@ def test_an_idle_dispatcher_has_flushed_what_it_handled(tmp_path: Path) -> None:
     dispatcher.register(Work, lambda _: None)
     with dispatcher:
         dispatcher.event_handler.handle(Numbered())
-        until(lambda: list(read_rows(tmp_path, EVENTS, include_open=True)), "the row in the open segment")
+        until(lambda: list(read_rows(tmp_path, EVENTS)), "the row in the open segment")
 
 
 def test_a_journal_that_cannot_be_written_fails_the_dispatcher_with_a_clear_cause(

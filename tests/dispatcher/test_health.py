@@ -13,6 +13,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
 from dispatcher.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
+from dispatcher.journal import Loss
 from dispatcher.view import DispatcherView, dispatchers
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Work
@@ -46,6 +47,7 @@ class FakeView:
     full_s: float | None = None
     journal_failed: bool = False
     replaced: bool = False
+    losses: tuple[Loss, ...] = ()
     handler_warn_after_s: float | None = 10.0
     liveness_stuck_after_s: float | None = None
 
@@ -69,6 +71,9 @@ class FakeView:
 
     def journal_is_failed(self) -> bool:
         return self.journal_failed
+
+    def journal_losses(self) -> tuple[Loss, ...]:
+        return self.losses
 
 
 def health_of_views(*views: FakeView, **kwargs: Any) -> Health:

@@ -46,21 +46,19 @@ def row(seq: int, entity: str, step: str, machine: str = "RMNode") -> dict[str, 
 
 
 class FakeJournal(list[dict[str, Any]]):
-    """The transitions of its closed segments. Its first event has the seq of its first transition."""
+    """Its transitions. Its first event has the seq of its first transition."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.open: list[dict[str, Any]] = []  # transitions of its open segment
         self.damages: list[str] = []
 
     def read_rows(
-        self, path: Path, table: Table, *, include_open: bool = False, on_damage: Callable[[str], None] | None = None
+        self, path: Path, table: Table, *, on_damage: Callable[[str], None] | None = None
     ) -> Iterator[dict[str, Any]]:
         for damage in self.damages:
             assert on_damage is not None
             on_damage(damage)
-        rows = [*self, *(self.open if include_open else ())]
-        yield from rows[:1] if table is EVENTS else rows
+        yield from self[:1] if table is EVENTS else self
 
 
 @pytest.fixture
@@ -221,13 +219,6 @@ def test_disagreements_are_errors_and_the_exit_code_says_so(rows: FakeJournal) -
         "disagreement: seq 2: RMNode n:1: the table has no RUNNING -> DECOMMISSIONED on EXPIRE",
         "13 disagreements between the journal and the tables; the journal was followed",
     ]
-
-
-def test_open_journal_is_followed_to_its_last_whole_frame(rows: FakeJournal) -> None:
-    rows += [row(1, "n:1", "NEW STARTED RUNNING")]
-    rows.open += [row(2, "n:1", "RUNNING EXPIRE LOST")]
-
-    assert json.loads(invoke(Path("any"), "-f", "json").stdout)["counts"] == {"RMNode": {"LOST": 1}}
 
 
 def test_damage_is_reported_once_and_sets_the_exit_code(rows: FakeJournal) -> None:

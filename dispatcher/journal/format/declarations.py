@@ -14,7 +14,7 @@ from enum import Enum, Flag
 from operator import attrgetter
 from typing import Any, Final, get_type_hints
 
-from pydantic import SecretBytes, SecretStr, TypeAdapter
+from pydantic import PydanticUserError, SecretBytes, SecretStr, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import to_json
 
@@ -50,8 +50,12 @@ def adapter_of(class_: type) -> TypeAdapter[Any]:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(class_)
         schema = adapter.core_schema
+        schema["type"]  # raises if the class refers to one that is not defined
     except Exception as error:  # pydantic raises many kinds, all about the class's fields
-        raise TypeError(f"{_culprit(class_)} cannot be kept in a journal: {_first_line(error)}") from error
+        said = _first_line(error)
+        if isinstance(error, PydanticUserError) and error.code == "class-not-fully-defined":
+            said = "it refers to a class that is not defined yet. Register it once that class is"
+        raise TypeError(f"{_culprit(class_)} cannot be kept in a journal: {said}") from error
     _Check(schema).check(schema, class_.__name__)
     return adapter
 
@@ -64,7 +68,7 @@ class Lossless:
         """Pydantic's serializer of the class writes those values as `to_json` does, and in half the time."""
         self._allowed = [rule.types for rule in fields.values()]  # never changes
         self._kinds: set[tuple[type, ...]] = set()  # any thread adds, which is atomic; found allowed
-        self._get: Callable[[Any], Any] = attrgetter(*fields)
+        self._get: Callable[[Any], Any] = attrgetter(*fields) if fields else _no_fields
         self._is_single = len(fields) == 1
         self._attributes = len(fields) if class_.__dictoffset__ else None  # None: slots only
         checks = [(index, rule.check) for index, rule in enumerate(fields.values()) if rule.check is not None]
@@ -90,6 +94,10 @@ class Lossless:
         return False
 
 
+def _no_fields(value: Any) -> tuple[()]:
+    return ()
+
+
 def lossless(class_: type, schema: Schema) -> Lossless | None:
     """Which events of the class certainly come back equal from a line shorter than LONGEST_LINE.
 
@@ -97,7 +105,7 @@ def lossless(class_: type, schema: Schema) -> Lossless | None:
     """
     try:
         rules = _Rules(_definitions(schema))
-        found = Lossless(class_, rules.fields(schema["schema"] if schema["type"] == "definitions" else schema))
+        found = Lossless(class_, rules.fields_of_root(schema))
     except _UnknownError:
         return None
     return found if "type" in rules.names else None
@@ -126,8 +134,18 @@ class _Rules:
         self.names: frozenset[str] = frozenset()
         """The fields of the last class asked for."""
 
+    def fields_of_root(self, schema: Schema) -> dict[str, _Rule]:
+        """As `fields`, of the whole schema of an event class. A validator of the class may be around it: no rule."""
+        if schema["type"] == "definitions":
+            schema = schema["schema"]
+        if schema["type"] == "definition-ref":
+            schema = self._definitions[schema["schema_ref"]]
+        return self.fields(schema)
+
     def fields(self, schema: Schema) -> dict[str, _Rule]:
         """The rule of each field of a model or dataclass."""
+        if schema["type"] not in ("model", "dataclass"):
+            raise _UnknownError
         class_, inner = schema["cls"], schema["schema"]
         names = frozenset(name for name, _ in _fields(inner))
         if not _is_plain_class(class_, schema, names):

@@ -251,7 +251,12 @@ class SegmentFile:
         self._rows = before.following()  # but for the two counts below, which change with each accepted event
         self.frames = 0
         self.next_accepted = self._rows.first_accepted
-        about: dict[str, int | str] = {"format": FORMAT, "segment": number, "first_seq": self.next_seq}
+        about: dict[str, int | str] = {
+            "format": FORMAT,
+            "segment": number,
+            "first_seq": self.next_seq,
+            "first_accepted": self.next_accepted,
+        }
         if journal_id is not None:
             about["journal"] = journal_id
         try:
@@ -317,7 +322,7 @@ class SegmentFile:
     def sync(self) -> None:
         os.fdatasync(self._file)
 
-    def close(self, *, sync: bool, recover_from: int) -> Path | None:
+    def close(self, *, sync: bool, recover_from: int, outstanding_from: int = 0) -> Path | None:
         """Append the END frame and rename the segment; an empty one is removed instead, and None returned."""
         if self.is_empty:
             self.abandon()
@@ -325,7 +330,7 @@ class SegmentFile:
             return None
         self._refuse_a_second()
         self._look()
-        summary = self.summary.closed(recover_from)
+        summary = self.summary.closed(recover_from, outstanding_from)
         self._write(_encode_end(self.number, summary, self.size))
         if sync:
             os.fsync(self._file)
@@ -351,8 +356,8 @@ class SegmentFile:
         self.abandon()
 
 
-def close_left_open(path: Path, keep: int, summary: Summary, recover_from: int) -> Path:
-    """Close a segment whose writer died: cut it after `keep` bytes, append the END frame, and rename it.
+def close_left_open(path: Path, keep: int, summary: Summary) -> Path:
+    """Close a segment whose writer died: cut it after `keep` bytes, append the END frame with `summary`, and rename it.
 
     Safe to repeat after a crash. Raises OSError.
     """
@@ -362,7 +367,7 @@ def close_left_open(path: Path, keep: int, summary: Summary, recover_from: int) 
     with os.fdopen(open_file(path, os.O_RDWR), "r+b") as file:
         file.truncate(keep)
         file.seek(keep)
-        file.write(_encode_end(segment_number(path), summary.closed(recover_from), keep))
+        file.write(_encode_end(segment_number(path), summary, keep))
         file.flush()
         os.fsync(file.fileno())
     path.rename(closed)

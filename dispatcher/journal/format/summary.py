@@ -26,6 +26,8 @@ class Summary(NamedTuple):
     """Unix ns on the wall clock."""
     recover_from: int = 0
     """The first segment that recovery must read: the one with the oldest event accepted but not handled."""
+    outstanding_from: int = 0
+    """That event's accepted seq, or the next one if all were handled; 0: an earlier release wrote the segment."""
 
     @property
     def next_seq(self) -> int:
@@ -49,6 +51,11 @@ class Summary(NamedTuple):
             max_at=max(max_at for _, max_at in ranges),
         )
 
-    def closed(self, recover_from: int) -> Summary:
+    def closed(self, recover_from: int, outstanding_from: int = 0) -> Summary:
         """With the END frame."""
-        return self._replace(frames=self.frames + 1, closed_at=time.time_ns(), recover_from=recover_from)
+        return self._replace(
+            frames=self.frames + 1,
+            closed_at=time.time_ns(),
+            recover_from=recover_from,
+            outstanding_from=outstanding_from,
+        )

@@ -13,6 +13,7 @@ import pytest
 
 from dispatcher import Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, Table, read_rows
+from dispatcher.journal import writer as writer_module
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.frames import Frame, FrameReader
 from dispatcher.util.foreign import describe
@@ -80,12 +81,12 @@ def write_event(
     )
 
 
-def rows(journal: Path, table: Table, *, include_open: bool = False) -> list[dict[str, Any]]:
-    return list(read_rows(journal, table, include_open=include_open))
+def rows(journal: Path, table: Table) -> list[dict[str, Any]]:
+    return list(read_rows(journal, table))
 
 
-def seqs(journal: Path, table: Table = EVENTS, *, include_open: bool = False) -> list[int]:
-    return [row["seq"] for row in rows(journal, table, include_open=include_open)]
+def seqs(journal: Path, table: Table = EVENTS) -> list[int]:
+    return [row["seq"] for row in rows(journal, table)]
 
 
 def files(journal: Path) -> list[str]:
@@ -112,6 +113,12 @@ def after_a_crash(journal: Path, copy: Path) -> Path:
     """What is on the disk now, as a writer leaves it that dies at this moment."""
     shutil.copytree(journal, copy)
     return copy
+
+
+@pytest.fixture(autouse=True)
+def only_flushes_write_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal's own thread would write rows at any time. Tests about that undo it."""
+    monkeypatch.setattr(writer_module, "LATE_MS", 10**9)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dispatcher import JournalConfig, JournalWriter
-from dispatcher.journal import EVENTS, TABLES, read_rows, tail, verify
-from dispatcher.journal.format.segments import segments
+from dispatcher import JournalConfig, JournalLossError, JournalWriter
+from dispatcher.journal import EVENTS, TABLES, Loss, read_rows, recover, tail, verify
+from dispatcher.journal.format.segments import open_segments, segment_number, segments
 
 from .conftest import JobEvent, after_a_crash, write_event
 
@@ -30,6 +30,9 @@ class Sound(NamedTuple):
     rows: dict[str, list[dict[str, Any]]]
     lines: dict[int, bytes]
     """Accepted events by their seq."""
+    outstanding: set[int]
+    in_open_segment: set[int]
+    """A damaged end of the open segment counts as torn."""
 
 
 def make(path: Path, writes: Callable[[JournalWriter, int], None], **config: Any) -> JournalWriter:
@@ -56,10 +59,15 @@ def write(writer: JournalWriter, number: int) -> None:
 
 
 def sound(path: Path) -> Sound:
-    rows = {table.name: list(read_rows(path, table, include_open=True)) for table in TABLES}
+    rows = {table.name: list(read_rows(path, table)) for table in TABLES}
     assert len(rows["events"]) > 12
     assert len(rows["transitions"]) > 12
-    return Sound(path, rows, {number + 1: b'{"event_class":"Job","number":%d}' % number for number in range(ACCEPTED)})
+    lines = {number + 1: b'{"event_class":"Job","number":%d}' % number for number in range(ACCEPTED)}
+    copy = shutil.copytree(path, path.with_name(f"recovered {path.name}"))
+    last = next(iter(open_segments(path)), None)
+    accepted = recover(copy).accepted
+    in_open = {each.seq for each in accepted if last is not None and each.segment == segment_number(last)}
+    return Sound(path, rows, lines, {each.seq for each in accepted}, in_open)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +213,7 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
         assert found.problems or (is_open and (found.torn or found.events < len(source.rows["events"]))), what
 
         for table in TABLES:
-            read = list(read_rows(copy, table, include_open=True))
+            read = list(read_rows(copy, table))
             assert is_part_of(read, source.rows[table.name]), what
             lost[table.name] += len(source.rows[table.name]) - len(read)
         assert is_part_of(tail(copy, 7), source.rows["events"]), what
@@ -214,16 +222,26 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
 
 
 @pytest.mark.slow
-def test_recovery_after_a_corruption_returns_accepted_events_only_and_the_journal_goes_on(
+def test_a_start_after_a_corruption_returns_each_accepted_event_or_names_it_as_lost(
     journals: list[Sound], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     monkeypatch.setattr("os.fsync", lambda _: None)
     for source, copy, what, _ in corruptions(journals, tmp_path, CORRUPTIONS // 5):
-        writer = JournalWriter(copy, JournalConfig(write_ahead=True))
+        before = {path.name: path.read_bytes() for path in files(copy)}
+        losses: tuple[Loss, ...] = ()
+        try:
+            JournalWriter(copy, JournalConfig(write_ahead=True)).close()
+        except JournalLossError as refused:
+            losses = tuple(refused.losses)
+            assert {path.name: path.read_bytes() for path in files(copy)} == before, what
+        writer = JournalWriter(copy, JournalConfig(write_ahead=True, on_loss="start"))
         recovered = {accepted.seq: accepted.line for accepted in writer.recovered}
         assert list(recovered) == sorted(recovered), what
         assert all(source.lines[seq] == line for seq, line in recovered.items()), what
+        assert writer.losses == losses, what
+        named = {seq for loss in losses for seq in source.lines if loss.first <= seq <= (loss.last or seq)}
+        assert source.outstanding <= named | recovered.keys() | source.in_open_segment, what
         write_event(writer, JobEvent("new"))
         first_new = writer.append_accepted(b'{"new":1}')
         writer.close()

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalError, JournalWriter, ServiceState
-from dispatcher.journal import EVENTS, read_rows, recover, verify
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    EventRefusedError,
+    JournalConfig,
+    JournalError,
+    JournalWriter,
+    ServiceState,
+    aio,
+)
+from dispatcher.journal import recover, verify
 from dispatcher.journal.format import segments as segments_module
 from dispatcher.journal.format.frames import Damage, FrameReader
 from dispatcher.journal.format.segments import open_segments
+from dispatcher.queue.state import RUNNING
 
 from ..conftest import TIMEOUT_S, Gate
 from ..waiting import until
@@ -76,7 +89,7 @@ def test_a_frame_for_which_there_is_no_room_is_cut_off(
         writer.append_accepted(b"{}")
     writer.close()
     assert len(reported) == 1
-    assert seqs(journal, include_open=True) == [1]
+    assert seqs(journal) == [1]
     found = verify(journal)
     assert (found.problems, len(found.torn)) == ((), int(cut_fails and room > 0))
     recover(journal)
@@ -97,9 +110,11 @@ def test_under_continue_the_failure_is_reported_once_and_later_calls_do_nothing(
         writer.flush()
 
     for _ in range(3):
+        before_ns = writer.flush_due_ns
         write_event(writer)
         writer.flush()
         assert writer.rows == []
+        assert writer.flush_due_ns > before_ns  # otherwise each event would be followed by a flush
     writer.roll()
     writer.close()
 
@@ -138,7 +153,7 @@ def test_a_segment_that_cannot_be_closed_loses_nothing(
             roll_and_write(writer)
 
     writer.close()
-    assert seqs(journal, include_open=True)[:1] == [1]
+    assert seqs(journal)[:1] == [1]
     assert verify(journal).problems == ()
     recover(journal)
     assert seqs(journal)[:1] == [1]
@@ -219,7 +234,7 @@ def test_a_folder_that_vanishes_is_noticed_with_the_next_frame(
     writer.close()
     if moved:
         assert files(journal) == []
-        assert seqs(tmp_path / "elsewhere", include_open=True) == [1]
+        assert seqs(tmp_path / "elsewhere") == [1]
 
 
 def test_another_file_under_the_segments_name_is_noticed(open_writer: Open, journal: Path) -> None:
@@ -316,25 +331,87 @@ def test_a_producer_is_refused_when_the_log_fails_and_the_dispatcher_stops(
     assert [accepted.seq for accepted in recover(journal).accepted] == ([1] if call == "write" else [1, 2])
 
 
-def test_under_continue_the_dispatcher_continues_without_a_log(
-    journal: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("durability", ["none", "interval", "sync"])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
+    journal: Path,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    durability: Any,
+    keyed: bool,
 ) -> None:
-    handled: list[int] = []
-    dispatcher = dispatcher_on(journal, handled, write_ahead=True, failure_policy="continue")
-    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
-    with monkeypatch.context() as disk:
-        full_after(disk, 20)
-        for number in (2, 3):
-            assert dispatcher.event_handler.handle(Posted(Job.STARTED, number))
-    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 4))
-    dispatcher.stop()
+    """`handle` and `post_later` answered True although no event was journaled any more."""
+    config = JournalConfig(write_ahead=True, durability=durability, failure_policy="continue")
+    dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=1), journal=JournalWriter(journal, config))
+    answers: list[bool] = []
 
-    assert handled == [1, 2, 3, 4]
+    def handle(event: Any) -> None:
+        gate.handle(event)
+        answers.append(dispatcher.event_handler.handle(Posted(Job.ENDED, 9)))
+
+    key = (lambda event: event.number) if keyed else None
+    dispatcher.register(Job, handle, events=Posted, coalesce_by=key)
+    dispatcher.init()
+    dispatcher.start()
+    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
+    assert gate.entered.wait(TIMEOUT_S)
+    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 2))
+    waiting = Future[bool]()
+    thread = threading.Thread(
+        target=lambda: waiting.set_result(dispatcher.event_handler.handle(Posted(Job.STARTED, 3))), daemon=True
+    )
+    with monkeypatch.context() as disk:
+        disk.setattr(segments_module.os, "write", fail)
+        later = dispatcher.post_later(Posted(Job.STARTED, 2)) if keyed else None
+        thread.start()
+        if not keyed:
+            until(lambda: dispatcher.queue.room.waiters, "the post that waits for room")
+        gate.opened.set()
+        assert waiting.result(TIMEOUT_S) is False
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 4)) is False
+    assert dispatcher.post_without_waiting(Posted(Job.STARTED, 4)) is False
+    refused = dispatcher.post_later(Posted(Job.STARTED, 5)).exception(TIMEOUT_S)
+    assert isinstance(refused, EventRefusedError)
+    assert refused.reason == "journal"
+    assert asyncio.run(aio.post(dispatcher, Posted(Job.STARTED, 6))) is False
+    assert [event.number for event in gate.events] == [1, 2]
+    assert answers == [False, False]
+    if later is not None:
+        assert isinstance(later.exception(TIMEOUT_S), EventRefusedError)
+    assert dispatcher.rejected == {"journal": 7 + keyed}
     assert dispatcher.failure_cause is None
-    assert len([message for message in caplog.messages if "continues without it" in message]) == 1
-    recover(journal)
-    assert [row.get("accepted_seq") for row in read_rows(journal, EVENTS)] in ([], [1])
-    assert verify(journal).problems == ()
+    dispatcher.stop()
+    assert len([message for message in caplog.messages if "and accepts no more events" in message]) == 1
+
+
+def test_a_handler_that_posts_while_draining_without_a_journal_is_refused_for_the_journal(
+    journal: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = JournalConfig(write_ahead=True, failure_policy="continue")
+    dispatcher = AsyncDispatcher(journal=JournalWriter(journal, config))
+    answers: list[bool] = []
+
+    def handle(event: Any) -> None:
+        gate.handle(event)
+        answers.append(dispatcher.event_handler.handle(Posted(Job.ENDED, 9)))
+
+    dispatcher.register(Job, handle, events=Posted)
+    dispatcher.init()
+    dispatcher.start()
+    assert dispatcher.event_handler.handle(Posted(Job.STARTED, 1))
+    assert gate.entered.wait(TIMEOUT_S)
+    stopping = threading.Thread(target=dispatcher.stop, daemon=True)
+    stopping.start()
+    until(lambda: dispatcher.queue.phase != RUNNING, "the drain")
+    monkeypatch.setattr(segments_module.os, "write", fail)
+    gate.opened.set()
+    stopping.join(TIMEOUT_S)
+
+    assert answers == [False]
+    assert dispatcher.rejected == {"journal": 1}
 
 
 def test_a_journal_that_fails_while_nothing_is_posted_stops_the_dispatcher(

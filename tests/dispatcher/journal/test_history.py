@@ -74,13 +74,13 @@ def write_segments(writer: JournalWriter, count: int = 3, entities: int = 7) -> 
 
 def scanned(path: Path, entity: str, machine: str | None = None) -> list[HistoryRow]:
     """The entity's history from all rows of the journal, newest first."""
-    events = {row["seq"]: row for row in read_rows(path, EVENTS, include_open=True)}
+    events = {row["seq"]: row for row in read_rows(path, EVENTS)}
     found: list[tuple[int, int, HistoryRow]] = []
-    for place, moved in enumerate(read_rows(path, TRANSITIONS, include_open=True)):
+    for place, moved in enumerate(read_rows(path, TRANSITIONS)):
         if moved["entity"] == entity and machine in (None, moved["machine"]):
             fields = {name: value for name, value in moved.items() if name != "entity"}
             found.append((moved["seq"], place, HistoryRow(**fields, **event_fields(events.get(moved["seq"])))))
-    moved_at = {row["seq"] for row in read_rows(path, TRANSITIONS, include_open=True) if row["entity"] == entity}
+    moved_at = {row["seq"] for row in read_rows(path, TRANSITIONS) if row["entity"] == entity}
     for seq, event in events.items():
         if event.get("entity") == entity and machine is None and seq not in moved_at:
             row = HistoryRow(seq, event["started_at"], None, None, event["event_type"], None, None)

@@ -355,7 +355,7 @@ def test_rows_come_from_all_closed_segments_in_order(sound: Path) -> None:
     assert [row["entity"] for row in read_rows(sound, EVENTS)] == [f"job_{number}" for number in range(6)]
 
 
-def test_rows_of_the_open_segment_come_if_they_are_asked_for(open_writer: Open, journal: Path) -> None:
+def test_rows_of_the_open_segment_are_read_up_to_the_last_frame(open_writer: Open, journal: Path) -> None:
     writer = open_writer()
     for _ in range(2):
         write_event(writer, transitions=1)
@@ -365,8 +365,8 @@ def test_rows_of_the_open_segment_come_if_they_are_asked_for(open_writer: Open, 
     writer.flush()
     write_event(writer)
 
-    assert seqs(journal) == seqs(journal, TRANSITIONS) == [1, 2]
-    assert seqs(journal, include_open=True) == seqs(journal, TRANSITIONS, include_open=True) == [1, 2, 3]
+    assert seqs(journal) == seqs(journal, TRANSITIONS) == [1, 2, 3]
+    assert verify(journal)[:2] == (3, 3)
 
 
 def test_damaged_frames_are_skipped_and_reported(sound: Path) -> None:
@@ -402,7 +402,7 @@ def test_readers_do_not_report_the_torn_tail_of_an_open_segment(
     [path] = open_segments(journal)
     path.write_bytes(path.read_bytes()[:-5])
 
-    assert seqs(journal, include_open=True) == [1]
+    assert seqs(journal) == [1]
     assert [row["seq"] for row in tail(journal)] == [1]
     assert caplog.messages == []
 
@@ -441,7 +441,6 @@ def test_a_segment_that_cannot_be_read_is_named(sound: Path) -> None:
     ("module", "moment"),
     [(snapshot, "segments"), (snapshot, "_missing_between"), (reader, "_rows_frames"), (reader, "open_frames")],
 )
-@pytest.mark.parametrize("include_open", [False, True])
 def test_rows_that_are_read_beside_a_writer_have_no_gap(
     open_writer: Open,
     journal: Path,
@@ -449,7 +448,6 @@ def test_rows_that_are_read_beside_a_writer_have_no_gap(
     caplog: pytest.LogCaptureFixture,
     module: ModuleType,
     moment: str,
-    include_open: bool,
 ) -> None:
     """Segments that retention removes meanwhile are missing from the beginning, without a report."""
     writer = open_writer(retention_bytes=2500)
@@ -459,7 +457,7 @@ def test_rows_that_are_read_beside_a_writer_have_no_gap(
         writer.roll()
     roll_meanwhile(writer, monkeypatch, module, moment, after=True)
 
-    read = seqs(journal, include_open=include_open)
+    read = seqs(journal)
 
     assert read == list(range(read[0], read[-1] + 1))
     assert read[-1] >= 3

@@ -77,7 +77,7 @@ def test_the_summary_of_a_recovered_segment_is_that_of_a_closed_one(
     summary = read_summary(segment_path(crashed, 2))
 
     assert summary is not None
-    assert summary._replace(closed_at=0) == (3, 3, 3, 1, 0, 2990, 5020, 5, 0, 3)
+    assert summary._replace(closed_at=0) == (3, 3, 3, 1, 0, 2990, 5020, 5, 0, 3, 1)
 
 
 def test_a_journal_that_was_closed_needs_no_recovery(writer: JournalWriter, journal: Path) -> None:
@@ -113,7 +113,7 @@ def test_wherever_the_end_is_torn_off_the_rest_is_sound(crashed: Path, tmp_path:
 
             assert (found.problems, len(found.torn)) == ((), int(size not in (0, *ends))), size
             assert [row["seq"] for row in tail(crashed, 99)] == [1, 2, 3, 4, 5][: 1 + max(kept, 1)], size
-            assert seqs(crashed, TRANSITIONS, include_open=True) == [2, 2, 4, 4, 5][: (2, 2, 2, 4, 5)[kept]], size
+            assert seqs(crashed, TRANSITIONS) == [2, 2, 4, 4, 5][: (2, 2, 2, 4, 5)[kept]], size
 
 
 def test_wherever_the_end_is_torn_off_recovery_cuts_it(crashed: Path, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_writer_that_died_while_it_closed_a_segment_is_recovered(
     assert len(crashes) > 30
     for crash in crashes:
         assert verify(crash).problems == (), crash.name
-        before = seqs(crash, include_open=True)
+        before = seqs(crash)
         recover(crash)
         after = seqs(crash)
         # Retention may have been about to remove the first.
@@ -271,7 +271,7 @@ def test_a_journal_that_is_being_written_is_not_recovered(writer: JournalWriter,
     with pytest.raises(JournalError, match="is being written by another process"):
         recover(journal)
 
-    assert seqs(journal, include_open=True) == [1]
+    assert seqs(journal) == [1]
 
 
 def test_a_journal_that_cannot_be_repaired_says_why(crashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

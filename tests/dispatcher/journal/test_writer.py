@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from enum import Enum, Flag
 from pathlib import Path
@@ -316,16 +315,3 @@ def test_an_error_that_cannot_be_printed_is_recorded_by_its_class(journal: Path)
     dispatch(journal, JobEvent(), handle=handle)
 
     assert rows(journal, EVENTS)[0]["error"] == "UnprintableError: (its __str__ raised)"
-
-
-def test_rows_of_a_dispatcher_that_is_idle_from_its_start_are_flushed(journal: Path) -> None:
-    """Rows that came within the delay of a flush without rows waited for the next event, or for the stop."""
-    due = threading.Event()
-    writer = JournalWriter(journal)
-    writer.attach(on_flush_due=due.set)
-    writer.idle()
-    write_event(writer)
-    writer.idle()
-
-    assert due.wait(TIMEOUT_S)
-    writer.close()

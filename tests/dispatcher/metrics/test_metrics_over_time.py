@@ -52,6 +52,7 @@ NAMES = {
     "dispatcher_journal_segments",
     "dispatcher_journal_outstanding",
     "dispatcher_journal_failed",
+    "dispatcher_journal_lost_events",
 }
 
 

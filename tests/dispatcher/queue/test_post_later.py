@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -546,20 +546,19 @@ def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_ha
     assert f"{os.strerror(number)}" in str(dispatcher.failure_cause)
 
 
-def test_under_continue_the_events_are_accepted_without_a_log(
-    start: Start, disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_under_continue_the_events_are_refused_once_the_log_has_failed(start: Start, disk: Disk) -> None:
+    """They were accepted, although `True` means journaled."""
     handled: list[Posted] = []
     dispatcher = start(handled.append, failure_policy="continue")
     disk.hold()
     disk.error = OSError(5, "Input/output error")
     futures = [dispatcher.post_later(posted(number)) for number in range(5)]
     disk.opened.set()
+    wait(futures, TIMEOUT_S)
 
-    assert all(future.result(TIMEOUT_S) for future in futures)
+    futures += [dispatcher.post_later(posted(number)) for number in range(5, 8)]
 
-    futures = [dispatcher.post_later(posted(number)) for number in range(5, 8)]
-    assert all(future.result(TIMEOUT_S) for future in futures)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert numbers(handled) == list(range(8))
-    assert len([message for message in caplog.messages if "continues without it" in message]) == 1
+    errors = [future.exception(TIMEOUT_S) for future in futures]
+    assert [error.reason for error in errors if isinstance(error, EventRefusedError)] == ["journal"] * 8
+    assert dispatcher.rejected == {"journal": 8}
+    assert handled == []
