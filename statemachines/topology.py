@@ -83,12 +83,14 @@ Nodes = dict[str, Node]
 class StepRecorder(Protocol):
     """Told of each step that a machine has made, as a listener is of a transition, while it `is_following`.
 
-    Otherwise the step's count is all that it needs.
+    Otherwise the step's count is all that it needs. Before a step, the machine calls `find_origin`, if there is one:
+    its result goes to `record`, and its error prevents the step. `record` raises nothing, as the step is made.
     """
 
     is_following: bool
+    find_origin: Callable[[], Any] | None
 
-    def record(self, operand: Any, step: Step, event: Any) -> None: ...
+    def record(self, operand: Any, step: Step, event: Any, origin: Any) -> None: ...
 
 
 _count: Final = attrgetter("count")

@@ -16,23 +16,25 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from threading import current_thread
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.lanes import Call, EventTaken, Lane, current_call, describe_call
+from dispatcher.dispatching.lanes import Call, EventTaken, Lane, call_of_context, current_call, describe_call
 from dispatcher.dispatching.monitor import check_every_ms
 from dispatcher.dispatching.progress import Progress
-from dispatcher.errors import MailboxClosedError
+from dispatcher.errors import MailboxClosedError, NoEventInHandError
 from dispatcher.event import AsyncioHandler, Handler, handling_callable, is_async
+from dispatcher.journal.writer import TransitionOrigin
 from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Suspension
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.state import ABANDONED
-from dispatcher.util.foreign import kind_of, tell, type_of
+from dispatcher.util.foreign import kind_of, tell, text_of, type_of
 from dispatcher.util.histogram import snapshot
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class Coroutines:
         self._queue, self._routes, self._errors = dispatching.queue, dispatching.routes, errors
         self._times, self._journaled = dispatching.times, dispatching.journaled
         self._slow_ns = dispatching.slow.limit_ns
-        self._controller = MailboxController(processor)
+        self._processor, self._controller = processor, MailboxController(processor)
 
     # -- any thread ----------------------------------------------------------------------------------------------------
 
@@ -104,6 +106,24 @@ class Coroutines:
         call = current_call()
         return call is not None and call.lane.owner is self
 
+    def transition_origin(self, is_made: bool) -> TransitionOrigin:
+        """As the journal's `origin`, for a caller other than a plain handler.
+
+        The handler thread's work between events, mail above all, is no event; its transitions get a row of their own.
+        """
+        call = call_of_context()
+        if call is not None and call.lane.owner is self:
+            if call.is_under_way or is_made:
+                return call
+            raise NoEventInHandError(self._name, f"the event of this task or thread has ended: {text_of(call.event)}")
+        if not self._mailbox.is_mailbox_thread():
+            raise NoEventInHandError(self._name, f"{current_thread().name} handles none of its events")
+        if self._is_nested():
+            raise NoEventInHandError(self._name, "this is mail, which runs while a handler yields")
+        assert self._journaled is not None  # only its journal asks
+        running = self._processor.running()
+        return self._journaled.between_events(running[0] if running is not None else None)
+
     def is_on_loop(self) -> bool:
         """Whether the caller's thread runs the event loop of a handler, which blocks with that thread."""
         if not self._lanes:
@@ -119,6 +139,14 @@ class Coroutines:
     def is_used(self) -> bool:
         """Whether an `async def` handler was registered."""
         return bool(self._lanes)
+
+    def now_ns(self) -> int:
+        """The time on the clock of the run; 0 without a journal."""
+        return 0 if self._journaled is None else self._journaled.now_ns(perf_counter_ns())
+
+    def record_later(self, call: Call) -> None:
+        """As LaneOwner."""
+        self._send(partial(self._record, call), "record transitions of an event that has ended")
 
     def nudge(self) -> None:
         """Let the handler thread look at the queue's phase: once ABANDONED, no further event begins."""
@@ -214,6 +242,11 @@ class Coroutines:
                 self._finish(call)
         self._resume_if_possible()
         self._flush_if_due()
+
+    def _record(self, call: Call) -> None:
+        if self._journaled is not None:
+            self._journaled.add_transitions(call)
+            self._flush_if_due()
 
     def _flush_if_due(self) -> None:
         if self._journaled is not None and not self._is_nested():

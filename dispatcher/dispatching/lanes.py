@@ -15,9 +15,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar, copy_context
+from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.event import AsyncioHandler
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from dispatcher.routes import Route
 
 _MOST_FRAMES: Final = 50
+T = TypeVar("T")
 
 
 class EventTaken(BaseException):
@@ -37,6 +39,28 @@ class EventTaken(BaseException):
 
     An exception, so that plain handlers, whose return is the hot path, pay nothing for it.
     """
+
+
+class CallTransition(NamedTuple):
+    """A row of the journal's transitions, without its seq."""
+
+    machine: str
+    from_state: str
+    event_type: str
+    to_state: str
+    valid: bool
+    entity: str
+    at: int
+    """Unix ns on the clock of the run."""
+
+
+class LaneOwner(Protocol):
+    """The lanes of one dispatcher. Any thread."""
+
+    def now_ns(self) -> int: ...
+
+    def record_later(self, call: Call) -> None:
+        """Have the handler thread record the call's transitions, whose row is written."""
 
 
 class Call:
@@ -55,9 +79,11 @@ class Call:
         "lane",
         "line",
         "route",
+        "seq",
         "started_ns",
         "task",
         "thread_id",
+        "transitions",
     )
 
     def __init__(self, event: Any, entry: Any, lane: Lane, route: Route) -> None:
@@ -80,6 +106,19 @@ class Call:
         self.thread_id = 0
         self.error: BaseException | None = None
         self.ended_ns = 0
+        # What its handling has done to state machines, until its row has its seq; any thread appends, and then reads
+        # `seq`. The handler thread sets `seq`, and then takes what is there.
+        self.transitions: list[CallTransition] = []
+        self.seq = 0  # of its row in the journal; 0: none yet
+
+    def add_transition(
+        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+    ) -> None:
+        """As TransitionOrigin. Any thread that works for the coroutine."""
+        at = self.lane.owner.now_ns()
+        self.transitions.append(CallTransition(machine, from_state, event_type, to_state, valid, entity, at))
+        if self.seq:  # its coroutine has ended without waiting for this thread, and its row was written meanwhile
+            self.lane.owner.record_later(self)
 
 
 _CURRENT: Final[ContextVar[Call | None]] = ContextVar("the event whose coroutine runs", default=None)
@@ -89,6 +128,16 @@ def current_call() -> Call | None:
     """The call whose coroutine, a task that it started, or a thread that it waits for makes this call, if any."""
     call = _CURRENT.get()
     return call if call is not None and call.is_under_way else None
+
+
+def call_of_context() -> Call | None:
+    """As `current_call`, whether or not it has ended."""
+    return _CURRENT.get()
+
+
+def in_context(command: Callable[[], T]) -> Callable[[], T]:
+    """`command`, so that it belongs to the caller's call on whichever thread it runs; unchanged if there is none."""
+    return partial(copy_context().run, command) if _CURRENT.get() is not None else command
 
 
 class Lane:
@@ -101,7 +150,7 @@ class Lane:
         self,
         handler: AsyncioHandler,
         loop: AbstractEventLoop,
-        owner: object,
+        owner: LaneOwner,
         on_begin: Callable[[Call], None],
         on_ended: Callable[[Call], None],
     ) -> None:

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from threading import get_ident
+from typing import Any, Final, Protocol
 
 from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError
@@ -38,6 +39,14 @@ _LONGEST_WAIT_S: Final = 3600.0
 
 
 def _ignore(*_: object) -> None: ...
+
+
+class TransitionOrigin(Protocol):
+    """What a transition belongs to: the event that the handler thread handles, or one in the hands of a coroutine."""
+
+    def add_transition(
+        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+    ) -> None: ...
 
 
 class JournalWriter:
@@ -85,6 +94,10 @@ class JournalWriter:
         """Events that an earlier writer accepted but that were not handled, oldest first; used before the start."""
         self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
         self.at = 0  # when that event's handling began: Unix ns on the run's clock; handler thread
+        # The thread whose transitions belong to `seq`; 0: no event is in hand; None: no dispatcher is attached, and the
+        # caller sets `seq`. Handler thread writes, any reads: no other thread finds its own number here.
+        self.event_thread: int | None = None
+        self._origin_elsewhere: Callable[[bool], TransitionOrigin] = lambda _: self  # set before the first row
 
     def attach(
         self,
@@ -92,16 +105,19 @@ class JournalWriter:
         virtual: bool = False,
         on_failure: Callable[[JournalError], Any] = _ignore,
         on_flush_due: Callable[[], Any] = _ignore,
+        origin_elsewhere: Callable[[bool], TransitionOrigin] | None = None,
     ) -> None:
         """Connect the dispatcher. Called once, before the first row.
 
         `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
         thread that met the error. `on_flush_due()` is called on the journal's own thread and makes the handler thread
-        call `idle`.
+        call `idle`. `origin_elsewhere(is_made)` is `origin` for a caller other than a plain handler.
         """
         self._virtual = virtual
         self._on_failure = on_failure
         self._on_flush_due = on_flush_due
+        if origin_elsewhere is not None:
+            self.event_thread, self._origin_elsewhere = 0, origin_elsewhere
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
@@ -138,8 +154,31 @@ class JournalWriter:
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
-        """Record a transition that the current event made, or that was refused (`valid=False`)."""
-        kind = self.transition_kind(machine, from_state._name_, event_type._name_, to_state._name_, valid=valid)
+        """Record a transition that the caller's event made, or that was refused (`valid=False`). Any thread.
+
+        Raises:
+            NoEventInHandError: the caller handles no event of this journal's dispatcher.
+        """
+        self.origin().add_transition(
+            machine, entity, from_state._name_, event_type._name_, to_state._name_, valid=valid
+        )
+
+    def origin(self, *, is_made: bool = False) -> TransitionOrigin:
+        """The event to which a transition made now by the caller belongs. Any thread.
+
+        `is_made`: the transition was made, and its event, which `origin` told before, may have ended meanwhile.
+
+        Raises:
+            NoEventInHandError: the caller handles no event of this journal's dispatcher.
+        """
+        thread = self.event_thread
+        return self if thread is None or thread == get_ident() else self._origin_elsewhere(is_made)
+
+    def add_transition(
+        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+    ) -> None:
+        """As TransitionOrigin: a transition of the event that the handler thread handles. Handler thread."""
+        kind = self.transition_kind(machine, from_state, event_type, to_state, valid=valid)
         if type(entity) is not str:
             entity = plain_text(str(entity))
         self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
