@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
+from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dispatcher.compiled.native import mypyc_attr
@@ -330,9 +331,9 @@ class RecordedStateMachine(StateMachine[S, OPERAND]):
         operand, recorder = self._operand, self._listener  # a hook may release the machine
         origin = None
         if recorder is not None:
-            find = recorder.find_origin  # type: ignore[attr-defined]  # a StepRecorder
-            if find is not None:
-                origin = find()
+            journal = recorder.journal  # type: ignore[attr-defined]  # a StepRecorder
+            if journal is not None:  # the first check of its `origin`, without the call
+                origin = journal if journal.event_thread == get_ident() else journal.origin()
         arc = node.arcs.get(event_type._name_)
         if arc is None or arc.event_type is not event_type:
             raise self._refusal(recorder, node, operand, event_type, event, accepted=node.arcs)

@@ -100,10 +100,8 @@ class TransitionRecorder:
         `lists_entities` False saves 200 bytes for each entity and half a microsecond for each transition, and no
         entity is listed. `clock_ns`: the run's clock, Unix ns.
         """
-        self._journal = journal
+        self.journal = journal  # never changes
         self._clock_ns = clock_ns
-        # As StepRecorder; never changes.
-        self.find_origin: Callable[[], Any] | None = None if journal is None else journal.origin
         self.machines: dict[str, MachineStats] = {}  # machines' threads add, any reads
         self._changes: Collector | None = None  # handler thread writes, machines' threads read
         self._published: EntityLog | None = None
@@ -167,33 +165,34 @@ class TransitionRecorder:
         Raises:
             NoEventInHandError: the caller handles no event of the journal's dispatcher.
         """
-        if self._journal is not None:
-            self._journal.origin()
+        if self.journal is not None:
+            self.journal.origin()
 
     def record(self, operand: Any, step: Step, event: Any, origin: Any) -> None:
         """As StepRecorder: `post_transition` for machines that count their transitions."""
-        journal, published, changes = self._journal, self._published, self._changes
+        published, changes = self._published, self._changes
         try:
-            machine, entity = operand.machine, operand.entity
+            entity = operand.entity
             if type(entity) is not str:
                 entity = plain_text(str(entity))
         except BaseException as error:
-            machine, entity = _about(operand, error)
+            _, entity = _about(operand, error)
         if changes is not None and changes.add(operand, event, is_stay=step.is_stay):
             published = None
-        if journal is not None:
+        if origin is not None:
+            journal: Any = self.journal
             if origin is journal:
                 kind = step.kind
                 if kind < 0:
                     kind = step.kind = journal.transition_kind(
-                        machine, step.from_state, step.event_type, step.to_state, valid=True
+                        step.machine, step.from_state, step.event_type, step.to_state, valid=True
                     )
                 journal.transitions.append((kind, journal.seq, entity, journal.at))
             else:
-                origin.add_transition(machine, entity, step.from_state, step.event_type, step.to_state, valid=True)
+                origin.add_transition(step.machine, entity, step.from_state, step.event_type, step.to_state, valid=True)
         if published is not None and not (step.is_stay and published.skips_stays()):
             rows = published.rows
-            rows.append((entity, machine, step.from_state, step.event_type, step.to_state, self._clock_ns()))
+            rows.append((entity, step.machine, step.from_state, step.event_type, step.to_state, self._clock_ns()))
             if len(rows) >= published.look_at:
                 published.look()
 
@@ -205,8 +204,8 @@ class TransitionRecorder:
         self._stats(machine, before).tell(from_state, to_state)
         if changes is not None and changes.add(operand, event, is_stay=before is after):
             published = None
-        if self._journal is not None:
-            origin = self._journal.origin(is_made=True)
+        if self.journal is not None:
+            origin = self.journal.origin(is_made=True)
             origin.add_transition(machine, entity, from_state, event_type, to_state, valid=True)
         if published is not None:
             self._add(published, entity, machine, from_state, event_type, to_state)
@@ -216,8 +215,8 @@ class TransitionRecorder:
         machine, entity = _about(operand)
         stats, state, event_type = self._stats(machine, error.state), error.state._name_, type_name(error.event_type)
         stats.invalid += 1
-        if self._journal is not None:
-            origin = self._journal.origin(is_made=True)
+        if self.journal is not None:
+            origin = self.journal.origin(is_made=True)
             origin.add_transition(machine, entity, state, event_type, state, valid=False)
         if self._published is not None:
             self._add(self._published, entity, machine, state, event_type, None)
@@ -248,7 +247,7 @@ class TransitionRecorder:
         """Collect no more for this follower; without effect if it does not follow."""
         if self._changes is not None and self._changes.unfollow(changes):
             self._changes = None
-            self.is_following = self._journal is not None or self._published is not None
+            self.is_following = self.journal is not None or self._published is not None
 
     def changed(self, operand: Any) -> None:
         """Something that reports show of an entity has changed without a transition."""
