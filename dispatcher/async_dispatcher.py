@@ -24,7 +24,6 @@ from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
 from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.lanes import in_context
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.runs import current_run
@@ -33,7 +32,6 @@ from dispatcher.errors import ForkedProcessError, JournalError, MailboxStateErro
 from dispatcher.event import DispatcherEventHandler, Handler
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
-from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
@@ -97,12 +95,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         )
         if journal is not None:
             virtual, on_failure = clock_ns is not None, self._on_journal_failure
-            journal.attach(
-                virtual=virtual,
-                on_failure=on_failure,
-                on_flush_due=self._flush_due,
-                origin_elsewhere=lambda is_made: self._coroutines.transition_origin(is_made),
-            )
+            journal.attach(virtual=virtual, on_failure=on_failure, on_flush_due=self._flush_due)
         self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
         self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind)
         self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)
@@ -123,13 +116,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         limit_ns, on_slow = slow.limit_ns, slow.mail_ended
         self._processor = processor = MailboxProcessor(dispatching, mailbox, slow_after_ns=limit_ns, on_slow=on_slow)
         self._coroutines.connect(dispatching, errors, processor)
-        self._executor = MailboxExecutor(
-            mailbox,
-            MIN_PRIORITY,
-            is_idle=processor.is_idle,
-            bind=in_context,
-            run_nested=Mail.run if dispatching.journaled is None else dispatching.journaled.run_nested,
-        )
+        self._executor = self._coroutines.executor()
         self._event_handler = DispatcherEventHandler(queue.post)
         self.view = DispatcherView(self, config, self._thread, dispatching, processor)
         self._monitor = Monitor(name, config, self._thread, dispatching, processor, self._break_batch)

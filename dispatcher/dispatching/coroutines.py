@@ -23,12 +23,21 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.lanes import Call, EventTaken, Lane, call_of_context, current_call, describe_call
+from dispatcher.dispatching.lanes import (
+    Call,
+    EventTaken,
+    Lane,
+    call_of_context,
+    current_call,
+    describe_call,
+    in_context,
+)
 from dispatcher.dispatching.monitor import check_every_ms
 from dispatcher.dispatching.progress import Progress
 from dispatcher.errors import MailboxClosedError, NoEventInHandError
 from dispatcher.event import AsyncioHandler, Handler, handling_callable, is_async
 from dispatcher.journal.writer import TransitionOrigin
+from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Suspension
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -82,6 +91,14 @@ class Coroutines:
         self._times, self._journaled = dispatching.times, dispatching.journaled
         self._slow_ns = dispatching.slow.limit_ns
         self._processor, self._controller = processor, MailboxController(processor)
+        if dispatching.journal is not None:
+            dispatching.journal.attach_origins(self.transition_origin)
+
+    def executor(self) -> MailboxExecutor:
+        """The dispatcher's executor; a command that a coroutine sends belongs to that coroutine's event."""
+        run_nested = Mail.run if self._journaled is None else self._journaled.run_nested
+        is_idle = self._processor.is_idle
+        return MailboxExecutor(self._mailbox, MIN_PRIORITY, is_idle=is_idle, bind=in_context, run_nested=run_nested)
 
     # -- any thread ----------------------------------------------------------------------------------------------------
 

@@ -105,19 +105,20 @@ class JournalWriter:
         virtual: bool = False,
         on_failure: Callable[[JournalError], Any] = _ignore,
         on_flush_due: Callable[[], Any] = _ignore,
-        origin_elsewhere: Callable[[bool], TransitionOrigin] | None = None,
     ) -> None:
         """Connect the dispatcher. Called once, before the first row.
 
         `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
         thread that met the error. `on_flush_due()` is called on the journal's own thread and makes the handler thread
-        call `idle`. `origin_elsewhere(is_made)` is `origin` for a caller other than a plain handler.
+        call `idle`.
         """
         self._virtual = virtual
         self._on_failure = on_failure
         self._on_flush_due = on_flush_due
-        if origin_elsewhere is not None:
-            self.event_thread, self._origin_elsewhere = 0, origin_elsewhere
+
+    def attach_origins(self, origin_elsewhere: Callable[[bool], TransitionOrigin]) -> None:
+        """As `attach`. `origin_elsewhere(is_made)` is `origin` for a caller whose thread is not `event_thread`."""
+        self.event_thread, self._origin_elsewhere = 0, origin_elsewhere
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
