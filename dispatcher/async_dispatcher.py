@@ -32,7 +32,6 @@ from dispatcher.errors import JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
-from dispatcher.mailbox.mail import MIN_PRIORITY
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
@@ -117,7 +116,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         limit_ns, on_slow = dispatching.slow.limit_ns, dispatching.slow.mail_ended
         self._processor = processor = MailboxProcessor(dispatching, mailbox, slow_after_ns=limit_ns, on_slow=on_slow)
         self._coroutines.connect(dispatching, errors, processor)
-        self._executor = MailboxExecutor(mailbox, MIN_PRIORITY, is_idle=processor.is_idle)
+        self._executor = self._coroutines.executor()
         self._event_handler = DispatcherEventHandler(queue.post)
         self.view = DispatcherView(self, config, self._thread, dispatching, processor)
         self._monitor = Monitor(
@@ -132,8 +131,12 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         )
         self.stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
-            virtual, on_failure = clock_ns is not None, self._on_journal_failure
-            journal.attach(self, virtual=virtual, on_failure=on_failure)
+            journal.attach(
+                self,
+                virtual=clock_ns is not None,
+                on_failure=self._on_journal_failure,
+                origin_elsewhere=self._coroutines.transition_origin,
+            )
 
     # -- handlers ------------------------------------------------------------------------------------------------
 

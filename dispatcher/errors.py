@@ -7,6 +7,7 @@
       EventRefusedError             load, disk or shutdown: an event of `post_later` was refused
       MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
         MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
+      NoEventInHandError            caller: a transition that a journal records, outside the handling of an event
       EventLoopClosedError          caller: the event loop of an `async def` handler was closed before its events ended
       RejectedExecutionError        shutdown: an executor no longer takes work
       ForkedProcessError            caller: a dispatcher or a journal of the parent process was used in a forked child
@@ -102,6 +103,22 @@ class EventLoopClosedError(DispatcherError):
         super().__init__(
             f"{text_of(handler)}: its event loop is closed. Stop the dispatcher before the loop ends, with "
             "`await aio.stop(dispatcher)`."
+        )
+
+
+class NoEventInHandError(DispatcherError):
+    """A journal was to record a transition, but the caller does not handle an event of the journal's dispatcher.
+
+    The machine raises this before it changes.
+    """
+
+    def __init__(self, dispatcher: str, problem: str) -> None:
+        self.dispatcher = dispatcher
+        super().__init__(
+            f"{dispatcher}: the journal records a transition under the event that makes it, but {problem}. Make the "
+            "transition in the event's handler, which may await tasks, `aio.submit` and `asyncio.to_thread` for it. A "
+            "thread of your own needs `contextvars.copy_context().run`. Elsewhere, post an event whose handler makes "
+            "the transition."
         )
 
 

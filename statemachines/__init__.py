@@ -1,12 +1,13 @@
 """State machines on the dispatcher, after Hadoop's StateMachineFactory."""
 
 from statemachines.factory import InvalidStateTransitionError, StateMachine, StateMachineFactory
-from statemachines.listener import MultiStateTransitionListener, StateTransitionListener
+from statemachines.listener import MachineListener, MultiStateTransitionListener, StateTransitionListener
 from statemachines.recorder import MachineStats, TransitionRecorder
 from statemachines.topology import Transition
 
 __all__ = [
     "InvalidStateTransitionError",
+    "MachineListener",
     "MachineStats",
     "MultiStateTransitionListener",
     "StateMachine",

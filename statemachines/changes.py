@@ -1,9 +1,15 @@
-"""Which entities have changed since a follower last looked, for read models. Handler thread only."""
+"""Which entities have changed since a follower last looked, for read models.
+
+Handler thread only, except that machines' threads call `Collector.add`. An `add` to a set fetches the set and adds in
+one step, unless the operand's `__hash__` is Python code: a set that was handed out changes no more.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Any, Final, NamedTuple
+
+from dispatcher.util.foreign import reraise_interrupt
 
 MOST: Final = 100_000
 """Changed entities that are kept. Beyond that all count as changed, so a follower that never looks costs no more."""
@@ -23,7 +29,7 @@ class Changed(NamedTuple):
 
 
 class Collector:
-    """Entities that have changed, added by a TransitionRecorder, which reads and writes the sets itself.
+    """Entities that have changed, added by a TransitionRecorder.
 
     They are collected once, however many follow, and handed out when one of these looks.
     """
@@ -37,6 +43,18 @@ class Collector:
         self.forgotten: set[tuple[str, str]] = set()
         self.is_complete = True
         self._followers: list[Changes] = []
+
+    def add(self, operand: Any, event: Any = None, *, is_stay: bool = False) -> bool:
+        """An entity has changed; returns whether that was routine. Raises nothing, as its machine has changed."""
+        try:
+            if is_stay and event.type is self.routine_type:
+                self.routine.add(operand)
+                return True
+            self.operands.add(operand)
+        except BaseException as error:  # the event has no type, or the operand no hash
+            reraise_interrupt(error)
+            self.is_complete = False
+        return False
 
     def keep_within_bounds(self) -> None:
         """Forget what has changed if it is too much."""

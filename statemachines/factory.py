@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
+from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dispatcher.compiled.native import mypyc_attr
@@ -169,6 +170,8 @@ class StateMachineFactory(Generic[S, OPERAND]):
         The machine belongs to the one thread that handles the operand's events. With `synchronized` any thread may use
         it, as in Hadoop: see `SynchronizedStateMachine`.
 
+        A listener with `machine_made` is told: see MachineListener. Its error propagates.
+
         Raises:
             ValueError: `initial_state` is a member of another Enum.
         """
@@ -180,11 +183,18 @@ class StateMachineFactory(Generic[S, OPERAND]):
             if found is None or found.state is not initial_state:
                 raise ValueError(f"{self._name or 'state machine'}: {initial_state!r} is not one of its states")
             node = found
+        machine: StateMachine[S, OPERAND]
         if synchronized:
-            return SynchronizedStateMachine(node, operand, listener)
-        if listener is not None and listener is self._recorder:
-            return RecordedStateMachine(node, operand, listener)
-        return StateMachine(node, operand, listener)
+            machine = SynchronizedStateMachine(node, operand, listener)
+        elif listener is not None and listener is self._recorder:
+            machine = RecordedStateMachine(node, operand, listener)
+        else:
+            machine = StateMachine(node, operand, listener)
+        if listener is not None:
+            announce = getattr(listener, "machine_made", None)
+            if announce is not None:
+                announce(operand, self._name, node.state)
+        return machine
 
     def transitions(self) -> Iterator[Transition]:
         """The table's rows in order of declaration; a replacement keeps the position of the arc it replaces."""
@@ -247,8 +257,10 @@ class StateMachine(Generic[S, OPERAND]):
     def do_transition(self, event_type: Enum, event: Any) -> S:
         """Make the transition of the current state on `event_type` and return the new state.
 
-        The order is: listener's `pre_transition`, hook, state change, listener's `post_transition`. If the hook raises,
-        its error propagates, the state is unchanged, and `post_transition` is not called.
+        The order is: listener's `pre_transition`, hook, state change, listener's `post_transition`. If `pre_transition`
+        or the hook raises, its error propagates, the state is unchanged, and `post_transition` is not called. If
+        `post_transition` raises, its error propagates, and the transition stands. If the event is refused, a listener
+        with `transition_refused` is told, and the state is unchanged.
 
         A hook or a listener may send its own machine another event; that transition runs at once, within this one. As
         in Hadoop, a transition made by a hook starts from the state before this transition, and this transition then
@@ -265,7 +277,7 @@ class StateMachine(Generic[S, OPERAND]):
             node = self._node  # the listener may itself have sent the machine an event
         arc = node.arcs.get(event_type._name_)
         if arc is None or arc.event_type is not event_type:
-            raise self._refusal(node, event_type, event, accepted=node.arcs)
+            raise self._refusal(listener, node, operand, event_type, event, accepted=node.arcs)
         hook = arc.hook
         target = arc.target
         if target is not None:
@@ -276,7 +288,7 @@ class StateMachine(Generic[S, OPERAND]):
             chosen = hook(operand, event)
             target = arc.targets.get(id(chosen))
             if target is None:
-                raise self._refusal(node, event_type, event, chosen=chosen)
+                raise self._refusal(listener, node, operand, event_type, event, chosen=chosen)
         self._previous = node.state
         self._node = target
         if listener is not None:
@@ -292,11 +304,18 @@ class StateMachine(Generic[S, OPERAND]):
         self._operand = None
         self._listener = None
 
-    def _refusal(self, node: Node, event_type: Enum, event: Any, **why: Any) -> InvalidStateTransitionError:
-        entity = getattr(self._operand, "entity", None) or type(self._operand).__name__
-        return InvalidStateTransitionError(
+    def _refusal(
+        self, listener: Any, node: Node, operand: Any, event_type: Enum, event: Any, **why: Any
+    ) -> InvalidStateTransitionError:
+        """The error of a refused event, once the listener has been told."""
+        entity = getattr(operand, "entity", None) or type(operand).__name__
+        error = InvalidStateTransitionError(
             node.state, event, event_type, machine=node.machine, entity=str(entity), **why
         )
+        tell = getattr(listener, "transition_refused", None)
+        if tell is not None:
+            tell(operand, error)
+        return error
 
 
 class RecordedStateMachine(StateMachine[S, OPERAND]):
@@ -310,9 +329,14 @@ class RecordedStateMachine(StateMachine[S, OPERAND]):
     def do_transition(self, event_type: Enum, event: Any) -> S:
         node = self._node
         operand, recorder = self._operand, self._listener  # a hook may release the machine
+        origin = None
+        if recorder is not None:
+            journal = recorder.journal  # type: ignore[attr-defined]  # a StepRecorder
+            if journal is not None:  # the first check of its `origin`, without the call
+                origin = journal if journal.event_thread == get_ident() else journal.origin()
         arc = node.arcs.get(event_type._name_)
         if arc is None or arc.event_type is not event_type:
-            raise self._refusal(node, event_type, event, accepted=node.arcs)
+            raise self._refusal(recorder, node, operand, event_type, event, accepted=node.arcs)
         hook, target = arc.hook, arc.target
         if target is not None:
             if hook is not None:
@@ -323,14 +347,14 @@ class RecordedStateMachine(StateMachine[S, OPERAND]):
             chosen = hook(operand, event)
             target = arc.targets.get(id(chosen))
             if target is None:
-                raise self._refusal(node, event_type, event, chosen=chosen)
+                raise self._refusal(recorder, node, operand, event_type, event, chosen=chosen)
             step = arc.steps[id(chosen)]
         self._previous = node.state
         self._node = target
         if recorder is not None:
             step.count += 1  # type: ignore[union-attr]  # an arc of this table has its steps
-            if recorder.is_following:  # type: ignore[attr-defined]  # a StepRecorder
-                recorder.record(operand, step, event)  # type: ignore[attr-defined]
+            if recorder.is_following:  # type: ignore[attr-defined]
+                recorder.record(operand, step, event, origin)  # type: ignore[attr-defined]
         return target.state  # type: ignore[return-value]
 
 

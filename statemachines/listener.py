@@ -11,7 +11,7 @@ class StateTransitionListener(Protocol):
 
     An error from `pre_transition` prevents the transition; an error from `post_transition` does not undo it. Both
     propagate to the caller of `do_transition`. A transition that is refused, or whose hook raises, has a
-    `pre_transition` call but no `post_transition` call.
+    `pre_transition` call but no `post_transition` call. A listener may also have the methods of MachineListener.
     """
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None: ...
@@ -19,20 +19,37 @@ class StateTransitionListener(Protocol):
     def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None: ...
 
 
+class MachineListener(StateTransitionListener, Protocol):
+    """A listener that machines also tell of their making, and of each event that they refuse.
+
+    Both methods are optional. An error of `machine_made` propagates to the caller of `make`. One of
+    `transition_refused` propagates to the caller of `do_transition`, in place of the InvalidStateTransitionError.
+    """
+
+    def machine_made(self, operand: Any, machine: str, state: Any) -> None:
+        """A machine was made for `operand`, in `state`. `machine` is the factory's name."""
+
+    def transition_refused(self, operand: Any, error: Any) -> None:
+        """The machine raises `error`, an InvalidStateTransitionError, after this call. Its state is unchanged."""
+
+
 class MultiStateTransitionListener:
     """Calls several listeners, in the order in which they were added.
 
     A listener that raises in `pre_transition` prevents the transition, and later listeners are not called. After a
     transition all listeners are called, whatever they raise; then the error is raised, or an ExceptionGroup of several.
+    The same holds once a machine was made, and once an event was refused.
 
     Only the machines' thread may add listeners, at any time; one added during a call is first called at the next.
     """
 
-    __slots__ = ("_after", "_before")
+    __slots__ = ("_after", "_before", "_made", "_refused")
 
     def __init__(self, *listeners: StateTransitionListener) -> None:
         self._before: tuple[Callable[[Any, Any, Any], None], ...] = ()
         self._after: tuple[Callable[[Any, Any, Any, Any], None], ...] = ()
+        self._made: tuple[Callable[[Any, str, Any], None], ...] = ()
+        self._refused: tuple[Callable[[Any, Any], None], ...] = ()
         for listener in listeners:
             self.add_listener(listener)
 
@@ -40,19 +57,48 @@ class MultiStateTransitionListener:
         # New tuples of bound methods: a loop in progress does not see the change.
         self._before = (*self._before, listener.pre_transition)
         self._after = (*self._after, listener.post_transition)
+        made, refused = getattr(listener, "machine_made", None), getattr(listener, "transition_refused", None)
+        if made is not None:
+            self._made = (*self._made, made)
+        if refused is not None:
+            self._refused = (*self._refused, refused)
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None:
         for notify in self._before:
             notify(operand, before, event)
 
     def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None:
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for notify in self._after:
             try:
                 notify(operand, before, after, event)
-            except Exception as error:
+            except BaseException as error:
                 errors.append(error)
-        if len(errors) == 1:
-            raise errors[0]
         if errors:
-            raise ExceptionGroup(f"{len(errors)} listeners failed after {before.name} -> {after.name}", errors)
+            _raise(errors, f"after {before.name} -> {after.name}")
+
+    def machine_made(self, operand: Any, machine: str, state: Any) -> None:
+        errors: list[BaseException] = []
+        for notify in self._made:
+            try:
+                notify(operand, machine, state)
+            except BaseException as error:
+                errors.append(error)
+        if errors:
+            _raise(errors, f"as a machine was made in {state.name}")
+
+    def transition_refused(self, operand: Any, error: Any) -> None:
+        errors: list[BaseException] = []
+        for notify in self._refused:
+            try:
+                notify(operand, error)
+            except BaseException as raised:
+                errors.append(raised)
+        if errors:
+            _raise(errors, f"as {error.state.name} refused an event")
+
+
+def _raise(errors: list[BaseException], when: str) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    raise BaseExceptionGroup(f"{len(errors)} listeners failed {when}", errors)  # an ExceptionGroup where it can be one

@@ -1,7 +1,9 @@
 """Counts, journals and publishes transitions: the listener that a daemon gives to all its machines.
 
-Threading: only the handler thread calls it; a scrape reads the counters (invariant 11), and any thread lists the
-entities that it has published.
+Threading: machines call it on the threads of their events: the handler thread, and those of event loops if their
+events have `async def` handlers. What it then shares changes in single steps: `count += 1` of an attribute or an item
+with a text as its key, `append` and `add` call no Python code, and only at such a call does CPython switch threads. A
+scrape reads the counters (invariant 11), and any thread lists the entities that it has published.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from dispatcher.journal import JournalWriter
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
 from dispatcher.metrics.transition_ring import ring
-from dispatcher.util.foreign import plain_text, reraise_interrupt, type_name, type_of
+from dispatcher.util.foreign import class_name, cut_text, plain_text, reraise_interrupt, tell, type_name, type_of
 from dispatcher.util.histogram import snapshot
 from statemachines.changes import Changes, Collector
 from statemachines.entity_log import GONE, EntityLog
@@ -98,10 +100,10 @@ class TransitionRecorder:
         `lists_entities` False saves 200 bytes for each entity and half a microsecond for each transition, and no
         entity is listed. `clock_ns`: the run's clock, Unix ns.
         """
-        self._journal = journal
+        self.journal = journal  # never changes
         self._clock_ns = clock_ns
-        self.machines: dict[str, MachineStats] = {}  # handler thread writes, any reads
-        self._changes: Collector | None = None  # handler thread
+        self.machines: dict[str, MachineStats] = {}  # machines' threads add, any reads
+        self._changes: Collector | None = None  # handler thread writes, machines' threads read
         self._published: EntityLog | None = None
         self._steps: dict[str, tuple[Step, ...]] = {}  # by machine; handler thread, or before it starts
         if lists_entities:
@@ -129,86 +131,100 @@ class TransitionRecorder:
             self.machines[machine].steps = self._steps[machine]
         return recorded
 
-    def created(self, machine: str, initial_state: Enum, entity: str | None = None) -> None:
-        """A machine was made. Its `entity` is listed from now on; None: from its first transition on."""
+    def machine_made(self, operand: Any, machine: str, state: Enum) -> None:
+        """As MachineListener: the operand's entity is listed from now on; without one, from its first transition on."""
+        machine = getattr(operand, "machine", machine)
+        self._stats(machine, state).created += 1
+        changes, entity = self._changes, getattr(operand, "entity", None)
+        if changes is not None:
+            changes.keep_within_bounds()
+        if self._published is not None and entity is not None:
+            self._add(self._published, cut_text(lambda: str(entity)), machine, "", "", state._name_)
+
+    def _stats(self, machine: str, state: Enum) -> MachineStats:
+        """The machine's counts, begun with `state` as the initial one if there are none."""
         stats = self.machines.get(machine)
         if stats is None:
-            stats = self.machines[machine] = MachineStats(initial_state._name_, self._steps.get(machine, ()))
-        stats.created += 1
-        if self._changes is not None:
-            self._changes.keep_within_bounds()
-        if self._published is not None and entity is not None:
-            self._add(self._published, entity, machine, "", "", initial_state._name_)
+            stats = self.machines.setdefault(machine, MachineStats(state._name_, self._steps.get(machine, ())))
+        return stats
+
+    def created(self, machine: str, initial_state: Enum, entity: str | None = None) -> None:
+        """Do nothing: machines announce themselves. Programs that were written before they did may call this."""
 
     def forgotten(self, machine: str, state: Enum, entity: str | None = None) -> None:
         """An entity in `state` is no longer kept; None: its entity stays listed."""
-        self.machines[machine].forgotten[state._name_] += 1
+        self._stats(machine, state).forgotten[state._name_] += 1
         if self._changes is not None and entity is not None:
             self._changes.forgotten.add((machine, entity))
         if self._published is not None and entity is not None:
-            self._add(self._published, entity, machine, state._name_, "", GONE)
+            self._add(self._published, plain_text(str(entity)), machine, state._name_, "", GONE)
 
     def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
-        """Do nothing: only completed transitions count."""
+        """Prevent a transition that the journal could not record under the event that makes it.
 
-    def record(self, operand: Any, step: Step, event: Any) -> None:
+        Raises:
+            NoEventInHandError: the caller handles no event of the journal's dispatcher.
+        """
+        if self.journal is not None:
+            self.journal.origin()
+
+    def record(self, operand: Any, step: Step, event: Any, origin: Any) -> None:
         """As StepRecorder: `post_transition` for machines that count their transitions."""
-        journal, published, entity = self._journal, self._published, operand.entity
-        changes = self._changes
-        if changes is not None:
-            if not step.is_stay or event.type is not changes.routine_type:
-                changes.operands.add(operand)
+        published, changes = self._published, self._changes
+        try:
+            entity = operand.entity
+            if type(entity) is not str:
+                entity = plain_text(str(entity))
+        except BaseException as error:
+            _, entity = _about(operand, error)
+        if changes is not None and changes.add(operand, event, is_stay=step.is_stay):
+            published = None
+        if origin is not None:
+            journal: Any = self.journal
+            if origin is journal:
+                kind = step.kind
+                if kind < 0:
+                    kind = step.kind = journal.transition_kind(
+                        step.machine, step.from_state, step.event_type, step.to_state, valid=True
+                    )
+                journal.transitions.append((kind, journal.seq, entity, journal.at))
             else:
-                changes.routine.add(operand)
-                published = None
-        if type(entity) is not str:
-            entity = plain_text(str(entity))
-        if journal is not None:
-            kind = step.kind
-            if kind < 0:
-                kind = step.kind = journal.transition_kind(
-                    operand.machine, step.from_state, step.event_type, step.to_state, valid=True
-                )
-            journal.transitions.append((kind, journal.seq, entity, journal.at))
+                origin.add_transition(step.machine, entity, step.from_state, step.event_type, step.to_state, valid=True)
         if published is not None and not (step.is_stay and published.skips_stays()):
             rows = published.rows
-            rows.append((entity, operand.machine, step.from_state, step.event_type, step.to_state, self._clock_ns()))
+            rows.append((entity, step.machine, step.from_state, step.event_type, step.to_state, self._clock_ns()))
             if len(rows) >= published.look_at:
                 published.look()
 
     def post_transition(self, operand: Any, before: Enum, after: Enum, event: Any) -> None:
-        machine = operand.machine
-        self.machines[machine].tell(before._name_, after._name_)
-        published = self._published
-        changes = self._changes
-        if changes is not None:
-            if before is not after or event.type is not changes.routine_type:
-                changes.operands.add(operand)
-            else:
-                changes.routine.add(operand)
-                published = None
-        if self._journal is not None:
-            self._journal.transition(machine, operand.entity, before, event.type, after, valid=True)
+        """Count, journal and publish a transition. The machine has changed, so that this raises nothing."""
+        published, changes = self._published, self._changes
+        machine, entity = _about(operand)
+        from_state, event_type, to_state = before._name_, type_name(type_of(event)), after._name_
+        self._stats(machine, before).tell(from_state, to_state)
+        if changes is not None and changes.add(operand, event, is_stay=before is after):
+            published = None
+        if self.journal is not None:
+            origin = self.journal.origin(is_made=True)
+            origin.add_transition(machine, entity, from_state, event_type, to_state, valid=True)
         if published is not None:
-            entity = operand.entity
-            try:
-                event_type = event.type._name_
-            except BaseException as error:  # a machine may be given any object as its event
-                reraise_interrupt(error)
-                event_type = type_name(type_of(event))
-            self._add(published, entity, machine, before._name_, event_type, after._name_)
+            self._add(published, entity, machine, from_state, event_type, to_state)
+
+    def transition_refused(self, operand: Any, error: InvalidStateTransitionError) -> None:
+        """As MachineListener: count, journal and log a refused event."""
+        machine, entity = _about(operand)
+        stats, state, event_type = self._stats(machine, error.state), error.state._name_, type_name(error.event_type)
+        stats.invalid += 1
+        if self.journal is not None:
+            origin = self.journal.origin(is_made=True)
+            origin.add_transition(machine, entity, state, event_type, state, valid=False)
+        if self._published is not None:
+            self._add(self._published, entity, machine, state, event_type, None)
+        self.changed(operand)
+        tell(log, logging.ERROR, "%s", error)
 
     def invalid(self, operand: Any, error: InvalidStateTransitionError) -> None:
-        """Count, journal and log a refused event; the machine's state is unchanged and the daemon continues."""
-        self.machines[operand.machine].invalid += 1
-        if self._journal is not None:
-            state = error.state
-            self._journal.transition(operand.machine, operand.entity, state, error.event_type, state, valid=False)
-        if self._published is not None:
-            event_type = type_name(error.event_type)
-            self._add(self._published, operand.entity, operand.machine, error.state._name_, event_type, None)
-        self.changed(operand)
-        log.error("%s", error)
+        """Do nothing: machines tell of the events that they refuse. As `created`."""
 
     # -- changes: the handler thread -------------------------------------------------------------------------------
 
@@ -231,15 +247,16 @@ class TransitionRecorder:
         """Collect no more for this follower; without effect if it does not follow."""
         if self._changes is not None and self._changes.unfollow(changes):
             self._changes = None
-            self.is_following = self._journal is not None or self._published is not None
+            self.is_following = self.journal is not None or self._published is not None
 
     def changed(self, operand: Any) -> None:
         """Something that reports show of an entity has changed without a transition."""
-        if self._changes is not None:
-            self._changes.operands.add(operand)
+        changes = self._changes
+        if changes is not None:
+            changes.add(operand)
 
     def _add(self, to: EntityLog, entity: str, machine: str, before: str, event_type: str, after: str | None) -> None:
-        to.rows.append((plain_text(str(entity)), machine, before, event_type, after, self._clock_ns()))
+        to.rows.append((entity, machine, before, event_type, after, self._clock_ns()))
         if len(to.rows) >= to.look_at:
             to.look()
 
@@ -295,6 +312,27 @@ class TransitionRecorder:
             for state, count in stats.kept_entities().items():
                 entities.add_metric([dispatcher, machine, state], count)
         yield from (made, invalid, entities)
+
+
+def _about(operand: Any, error: BaseException | None = None) -> tuple[str, str]:
+    """The operand's machine and entity, whatever it does when it is asked; `error` is what it has done already."""
+    try:
+        if error is not None:
+            raise error
+        entity = operand.entity
+        return operand.machine, entity if type(entity) is str else plain_text(str(entity))
+    except BaseException as raised:
+        reraise_interrupt(raised)
+        name = class_name(operand)
+        tell(
+            log,
+            logging.ERROR,
+            "%s has no `machine` or no `entity` that can be read: its transitions are recorded "
+            "under the name of its class",
+            name,
+            error=raised,
+        )
+        return name, name
 
 
 # As they are here: a subclass may have its own.

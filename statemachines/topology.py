@@ -38,9 +38,10 @@ class Step:
     The recorder looks up what it needs of a transition once, and then knows the transition by its step.
     """
 
-    __slots__ = ("count", "event_type", "from_state", "is_stay", "kind", "to_state")
+    __slots__ = ("count", "event_type", "from_state", "is_stay", "kind", "machine", "to_state")
 
-    def __init__(self, from_state: Enum, event_type: Enum, to_state: Enum) -> None:
+    def __init__(self, machine: str, from_state: Enum, event_type: Enum, to_state: Enum) -> None:
+        self.machine = machine
         self.from_state: str = from_state._name_
         self.event_type: str = event_type._name_
         self.to_state: str = to_state._name_
@@ -83,12 +84,16 @@ Nodes = dict[str, Node]
 class StepRecorder(Protocol):
     """Told of each step that a machine has made, as a listener is of a transition, while it `is_following`.
 
-    Otherwise the step's count is all that it needs.
+    Otherwise the step's count is all that it needs. Before a step, the machine asks the `journal`, if there is one, for
+    the origin of its transitions, which goes to `record`; an error prevents the step. `record` raises nothing, as the
+    step is made.
     """
 
     is_following: bool
+    journal: Any
+    """A JournalWriter or None."""
 
-    def record(self, operand: Any, step: Step, event: Any) -> None: ...
+    def record(self, operand: Any, step: Step, event: Any, origin: Any) -> None: ...
 
 
 _count: Final = attrgetter("count")
@@ -130,10 +135,13 @@ def add_steps(nodes: Nodes) -> list[Step]:
     for node in nodes.values():
         for arc in node.arcs.values():
             if arc.target is not None:
-                arc.step = Step(node.state, arc.event_type, arc.target.state)
+                arc.step = Step(node.machine, node.state, arc.event_type, arc.target.state)
                 steps.append(arc.step)
             else:
-                arc.steps = {key: Step(node.state, arc.event_type, target.state) for key, target in arc.targets.items()}
+                arc.steps = {
+                    key: Step(node.machine, node.state, arc.event_type, target.state)
+                    for key, target in arc.targets.items()
+                }
                 steps.extend(arc.steps.values())
     return steps
 

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from threading import current_thread
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -24,11 +25,22 @@ from weakref import WeakValueDictionary
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.lanes import Call, EventTaken, Lane, current_call, describe_call
+from dispatcher.dispatching.lanes import (
+    Call,
+    EventTaken,
+    Handling,
+    Lane,
+    current_call,
+    describe_call,
+    handling_of_context,
+    in_context,
+)
 from dispatcher.dispatching.monitor import check_every_ms
 from dispatcher.dispatching.progress import Progress
-from dispatcher.errors import MailboxClosedError
+from dispatcher.errors import MailboxClosedError, NoEventInHandError
 from dispatcher.event import AsyncioHandler, Handler, handling_callable, is_async
+from dispatcher.journal.writer import TransitionOrigin
+from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Suspension
 from dispatcher.mailbox.task_mailbox import TaskMailbox
@@ -86,7 +98,13 @@ class Coroutines:
         self._queue, self._routes, self._errors = dispatching.queue, dispatching.routes, errors
         self._times, self._journaled = dispatching.times, dispatching.journaled
         self._slow_ns = dispatching.slow.limit_ns
-        self._controller = MailboxController(processor)
+        self._processor, self._controller = processor, MailboxController(processor)
+
+    def executor(self) -> MailboxExecutor:
+        """The dispatcher's executor; a command that a coroutine sends belongs to that coroutine's event."""
+        run_nested = Mail.run if self._journaled is None else self._journaled.run_nested
+        is_idle = self._processor.is_idle
+        return MailboxExecutor(self._mailbox, MIN_PRIORITY, is_idle=is_idle, bind=in_context, run_nested=run_nested)
 
     # -- any thread ----------------------------------------------------------------------------------------------------
 
@@ -114,6 +132,24 @@ class Coroutines:
         call = current_call()
         return call is not None and call.lane.owner is self
 
+    def transition_origin(self, is_made: bool) -> TransitionOrigin:
+        """As the journal's `origin`, for a caller other than a plain handler.
+
+        The handler thread's work between events, mail above all, is no event; its transitions get a row of their own.
+        """
+        handling = handling_of_context()
+        if handling is not None and handling.owner is self:
+            if is_made or handling.call is not None:
+                return handling
+            raise NoEventInHandError(self._name, "the event of this task or thread has ended")
+        if not self._mailbox.is_mailbox_thread():
+            raise NoEventInHandError(self._name, f"{current_thread().name} handles none of its events")
+        if self._is_nested():
+            raise NoEventInHandError(self._name, "this is mail, which runs while a handler yields")
+        assert self._journaled is not None  # only its journal asks
+        running = self._processor.running()
+        return self._journaled.between_events(running[0] if running is not None else None)
+
     def is_on_loop(self) -> bool:
         """Whether the caller's thread runs the event loop of a handler, which blocks with that thread."""
         if not self._lanes:
@@ -130,6 +166,14 @@ class Coroutines:
     def is_used(self) -> bool:
         """Whether an `async def` handler is registered or at work."""
         return bool(self._lanes)
+
+    def now_ns(self) -> int:
+        """The time on the clock of the run; 0 without a journal."""
+        return 0 if self._journaled is None else self._journaled.now_ns(perf_counter_ns())
+
+    def record_later(self, handling: Handling) -> None:
+        """As LaneOwner."""
+        self._send(partial(self._record, handling), "record transitions of an event that has ended")
 
     def nudge(self) -> None:
         """Let the handler thread look at the queue's phase: once ABANDONED, no further event begins."""
@@ -232,6 +276,11 @@ class Coroutines:
                 self._finish(call)
         self._resume_if_possible()
         self._flush_if_due()
+
+    def _record(self, handling: Handling) -> None:
+        if self._journaled is not None:
+            self._journaled.add_transitions(handling)
+            self._flush_if_due()
 
     def _flush_if_due(self) -> None:
         if self._journaled is not None and not self._is_nested():

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.lanes import Call, EventTaken
+from dispatcher.dispatching.lanes import Call, EventTaken, Handling
 from dispatcher.dispatching.progress import Progress
 from dispatcher.dispatching.row_clock import RowClock
-from dispatcher.dispatching.runs import SlowRuns
+from dispatcher.dispatching.runs import MAIL_TYPE, SlowRuns, mail_text
 from dispatcher.dispatching.times import EventTimes
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.schema import Row
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.mailbox.mail import Mail
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import QueuedEvent
@@ -54,7 +56,10 @@ class JournaledDispatching:
         self._journal = journal
         self._clock_ns = clock_ns
         self._real = RowClock()  # used where `clock_ns` is None; handler thread
-        self._late: list[Row] = []  # of coroutines that were found to have ended while a handler ran; handler thread
+        # Rows of coroutines that were found to have ended while a handler ran; handler thread, like the next two.
+        self._late: list[tuple[Row, Handling | None]] = []
+        self._mail: Mail | None = None  # the last one that made a transition
+        self._mail_seq = 0  # of its row
 
     def dispatch(self, entries: Iterable[Any]) -> None:
         """Dispatch and time each event, until there is mail.
@@ -71,6 +76,7 @@ class JournaledDispatching:
         flush_due_ns = journal.flush_due_ns
         seq = journal.seq
         event: Any = None
+        journal.event_thread = get_ident()
         try:
             for event in entries:
                 if room is not None:
@@ -144,6 +150,7 @@ class JournaledDispatching:
                 raise
             progress.turns = (upto - 1, turns)
         finally:
+            journal.event_thread = 0
             if last is not None:
                 last.handling_ns += handling_total - handling_before
                 last.queue_ns += queue_total - queue_before
@@ -187,7 +194,8 @@ class JournaledDispatching:
         text = describe(error) if error is not None else None
         redelivered = 0 < call.accepted_seq <= self._progress.redelivered_upto
         entity, payload = _about(call.event)
-        self._late.append((kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, redelivered))
+        row = (kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, redelivered)
+        self._late.append((row, call.handling))
         if not is_nested:
             self._add_late()
         elif self._errors.is_ending:  # not later: the handler that runs may never return
@@ -196,8 +204,12 @@ class JournaledDispatching:
 
     def _add_late(self) -> None:
         """Between events."""
-        for row in self._late:
-            self._journal.seq, self._journal.at = self._journal.seq + 1, row[2]
+        for row, handling in self._late:
+            # Transitions first, as those of any event: the journal's own thread may write what is there at any moment.
+            self._begin_row(row)
+            if handling is not None:
+                handling.seq = self._journal.seq  # before the transitions are taken: see Handling
+                self.add_transitions(handling)
             self._journal.rows.append(row)
         self._late.clear()
         if self._errors.is_ending:
@@ -212,6 +224,40 @@ class JournaledDispatching:
             self._journal.flush_to_disk(amid_event=amid_event)
         finally:
             self._errors.end()
+
+    def add_transitions(self, handling: Handling) -> None:
+        """Record the transitions that an event in a coroutine has made since the last time, under its seq."""
+        journal, made = self._journal, len(handling.transitions)
+        for machine, from_state, event_type, to_state, valid, entity, at in handling.transitions[:made]:
+            kind = journal.transition_kind(machine, from_state, event_type, to_state, valid=valid)
+            journal.transitions.append((kind, handling.seq, entity, at))
+        del handling.transitions[:made]
+
+    # -- between events ------------------------------------------------------------------------------------------------
+
+    def run_nested(self, mail: Mail) -> None:
+        """Run a mail to which a handler or a mail yields: it is no part of the event."""
+        journal = self._journal
+        thread, journal.event_thread = journal.event_thread, 0
+        try:
+            mail.run()
+        finally:
+            journal.event_thread = thread
+
+    def between_events(self, mail: Mail | None) -> JournalWriter:
+        """What a transition belongs to that this mail makes, or None, the idle action: a row like an event's."""
+        journal = self._journal
+        if mail is not self._mail or journal.seq != self._mail_seq:
+            kind = journal.kind(self._name, *MAIL_TYPE, "handled")
+            payload = encode_payload({"mail": mail_text(mail)}) if mail is not None else None
+            row = (kind, None, self.now_ns(perf_counter_ns()), 0, 0, None, payload, 0, False)
+            self._begin_row(row)
+            self._journal.rows.append(row)
+            self._mail, self._mail_seq = mail, journal.seq
+        return journal
+
+    def _begin_row(self, row: Row) -> None:
+        self._journal.seq, self._journal.at = self._journal.seq + 1, row[2]
 
     def flush_if_due(self, *, waits: bool) -> None:
         """Between events, after `add_row`: flush as `dispatch` does. `waits`: no event is handled until more rows come.

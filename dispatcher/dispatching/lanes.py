@@ -18,7 +18,7 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.event import AsyncioHandler
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dispatcher.routes import Route
 
 _MOST_FRAMES: Final = 50
+T = TypeVar("T")
 
 
 class EventTaken(BaseException):
@@ -38,6 +39,28 @@ class EventTaken(BaseException):
 
     An exception, so that plain handlers, whose return is the hot path, pay nothing for it.
     """
+
+
+class CallTransition(NamedTuple):
+    """A row of the journal's transitions, without its seq."""
+
+    machine: str
+    from_state: str
+    event_type: str
+    to_state: str
+    valid: bool
+    entity: str
+    at: int
+    """Unix ns on the clock of the run."""
+
+
+class LaneOwner(Protocol):
+    """The lanes of one dispatcher. Any thread."""
+
+    def now_ns(self) -> int: ...
+
+    def record_later(self, handling: Handling) -> None:
+        """Have the handler thread record the transitions of an event whose row is written."""
 
 
 class Call:
@@ -78,7 +101,7 @@ class Call:
         self.started_ns = 0  # when it was given to the loop; 0: not yet; handler thread writes
         self.at = 0  # the same on the clock of the run, Unix ns; handler thread writes
         self.is_under_way = False  # given to the loop, and not ended or given up; both sides write, any thread reads
-        self.handling: Handling | None = None  # while the coroutine runs; the loop writes, and either side once it ends
+        self.handling: Handling | None = None  # once the coroutine begins; the loop writes
         self.task: Task[Any] | None = None  # the loop writes, any thread reads; like the rest
         self.thread_id = 0
         self.error: BaseException | None = None
@@ -88,12 +111,26 @@ class Call:
 class Handling:
     """What the contexts of a call's coroutine, and of its tasks and threads, know of it. They may outlive the call."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "owner", "seq", "transitions")
 
     def __init__(self, call: Call) -> None:
+        self.owner = call.lane.owner  # never changes
+        # What it has done to state machines, until its row has its seq; any thread appends, and then reads `seq`. The
+        # handler thread sets `seq`, and then takes what is there.
+        self.transitions: list[CallTransition] = []
+        self.seq = 0  # of the event's row in the journal; 0: none yet
         # None once the call has ended: a context keeps no event, and a task, which a call refers to, leads to no cycle.
         # The loop or the handler thread resets it, any thread reads it.
         self.call: Call | None = call
+
+    def add_transition(
+        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+    ) -> None:
+        """As TransitionOrigin. Any thread that works for the coroutine."""
+        at = self.owner.now_ns()
+        self.transitions.append(CallTransition(machine, from_state, event_type, to_state, valid, entity, at))
+        if self.seq:  # its coroutine has ended without waiting for this thread, and its row was written meanwhile
+            self.owner.record_later(self)
 
 
 _CURRENT: Final[ContextVar[Handling | None]] = ContextVar("the event whose coroutine runs", default=None)
@@ -106,6 +143,16 @@ def current_call() -> Call | None:
     return call if call is not None and call.is_under_way else None
 
 
+def handling_of_context() -> Handling | None:
+    """What the caller's context knows of a call, whether or not that has ended."""
+    return _CURRENT.get()
+
+
+def in_context(command: Callable[[], T]) -> Callable[[], T]:
+    """`command`, so that it belongs to the caller's call on whichever thread it runs; unchanged if there is none."""
+    return partial(copy_context().run, command) if _CURRENT.get() is not None else command
+
+
 class Lane:
     """The events of one AsyncioHandler on one dispatcher. Handler thread, unless a method says otherwise.
 
@@ -116,7 +163,7 @@ class Lane:
         self,
         handler: AsyncioHandler,
         loop: AbstractEventLoop,
-        owner: object,
+        owner: LaneOwner,
         on_begin: Callable[[Call], None],
         on_ended: Callable[[Call], None],
     ) -> None:

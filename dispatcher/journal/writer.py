@@ -22,8 +22,9 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from threading import get_ident
 from types import MethodType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dispatcher.config import JournalConfig
 from dispatcher.errors import ForkedProcessError, JournalError
@@ -50,6 +51,14 @@ the journal's own thread may notify that thread just before it waits."""
 
 
 def _ignore(*_: object) -> None: ...
+
+
+class TransitionOrigin(Protocol):
+    """What a transition belongs to: the event that the handler thread handles, or one in the hands of a coroutine."""
+
+    def add_transition(
+        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+    ) -> None: ...
 
 
 class _Owner:
@@ -89,7 +98,8 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
-        self.path = Path(path)  # read only, like the next two
+        # Absolute, because a daemon may change its directory later. Read only, like the next two.
+        self.path = Path(path).absolute()
         self.config = config or JournalConfig()
         self._commits = self.config.durability == "sync"  # an append waits for the disk
         self._flush_commits = self._commits and not self.config.write_ahead  # a flush does
@@ -128,6 +138,10 @@ class JournalWriter:
             self._settled.extend(loss.seqs)  # the next start does not miss them
         self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
         self.at = 0  # when that event's handling began: Unix ns on the run's clock; handler thread
+        # The thread whose transitions belong to `seq`; 0: no event is in hand; None: no dispatcher is attached, and the
+        # caller sets `seq`. Handler thread writes, any reads: no other thread finds its own number here.
+        self.event_thread: int | None = None
+        self._origin_elsewhere: Callable[[bool], TransitionOrigin | None] = _ignore  # set before the first row
 
     def attach(
         self,
@@ -135,12 +149,14 @@ class JournalWriter:
         *,
         virtual: bool = False,
         on_failure: Callable[[JournalError], Any] = _ignore,
+        origin_elsewhere: Callable[[bool], TransitionOrigin] | None = None,
     ) -> None:
         """Connect `dispatcher`, which alone uses the writer from then on, before the first row. Any thread.
 
         `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
-        thread that met the error. A bound method is referred to weakly: a dispatcher that is dropped before its start
-        leaves the writer to another one.
+        thread that met the error. `origin_elsewhere(is_made)` is `origin` for a caller whose thread is not
+        `event_thread`. Bound methods are referred to weakly: a dispatcher that is dropped before its start leaves the
+        writer to another one.
 
         Raises:
             JournalError: the writer has a dispatcher, or it is closed.
@@ -159,6 +175,8 @@ class JournalWriter:
                 owner.dispatcher = weakref.ref(dispatcher)
             self._virtual = virtual
             owner.on_failure = _weakly(on_failure)
+            if origin_elsewhere is not None:
+                self.event_thread, self._origin_elsewhere = 0, _weakly(origin_elsewhere)
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
@@ -195,8 +213,33 @@ class JournalWriter:
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
-        """Record a transition that the current event made, or that was refused (`valid=False`)."""
-        kind = self.transition_kind(machine, from_state._name_, event_type._name_, to_state._name_, valid=valid)
+        """Record a transition that the caller's event made, or that was refused (`valid=False`). Any thread.
+
+        Raises:
+            NoEventInHandError: the caller handles no event of this journal's dispatcher.
+        """
+        self.origin().add_transition(
+            machine, entity, from_state._name_, event_type._name_, to_state._name_, valid=valid
+        )
+
+    def origin(self, *, is_made: bool = False) -> TransitionOrigin:
+        """The event to which a transition made now by the caller belongs. Any thread.
+
+        `is_made`: the transition was made, and its event, which `origin` told before, may have ended meanwhile.
+
+        Raises:
+            NoEventInHandError: the caller handles no event of this journal's dispatcher.
+        """
+        thread = self.event_thread
+        if thread is None or thread == get_ident():
+            return self
+        return self._origin_elsewhere(is_made) or self  # or: the dispatcher is gone
+
+    def add_transition(
+        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
+    ) -> None:
+        """As TransitionOrigin: a transition of the event that the handler thread handles. Handler thread."""
+        kind = self.transition_kind(machine, from_state, event_type, to_state, valid=valid)
         if type(entity) is not str:
             entity = plain_text(str(entity))
         self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow

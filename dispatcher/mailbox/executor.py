@@ -31,12 +31,19 @@ class MailboxExecutor:
         *,
         is_idle: Callable[[], bool] = lambda: False,
         action_executor: ActionExecutor | None = None,
+        bind: Callable[[Callable[[], Any]], Callable[[], Any]] | None = None,
+        run_nested: Callable[[Mail], None] = Mail.run,
     ) -> None:
-        """`is_idle()`: the default action is suspended, no mail waits, and the mailbox is open."""
+        """`is_idle()`: the default action is suspended, no mail waits, and the mailbox is open.
+
+        `bind(command)`, on the sender's thread, returns what runs in the command's place. `run_nested` runs the mail to
+        which a command or the default action yields.
+        """
         self._mailbox = mailbox
         self.priority = priority  # never changes, like the next field
         self.is_idle = is_idle
         self._action_executor = action_executor
+        self._bind, self._run_nested = bind, run_nested
 
     def execute(
         self,
@@ -50,6 +57,9 @@ class MailboxExecutor:
         Raises:
             RejectedExecutionError: the mailbox accepts no more mail; the command will not run.
         """
+        self._send(command if self._bind is None else self._bind(command), description, args, options)
+
+    def _send(self, command: Callable[[], Any], description: str, args: tuple[Any, ...], options: MailOptions) -> None:
         if args or options is not _DEFAULT or self._action_executor is not None:
             mail = Mail(
                 command, self.priority, description, *args, options=options, action_executor=self._action_executor
@@ -73,8 +83,8 @@ class MailboxExecutor:
         The error may be any, even a SystemExit; only Ctrl-C on the main thread, if that is the mailbox thread, also
         ends the loop. A command whose call runs nothing, such as an `async def`, is a TypeError.
         """
-        task = _FutureTask(command)
-        self.execute(task, description, *args, options=options)
+        task = _FutureTask(command, command if self._bind is None else self._bind(command))
+        self._send(task, description, args, options)
         return task.future
 
     def yield_(self) -> None:
@@ -83,7 +93,7 @@ class MailboxExecutor:
         Raises:
             MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed.
         """
-        self._mailbox.take(self.priority).run()
+        self._run_nested(self._mailbox.take(self.priority))
 
     def try_yield(self, *, ignore_deferrable: bool = False) -> bool:
         """Run one mail of this priority or higher, if there is one; returns whether there was.
@@ -93,7 +103,7 @@ class MailboxExecutor:
         mail = self._mailbox.try_take(self.priority, ignore_deferrable=ignore_deferrable)
         if mail is None:
             return False
-        mail.run()
+        self._run_nested(mail)
         return True
 
     def should_interrupt(self) -> bool:
@@ -119,10 +129,11 @@ class ExecutorView:
 class _FutureTask:
     """A mail's runnable that completes a future. Closing the mailbox cancels it."""
 
-    __slots__ = ("_cancelled", "_command", "future")
+    __slots__ = ("_cancelled", "_command", "_run", "future")
 
-    def __init__(self, command: Callable[[], Any]) -> None:
-        self._command = command
+    def __init__(self, command: Callable[[], Any], run: Callable[[], Any]) -> None:
+        self._command = command  # what was given, for the log
+        self._run = run
         self._cancelled = False  # mailbox thread only: the future is done, and must not be touched again
         self.future: Future[Any] = Future()
 
@@ -133,7 +144,7 @@ class _FutureTask:
             self._cancelled = True
             return
         try:
-            result = ran(self._command, self._command())
+            result = ran(self._command, self._run())
         except BaseException as error:
             self.future.set_exception(error)
             reraise_interrupt(error)

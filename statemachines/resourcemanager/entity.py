@@ -37,9 +37,8 @@ class Entity(Generic[C]):
     def __init__(self, context: C, entity: str) -> None:
         self.context = context
         self.entity = entity
-        recorder = context.recorder
-        self.state_machine: StateMachine[Any, Any] = context.factories[self.machine].make(self, listener=recorder)
-        recorder.created(self.machine, self.state_machine.current_state, entity)
+        factory = context.factories[self.machine]
+        self.state_machine: StateMachine[Any, Any] = factory.make(self, listener=context.recorder)
 
     @property
     def state(self) -> Any:
@@ -48,8 +47,8 @@ class Entity(Generic[C]):
     def handle(self, event: Any) -> None:
         try:
             self.state_machine.do_transition(event.type, event)
-        except InvalidStateTransitionError as error:
-            self.context.recorder.invalid(self, error)
+        except InvalidStateTransitionError:
+            return  # the recorder has counted and logged it
 
     def __repr__(self) -> str:
         return f"<{self.machine} {self.entity} {self.state.name}>"
@@ -87,5 +86,5 @@ class EntityEventHandler:
             return
         try:  # Entity.handle inlined: most events pass through here
             entity.state_machine.do_transition(event.type, event)
-        except InvalidStateTransitionError as error:
-            entity.context.recorder.invalid(entity, error)
+        except InvalidStateTransitionError:
+            return

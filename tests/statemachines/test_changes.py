@@ -14,8 +14,9 @@ from .lights import Light, Press
 
 def entity(recorder: TransitionRecorder, name: str) -> SimpleNamespace:
     """Hashed by identity, as entities are."""
-    recorder.created("Light", Light.RED, name)
-    return _Entity(machine="Light", entity=name)
+    made = _Entity(machine="Light", entity=name)
+    recorder.machine_made(made, "Light", Light.RED)
+    return made
 
 
 class _Entity(SimpleNamespace):

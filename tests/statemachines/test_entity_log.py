@@ -42,21 +42,12 @@ def recorder(clock: Clock) -> Iterator[TransitionRecorder]:
     ring_of_process.resize(0)
 
 
-class Listed(Thing):
-    """A thing that is listed from its making on."""
-
-    def __init__(self, recorder: TransitionRecorder, entity: str, machine: str = "Thing") -> None:
-        super().__init__(recorder, entity, machine)
-        recorder.machines[machine].created -= 1
-        recorder.created(machine, S.NEW, entity)
-
-
 def states(recorder: TransitionRecorder, machine: str = "Thing", **which: str) -> dict[str, str]:
     return {each.entity: each.state for each in recorder.entities(machine, **which).items}  # type: ignore[arg-type]
 
 
 def test_entities_are_listed_with_state_and_since(recorder: TransitionRecorder, clock: Clock) -> None:
-    one, _ = Listed(recorder, "b"), Listed(recorder, "a")
+    one, _ = Thing(recorder, "b"), Thing(recorder, "a")
     clock.now_ns += SECOND
     one.handle(E.START)
     clock.now_ns += SECOND
@@ -71,17 +62,20 @@ def test_entities_are_listed_with_state_and_since(recorder: TransitionRecorder, 
     assert (found.has_more, found.total) == (False, 2)
 
 
-def test_an_entity_is_listed_from_its_first_transition_if_its_making_was_not_told(recorder: TransitionRecorder) -> None:
-    thing = Thing(recorder, "quiet")
+def test_an_entity_that_gets_its_name_after_its_making_is_listed_from_its_first_transition_on(
+    recorder: TransitionRecorder,
+) -> None:
+    thing = Thing(recorder, None)  # type: ignore[arg-type]
     assert states(recorder) == {}
 
+    thing.entity = "quiet"
     thing.handle(E.START)
 
     assert states(recorder) == {"quiet": "UP"}
 
 
 def test_a_refused_event_changes_nothing(recorder: TransitionRecorder, clock: Clock) -> None:
-    thing = Listed(recorder, "a")
+    thing = Thing(recorder, "a")
     clock.now_ns += SECOND
 
     thing.handle(E.STOP)
@@ -92,10 +86,10 @@ def test_a_refused_event_changes_nothing(recorder: TransitionRecorder, clock: Cl
 
 def test_an_entity_that_ends_is_no_longer_listed(recorder: TransitionRecorder) -> None:
     for entity in "ab":
-        Listed(recorder, entity).handle(E.START)
+        Thing(recorder, entity).handle(E.START)
     assert states(recorder) == {"a": "UP", "b": "UP"}
 
-    third = Listed(recorder, "c")
+    third = Thing(recorder, "c")
     for type in (E.START, E.STOP):
         third.handle(type)
     recorder.forgotten("Thing", S.UP, "a")
@@ -105,22 +99,22 @@ def test_an_entity_that_ends_is_no_longer_listed(recorder: TransitionRecorder) -
 
 
 def test_an_id_that_comes_back_is_listed_again(recorder: TransitionRecorder) -> None:
-    Listed(recorder, "a")
+    Thing(recorder, "a")
     recorder.forgotten("Thing", S.NEW, "a")
     assert states(recorder) == {}
 
-    Listed(recorder, "a").handle(E.START)
+    Thing(recorder, "a").handle(E.START)
 
     assert states(recorder) == {"a": "UP"}
 
 
 def test_an_id_that_came_back_and_ended_again_is_no_longer_listed(recorder: TransitionRecorder) -> None:
     """The second end took the first one with it, and a reader that had seen the entity listed it for ever."""
-    Listed(recorder, "a")
+    Thing(recorder, "a")
     assert states(recorder) == {"a": "NEW"}
 
     recorder.forgotten("Thing", S.NEW, "a")
-    Listed(recorder, "a")
+    Thing(recorder, "a")
     recorder.forgotten("Thing", S.NEW, "a")
 
     assert states(recorder) == {}
@@ -128,10 +122,10 @@ def test_an_id_that_came_back_and_ended_again_is_no_longer_listed(recorder: Tran
 
 def test_pages_are_by_id_state_and_prefix(recorder: TransitionRecorder) -> None:
     for number in range(7):
-        thing = Listed(recorder, f"thing_{number}")
+        thing = Thing(recorder, f"thing_{number}")
         if number % 2:
             thing.handle(E.START)
-    Listed(recorder, "other_1")
+    Thing(recorder, "other_1")
 
     first = recorder.entities("Thing", prefix="thing", limit=3)
     second = recorder.entities("Thing", prefix="thing", after="thing_2", limit=4)
@@ -145,8 +139,8 @@ def test_pages_are_by_id_state_and_prefix(recorder: TransitionRecorder) -> None:
 
 
 def test_machines_are_numbered_apart(recorder: TransitionRecorder) -> None:
-    Listed(recorder, "a").handle(E.START)
-    Listed(recorder, "a", "Gadget").handle(E.STOP)
+    Thing(recorder, "a").handle(E.START)
+    Thing(recorder, "a", "Gadget").handle(E.STOP)
 
     numbers = {each.machine: each for each in recorder.machine_numbers()}
 
@@ -159,7 +153,7 @@ def test_machines_are_numbered_apart(recorder: TransitionRecorder) -> None:
 
 
 def test_transitions_reach_the_ring_of_the_process(recorder: TransitionRecorder) -> None:
-    thing = Listed(recorder, "ringed")
+    thing = Thing(recorder, "ringed")
     for type in (E.START, E.START, E.STOP, E.START):
         thing.handle(type)
 
@@ -179,7 +173,7 @@ def test_transitions_reach_the_ring_of_the_process(recorder: TransitionRecorder)
 
 def test_without_a_list_nothing_is_kept() -> None:
     recorder = TransitionRecorder(lists_entities=False)
-    Listed(recorder, "a").handle(E.START)
+    Thing(recorder, "a").handle(E.START)
 
     assert recorder.entities("Thing").items == ()
     assert recorder.find_entity("a") == []
@@ -197,8 +191,7 @@ def test_an_event_without_a_type_and_an_id_of_another_class_are_no_obstacle(reco
         def __str__(self) -> str:
             return "odd\udcff"
 
-    thing = Thing(recorder, "a")
-    thing.entity = Id()  # type: ignore[assignment]
+    thing = Thing(recorder, Id())  # type: ignore[arg-type]
 
     thing.state_machine.do_transition(E.START, Odd())
 

@@ -145,6 +145,61 @@ def test_refused_event_is_announced_to_all_and_not_followed(notes: Notes) -> Non
     assert calls(notes) == [("one", "pre"), ("two", "pre")]
 
 
+class Told(Listener):
+    """As MachineListener."""
+
+    def machine_made(self, operand: Any, machine: str, state: Enum) -> None:
+        self.notes.append((self.name, "made", operand, machine, state.name))
+        if self.before:
+            raise OSError(self.before)
+
+    def transition_refused(self, operand: Any, error: InvalidStateTransitionError) -> None:
+        self.notes.append((self.name, "refused", operand, error.state.name, error.event_type.name))
+        if self.after:
+            raise OSError(self.after)
+
+
+def test_those_that_ask_for_it_are_told_of_the_making_and_of_refused_events(notes: Notes) -> None:
+    door = machine(notes, Listener("one", notes), Told("two", notes), Told("three", notes))
+    door.do_transition(E.CLOSE, "event")
+    made = notes[:2]
+    notes.clear()
+
+    with pytest.raises(InvalidStateTransitionError):
+        door.do_transition(E.CLOSE, "again")
+
+    assert made == [("two", "made", "door", "Door", "OPEN"), ("three", "made", "door", "Door", "OPEN")]
+    assert notes[3:] == [("two", "refused", "door", "CLOSED", "CLOSE"), ("three", "refused", "door", "CLOSED", "CLOSE")]
+
+
+def test_all_are_told_of_the_making_and_of_refused_events_whatever_one_raises(notes: Notes) -> None:
+    with pytest.raises(OSError, match="no room"):
+        machine(notes, Told("one", notes, before="no room"), Told("two", notes))
+    door = machine(notes, Told("one", notes, after="disk full"), Told("two", notes))
+
+    for event in ("event", "again"):
+        with pytest.raises(OSError, match="disk full"):
+            door.do_transition(E.CLOSE, event)
+
+    assert calls(notes)[:2] == [("one", "made"), ("two", "made")]
+    assert calls(notes)[-2:] == [("one", "refused"), ("two", "refused")]
+    assert door.current_state is S.CLOSED
+
+
+def test_an_interrupt_after_a_transition_is_raised_once_all_have_been_called(notes: Notes) -> None:
+    class Interrupted(Listener):
+        def post_transition(self, operand: Any, before: Enum, after: Enum, event: Any) -> None:
+            raise KeyboardInterrupt
+
+    door = machine(notes, Interrupted("one", notes), Listener("two", notes))
+
+    with pytest.raises(KeyboardInterrupt):
+        door.do_transition(E.CLOSE, "event")
+
+    assert calls(notes)[-1] == ("two", "post")
+    assert door.current_state is S.CLOSED
+
+
 def test_groups_can_be_in_groups(notes: Notes) -> None:
     inner = MultiStateTransitionListener(Listener("one", notes), Listener("two", notes))
 

@@ -58,7 +58,6 @@ class Thing:
         self.error: Exception | None = None
         self.ends = False
         self.machine_of_it = factory.make(self, listener=recorder)
-        recorder.created("Thing", S.NEW, entity)
 
     def take(self, *types: E) -> S:
         for type in types:
@@ -118,6 +117,64 @@ def test_an_event_type_of_another_enum_is_refused(made: Any) -> None:
 
     with pytest.raises(InvalidStateTransitionError, match="no transition from NEW on START"):
         thing.machine_of_it.do_transition(Other.START, None)
+
+
+def test_machines_tell_of_their_making_and_of_refused_events(made: Any, tmp_path: Path) -> None:
+    """A machine that no `created()` announced raised a KeyError once its state had changed, and refused events were
+    counted and journaled only if the program passed them to `invalid()`."""
+    journal = JournalWriter(tmp_path / "journal")
+    recorder = TransitionRecorder(journal)
+    thing = Thing(made(recorder), recorder)
+    begin(journal, 5)
+
+    with pytest.raises(InvalidStateTransitionError) as refused:
+        thing.take(E.STOP)
+    thing.take(E.START)
+    thing.then = S.NEW
+    with pytest.raises(InvalidStateTransitionError):
+        thing.take(E.STOP)
+    recorder.invalid(thing, refused.value)  # programs that call these still run
+    recorder.created("Thing", S.NEW, "a")
+    journal.close()
+
+    stats = recorder.machines["Thing"]
+    assert (stats.created, stats.invalid, stats.entities()) == (1, 2, {"NEW": 0, "UP": 1})
+    assert [
+        (row["from_state"], row["event_type"], row["to_state"], row["valid"])
+        for row in read_rows(journal.path, TRANSITIONS)
+    ] == [("NEW", "STOP", "NEW", False), ("NEW", "START", "UP", True), ("UP", "STOP", "UP", False)]
+    assert [each.state for each in recorder.find_entity("a")] == ["UP"]
+
+
+def test_an_operand_that_fails_once_its_machine_has_changed_is_recorded_by_its_class(
+    made: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Hostile(Thing):
+        __hash__ = None  # type: ignore[assignment]
+
+        @property
+        def entity(self) -> str:
+            if hasattr(self, "machine_of_it"):
+                raise OSError("no name")
+            return "a"
+
+        @entity.setter
+        def entity(self, _: str) -> None: ...
+
+    journal = JournalWriter(tmp_path / "journal")
+    recorder = TransitionRecorder(journal)
+    changes = recorder.follow()
+    thing = Hostile(made(recorder), recorder)
+    begin(journal, 5)
+
+    thing.machine_of_it.do_transition(E.START, None)
+    journal.close()
+
+    assert thing.machine_of_it.current_state is S.UP
+    [row] = read_rows(journal.path, TRANSITIONS)
+    assert (row["entity"], row["to_state"]) == ("Hostile", "UP")
+    assert not changes.take().is_complete, "what cannot be collected may have changed"
+    assert "Hostile has no `machine` or no `entity` that can be read" in caplog.text
 
 
 def test_transition_that_releases_the_machine_is_still_recorded_and_none_after_it(made: Any) -> None:

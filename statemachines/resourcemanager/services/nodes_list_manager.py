@@ -228,8 +228,8 @@ class NodeEventDispatcher:
             if machine.current_state is not _NEW:
                 try:  # Entity.handle inlined: each heartbeat passes here
                     machine.do_transition(event.type, event)
-                except InvalidStateTransitionError as error:
-                    node.context.recorder.invalid(node, error)
+                except InvalidStateTransitionError:
+                    return
                 return
         if node is not None and (node.state, event.type) in _TAKEN_OUT_OF_SERVICE:
             node.handle(event)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MetricsServer, register_metrics
 from dispatcher.config import MetricsConfig
-from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
+from statemachines import StateMachineFactory, TransitionRecorder
 
 from ..conftest import TIMEOUT_S
 
@@ -59,10 +59,8 @@ class Daemon:
         self.opened = threading.Event()
         self._never = threading.Event()
         self.journal = JournalWriter(folder, JournalConfig(write_ahead=True, failure_policy="continue"))
-        self._recorder = recorder = TransitionRecorder(self.journal)
-        self._entity = Entity()
-        recorder.created("Job", JobState.NEW)
-        self._machine = FACTORY.make(self._entity, listener=recorder)  # of the central handler thread
+        recorder = TransitionRecorder(self.journal)
+        self._machine = FACTORY.make(Entity(), listener=recorder)  # of the central handler thread
         self.central = AsyncDispatcher(self._config(), name="central", journal=self.journal)
         self.central.register(Job, self._handle, events=JobEvent)
         self.bounded = AsyncDispatcher(self._config(queue_capacity=2000, queue_full_policy="reject"), name="bounded")
@@ -99,11 +97,7 @@ class Daemon:
     def _handle(self, event: JobEvent) -> None:
         self._wait(event)
         if event.type in (Job.STARTED, Job.BROKEN):
-            try:
-                self._machine.do_transition(event.type, event)
-            except InvalidStateTransitionError as error:
-                self._recorder.invalid(self._entity, error)
-                raise
+            self._machine.do_transition(event.type, event)
 
     def _wait(self, event: JobEvent) -> None:
         if event.type is Job.HUNG:

@@ -165,7 +165,7 @@ def test_a_stop_keeps_its_grace_within_the_drain_timeout(gate: Gate, timeout_s: 
 
     dispatcher.stop()
 
-    assert waits.waited_s == pytest.approx(timeout_s)
+    assert timeout_s / 2 <= waits.waited_s <= timeout_s
     gate.opened.set()
 
 

@@ -1,0 +1,29 @@
+"""After kills at random moments, the journal has each accepted event and its transition once, in order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DAEMON = Path(__file__).with_name("kill_daemon_of_machines.py")
+
+
+@pytest.mark.parametrize(
+    ("journals", "kills"),
+    [pytest.param(1, 20, marks=pytest.mark.slow), pytest.param(50, 10, marks=[pytest.mark.slow, pytest.mark.minutes])],
+)
+def test_accounts_and_states_are_exact_after_kills(tmp_path: Path, journals: int, kills: int) -> None:
+    """Transitions of `async def` handlers were recorded under the seqs of other events."""
+    command = [sys.executable, str(DAEMON), str(tmp_path), str(journals), str(kills), "1"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    accounts = json.loads(done.stdout)
+    assert accounts["kills"] == journals * kills
+    assert accounts["events"] == accounts["logged"] + accounts["unlogged"]
+    assert accounts["redelivered"] > 0
