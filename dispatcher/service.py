@@ -599,7 +599,8 @@ class CompositeService(Service):
 
         def stop(service: Service) -> None:
             service.stop()
-            service.wait_for_service_to_stop()
+            if service.keeps_stop_waiting() is None:
+                service._await_termination(None)
 
         self.stop_children(stop, [child for child in self.services if not child.in_state(ServiceState.NOTINITED)])
 

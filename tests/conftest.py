@@ -43,6 +43,8 @@ SPARK_PROCESSES = (
 """They start Spark in processes of their own, and do not use the worker's."""
 LONG_FILES = (
     "tests/dispatcher/service/test_interpreter_exit.py",
+    "tests/dispatcher/service/test_interrupts.py",
+    "tests/dispatcher/stop/test_stop_anywhere.py",
     "tests/dispatcher/stop/test_stop_interrupted.py",
     "tests/dispatcher/test_cli.py",
     "tests/dispatcher/test_interruption.py",
