@@ -10,8 +10,8 @@ A stop cannot wait for the thread that it has to wait for: a handler's, for exam
 once, and a thread of the stop's own carries it out, as in Hadoop.
 
 Interrupts: a KeyboardInterrupt, or a signal handler that raises, may end `init`, `start` or `stop` at any line, even
-before the line that would have noted it. So the service notes which call runs a hook, by the call's frame. A call whose
-frame is on no stack has ended, and the next `stop` carries out what it left undone.
+before the line that would have noted it. So the service notes which call runs a hook by a token that only the call's
+frame refers to. Once the token is gone, the call has ended, and the next `stop` carries out what it left undone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from enum import Enum
 from time import monotonic
 from types import FrameType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast
+from weakref import ref
 
 from dispatcher.errors import ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
@@ -82,18 +83,33 @@ _LOOK_AGAIN_S: Final = 1.0
 """An interrupted call tells no other thread that it has ended, so a thread that waits for it looks this often."""
 
 
+class _Token:
+    """Only the frame of a call refers to it, so it is gone once that call has ended, in whichever way."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _Hook(NamedTuple):
     """A call of `init`, `start` or `stop` that runs a hook."""
 
     thread: int
-    frame: FrameType
+    frame: int
+    """The `id` of the call's frame."""
+    token: weakref.ref[_Token]
+    """Of the call."""
     outer: _Hook | None
     """The call within whose hook this one was made, on the same thread."""
 
     def is_running(self) -> bool:
-        """Whether the call is on its thread's stack. Any thread."""
-        frame = sys._current_frames().get(self.thread)
-        while frame is not None and frame is not self.frame:
+        """Whether the call has not ended. Any thread.
+
+        While the traceback of an interrupted call exists, so does its token. Its own thread then looks for the frame on
+        its stack; another thread must not walk that stack, which changes meanwhile.
+        """
+        if self.token() is None or self.thread != threading.get_ident():
+            return self.token() is not None
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and id(frame) != self.frame:
             frame = frame.f_back
         return frame is not None
 
@@ -174,7 +190,8 @@ class Service:
             ServiceStateError: the service is started or stopped.
             Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
         """
-        hook = self._enter(ServiceState.INITED, sys._getframe())
+        token = _Token()
+        hook = self._enter(ServiceState.INITED, _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None))
         if hook is not None:
             self.config = config
             self._run_hook(hook, ServiceState.INITED, lambda: self.service_init(config))
@@ -186,7 +203,8 @@ class Service:
             ServiceStateError: the service is not inited, or it is stopped.
             Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
         """
-        hook = self._enter(ServiceState.STARTED, sys._getframe())
+        token = _Token()
+        hook = self._enter(ServiceState.STARTED, _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None))
         if hook is not None:
             self._run_hook(hook, ServiceState.STARTED, self.service_start)
 
@@ -301,7 +319,7 @@ class Service:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self._state.name}>"
 
-    def _enter(self, wanted: ServiceState, frame: FrameType) -> _Hook | None:
+    def _enter(self, wanted: ServiceState, hook: _Hook) -> _Hook | None:
         """Change the state once no other thread runs a hook; None if the service is already in that state."""
 
         def enter() -> bool:
@@ -313,14 +331,14 @@ class Service:
             if running is not None and running.thread != threading.get_ident():
                 self._life.wait(_LOOK_AGAIN_S)
                 return False
-            self._hook = _Hook(threading.get_ident(), frame, running)
+            self._hook = hook._replace(outer=running)
             self._state = wanted
             return True
 
         while not self._change(enter):
             continue
-        hook = self._hook
-        return hook if hook is not None and hook.frame is frame else None
+        entered = self._hook
+        return entered if entered is not None and entered.token is hook.token else None
 
     def _change(self, change: Callable[[], T]) -> T:
         """Make a change of state under the lock. A stop by a signal handler that interrupts it follows it."""
@@ -381,7 +399,8 @@ class Service:
     def stop_once(self) -> bool:
         """As `stop`, but False at once if another thread carries out the stop, or it has ended. Any thread."""
         caller = self.keeps_stop_waiting()
-        hook = _Hook(threading.get_ident(), sys._getframe(), None) if caller is None else None
+        token = _Token()
+        hook = _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None) if caller is None else None
         if not self._change(lambda: self._begin_stop(hook)):
             return False
         if caller is None:
@@ -479,6 +498,8 @@ class Service:
         """In a forked child: make a new lock, since a thread of the parent may have held the old one. Hooks that other
         threads were running go on in the parent alone, so nothing waits for their ends."""
         self._life = threading.Condition(threading.RLock())
+        if self._hook is not None and self._hook.thread != threading.get_ident():
+            self._hook = None
         self._stop_thread, self._stop_deferred = None, False
         self._terminated = self._state is ServiceState.STOPPED
 

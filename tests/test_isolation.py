@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from dispatcher.util.notify_socket import notify_socket
+from dispatcher.supervision.notify_socket import notify_socket
 
 from dispatcher.web import doors
 

@@ -14,6 +14,7 @@ events, and leaves those with a greater seq, which belong to the event in hand.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import threading
 import time
@@ -24,7 +25,7 @@ from enum import Enum
 from pathlib import Path
 from threading import get_ident
 from types import MethodType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from dispatcher.config import JournalConfig
 from dispatcher.errors import ForkedProcessError, JournalError
@@ -162,6 +163,8 @@ class JournalWriter:
             JournalError: the writer has a dispatcher, or it is closed.
         """
         owner = self._owner
+        if owner.dispatcher() is not None:
+            gc.collect()  # a dispatcher that was dropped is in cycles, and may still be there
         with self._attaching:
             other = owner.dispatcher()
             if other is not None:
@@ -407,7 +410,11 @@ class JournalWriter:
         self._dropped.detach()
         nothing: Any = OfParent(lambda: ForkedProcessError(str(self.path), self.path))
         self.rows = self.transitions = self._kinds = self._transition_kinds = self._settled = nothing
+        self.event_thread, self._origin_elsewhere = 0, self._refuse
         self._taking = self._attaching = self._keeper = self._group = self._indexer = nothing
+
+    def _refuse(self, _: bool) -> NoReturn:
+        raise ForkedProcessError(str(self.path), self.path)
 
 
 def _drop(segment_log: SegmentLog, group: GroupCommit) -> None:

@@ -290,7 +290,11 @@ ORDERS: dict[str, tuple[Callable[[], Listing], list[str]]] = {
     ),
     "a producer queues its lock before it looks for a permit again": (
         lambda: Listing(QueueRoom._wait_and_take),
-        ["load waiters", "load append", "store is_crowded", "load phase", "load try_take"],
+        ["load enter", "load phase", "load try_take"],
+    ),
+    "it is in the line before it says that the queue is crowded": (
+        lambda: Listing(QueueRoom.enter),
+        ["load waiters", "load append", "store is_crowded"],
     ),
     "a stop sets the phase before the gate and the alert": (
         lambda: Listing(QueueShutdown._shut),

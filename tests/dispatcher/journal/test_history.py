@@ -438,8 +438,9 @@ def test_the_index_of_a_segment_that_retention_removes_meanwhile_is_not_kept(
         index_path(segment).unlink(missing_ok=True)
         return replace(draft, path)
 
-    monkeypatch.setattr(Path, "replace", removed_before)
-    index_journal(indexed)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", removed_before)
+        index_journal(indexed)
 
     assert not index_path(segment).exists()
 

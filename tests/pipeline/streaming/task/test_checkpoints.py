@@ -345,7 +345,7 @@ def test_a_failed_write_leaves_the_checkpoint_before(
     storage = CheckpointStorage(tmp_path)
     store(storage, checkpoint(1))
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, NamedTuple
 
 import pytest
@@ -35,10 +34,13 @@ class Journal:
     def __init__(self) -> None:
         self.transitions: list[Written] = []
 
-    def transition(
-        self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
+    def origin(self, *, is_made: bool = False) -> Journal:
+        return self
+
+    def add_transition(
+        self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
     ) -> None:
-        self.transitions.append(Written(machine, entity, from_state.name, event_type.name, to_state.name, valid))
+        self.transitions.append(Written(machine, entity, from_state, event_type, to_state, valid))
 
 
 @pytest.fixture
