@@ -50,8 +50,8 @@ _STAMP_EVERY_NS: Final = 1_000_000
 """When sampling: at most one post in this time notes it."""
 
 
-_AT_ONCE: Final = 10_000
-"""Entries taken in one step, during which no other thread runs."""
+AT_ONCE: Final = 10_000
+"""Entries of a long queue that a stop takes in one step, during which no other thread runs."""
 
 
 class InQueue(Enum):
@@ -146,15 +146,14 @@ class Tally:
             next(in_vain)
             raise
 
-    def take_all(self, reason: str, take: Callable[[], Any], taken: list[Any]) -> None:
-        """Take entries until the queue is empty, each as `take` does, and append them to `taken`. Some 30 ns each."""
+    def take_many(self, reason: str, take: Callable[[], Any], taken: list[Any]) -> None:
+        """As `take`, AT_ONCE times in one step, which is a tenth of the work; appends the entries to `taken`."""
         in_vain = self._in_vain.setdefault(reason, repeat((), sys.maxsize))
-        taking = starmap(take, self.turns(reason))
         try:
-            while True:
-                taken.extend(islice(taking, _AT_ONCE))
+            taken.extend(islice(starmap(take, self.turns(reason)), AT_ONCE))
         except IndexError:
             next(in_vain)
+            raise
 
     def counts(self) -> dict[str, int]:
         """The counts that are not 0."""
@@ -204,8 +203,13 @@ class QueueState:
         return self.reject("draining" if self.flags.phase == DRAINING else "stopped")
 
     def take_all_dropped(self, reason: DropReason, taken: list[Any]) -> None:
-        """As `take_dropped`, for all entries."""
-        self.dropped.take_all(reason, self.entries.popleft, taken)
+        """Take all entries, count them as never to be handled, and append them to `taken`."""
+        take = self.entries.popleft
+        with contextlib.suppress(IndexError):
+            while len(self.entries) > AT_ONCE:
+                self.dropped.take_many(reason, take, taken)
+            while True:
+                taken.append(self.dropped.take(reason, take))
 
     def take_dropped(self, reason: DropReason) -> Any:
         """Take the oldest entry, and count it as never to be handled. Raises IndexError: the queue is empty."""
