@@ -127,7 +127,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             processor,
             self._break_batch,
             self._coroutines.describe_holdup,
-            self._retry_stop,
+            self._retry_stops,
         )
         self.stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
@@ -294,16 +294,16 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
         return any(sibling.is_handling() for sibling in self.siblings)
 
-    def keeps_stop_waiting(self) -> Caller | None:
+    def _keeps_stop_waiting(self) -> Caller | None:
         """As in Service: the caller is a handler, or on the thread of a handler's event loop before all is handled."""
         if self._end_by.get("end") == "thread" and not self.is_stopped():
             if self.is_handling():
                 return "handler"
             if self._coroutines.is_on_loop() and not self.is_drained():
                 return "loop"
-        return super().keeps_stop_waiting()
+        return super()._keeps_stop_waiting()
 
-    def longest_stop_s(self) -> float:
+    def _longest_stop_s(self) -> float:
         return self.drain_timeout_s
 
     # -- handler thread -------------------------------------------------------------------------------------------
@@ -349,9 +349,8 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             self._end()
         # After a failure the service becomes STOPPED and notifies its listeners. And a stop that began in a handler,
         # but could not start a thread, goes on here.
-        self.stop_once()
-        for service in self.ancestors():
-            service.continue_stop()
+        self._stop_once()
+        self._continue_stops_above()
         self._has_acted = True
 
     def _end(self) -> None:
@@ -421,7 +420,7 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             self.queue.shutdown.discard()
         return has_run
 
-    def has_ended(self) -> bool:
+    def _is_over(self) -> bool:
         return self.is_stopped()
 
     def _stop_on_own_thread(self) -> None:
@@ -430,18 +429,13 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             self.nudge()
         super()._stop_on_own_thread()
 
-    def _retry_stop(self) -> None:
-        """On the timers' thread, at intervals."""
-        for service in (self, *self.ancestors()):
-            service.retry_stop()
-
-    def fail(self, error: BaseException) -> None:
+    def stop_on_failure(self, error: BaseException) -> None:
         """As in Service. In a group, the whole group fails: events for this dispatcher would be stuck."""
         if self.group is None:
-            super().fail(error)
+            super().stop_on_failure(error)
         else:
             self.note_failure(error)
-            self.group.fail(error)
+            self.group.stop_on_failure(error)
 
     def nudge(self) -> None:
         """Make the loop check the queue's phase, even if its thread waits or is in a long batch. Any thread."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from time import monotonic
 
 from dispatcher.async_dispatcher import AsyncDispatcher
@@ -73,7 +74,7 @@ class DispatcherGroup(CompositeService):
         """As AsyncDispatcher.await_drained, for all partitions."""
         if self.partitions[0].is_inside():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
-        if self.keeps_stop_waiting() == "loop":
+        if self._keeps_stop_waiting() == "loop":
             raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -101,7 +102,7 @@ class DispatcherGroup(CompositeService):
             for partition in self.partitions
         )
 
-    def longest_stop_s(self) -> float:
+    def _longest_stop_s(self) -> float:
         return self._drain_timeout_s
 
     def service_stop(self) -> None:
@@ -121,7 +122,7 @@ class DispatcherGroup(CompositeService):
             # Wait for all at once: each handler that hangs would otherwise cost the others their time.
             waits = [partition.stop_wait for partition in self.partitions if partition.shut_for_stop()]
             StopWait.wait_for_all(waits, max(0.0, deadline - monotonic()))
-            self.stop_children(lambda partition: _end(partition, deadline), self.partitions)
+            self._stop_children(partial(self._end_child, deadline), self.partitions)
 
     def _drain_together(self, drained_by: float) -> None:
         for partition in self.partitions:
@@ -143,12 +144,3 @@ class DispatcherGroup(CompositeService):
         if partition.in_state(ServiceState.STOPPED) and cause is not None and self.in_state(ServiceState.STARTED):
             self.note_failure(cause)
             self.stop()
-
-
-def _end(partition: Service, deadline: float) -> None:
-    """End a partition that was waited for. Another thread may carry out its stop, with a later deadline."""
-    if partition.in_state(ServiceState.STOPPED):
-        partition.stop_once()
-    else:
-        partition.stop()
-    partition.wait_for_service_to_stop(max(0.0, deadline - monotonic()))

@@ -155,7 +155,7 @@ class Service:
         """The composite service that this one was added to, if any."""
         return self._parent() if self._parent is not None else None
 
-    def ancestors(self) -> list[CompositeService]:
+    def _ancestors(self) -> list[CompositeService]:
         """The composite that this service was added to, the one that that was added to, and so on."""
         found: list[CompositeService] = []
         parent = self.parent
@@ -226,8 +226,8 @@ class Service:
         """
         if self._is_amid_change():
             self._stop_deferred = True
-        elif not self.stop_once() and self.keeps_stop_waiting() is None:
-            self._await_termination(self.longest_stop_s())
+        elif not self._stop_once() and self._keeps_stop_waiting() is None:
+            self._await_termination(self._longest_stop_s())
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds (None: for ever) for the stop to end; returns whether it has.
@@ -238,17 +238,17 @@ class Service:
         """
         if self._terminated or timeout == 0:
             return self._terminated
-        caller = self.keeps_stop_waiting()
+        caller = self._keeps_stop_waiting()
         if caller is not None:
             raise RuntimeError(f"{self.name}: {_CANNOT_WAIT[caller]}")
         return self._await_termination(timeout)
 
-    def keeps_stop_waiting(self) -> Caller | None:
+    def _keeps_stop_waiting(self) -> Caller | None:
         """Why a stop would wait for the calling thread; None: it would not. For subclasses that have such threads."""
         hook = self._running_hook()
         return "hook" if hook is not None and hook.thread == threading.get_ident() else None
 
-    def longest_stop_s(self) -> float:
+    def _longest_stop_s(self) -> float:
         """For how many seconds a second caller of `stop` waits for the first. A hook for subclasses."""
         return 0.0
 
@@ -281,7 +281,7 @@ class Service:
 
         return self._change(unregister)
 
-    def fail(self, error: BaseException) -> None:
+    def stop_on_failure(self, error: BaseException) -> None:
         """Stop because of an error, which becomes the `failure_cause` unless there is one. Any thread, as `stop`."""
         self.note_failure(error)
         self.stop()
@@ -313,7 +313,7 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        if self.keeps_stop_waiting() is None:
+        if self._keeps_stop_waiting() is None:
             self.wait_for_service_to_stop()  # another thread may carry out the stop
 
     def __repr__(self) -> str:
@@ -396,9 +396,9 @@ class Service:
         self._life.notify_all()
         return stops
 
-    def stop_once(self) -> bool:
+    def _stop_once(self) -> bool:
         """As `stop`, but False at once if another thread carries out the stop, or it has ended. Any thread."""
-        caller = self.keeps_stop_waiting()
+        caller = self._keeps_stop_waiting()
         token = _Token()
         hook = _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None) if caller is None else None
         if not self._change(lambda: self._begin_stop(hook)):
@@ -412,19 +412,25 @@ class Service:
             self._stop_on_own_thread()
         return True
 
-    def continue_stop(self) -> None:
+    def _continue_stop(self) -> None:
         """Carry out the stop if it began and no thread carries it out; its error is logged. Any thread."""
         if not self.is_stopping():
             return
         try:
-            self.stop_once()
+            self._stop_once()
         except Exception as error:
             tell(log, logging.ERROR, "%s: its stop failed: %s", self.name, text_of(error))
 
-    def retry_stop(self) -> None:
-        """Try again to start the thread that a stop needs, if it could not be started. Any thread; does not wait."""
-        if self._stop_lacks_thread and self.is_stopping() and self._running_hook() is None:
-            self._stop_on_own_thread()
+    def _continue_stops_above(self) -> None:
+        """As `_continue_stop`, of the composites that this service is in."""
+        for service in self._ancestors():
+            service._continue_stop()
+
+    def _retry_stops(self) -> None:
+        """Try again to start the threads that this stop and those of the composites around it lack. Does not wait."""
+        for service in (self, *self._ancestors()):
+            if service._stop_lacks_thread and service.is_stopping() and service._running_hook() is None:
+                service._stop_on_own_thread()
 
     def _begin_stop(self, hook: _Hook | None) -> bool:
         """Under _life: whether the caller is to run the stop hook, in the call `hook`, or to have it run."""
@@ -439,7 +445,7 @@ class Service:
         if thread is not None and thread.is_alive():
             return
         # Not a daemon: the end of the program must not cut the stop short.
-        thread = threading.Thread(target=self.continue_stop, name=f"{self.name}-stop", daemon=False)
+        thread = threading.Thread(target=self._continue_stop, name=f"{self.name}-stop", daemon=False)
         try:
             thread.start()
         except NO_THREAD as error:
@@ -447,11 +453,11 @@ class Service:
                 message = "%s: no thread could be started for its stop, which tries again and goes on without one: %s"
                 tell(log, logging.WARNING, message, self.name, text_of(error))
             self._stop_lacks_thread = True
-            self.stop_without_thread()
+            self._stop_without_thread()
         else:
             self._stop_thread, self._stop_lacks_thread = thread, False
 
-    def stop_without_thread(self) -> None:
+    def _stop_without_thread(self) -> None:
         """A stop began on a thread that it would wait for, and no other thread could be started. A hook for subclasses.
 
         The next `stop` by another thread carries it out.
@@ -469,10 +475,10 @@ class Service:
             self._change(lambda: self._end_stop(is_over))
             if is_over:
                 self._notify_listeners()
-            elif self.has_ended():
-                self.continue_stop()
+            elif self._is_over():
+                self._continue_stop()
 
-    def has_ended(self) -> bool:
+    def _is_over(self) -> bool:
         """After an interrupted stop hook: whether nothing is left for another run to do. A hook for subclasses."""
         return False
 
@@ -594,22 +600,22 @@ class CompositeService(Service):
             if self.in_state(ServiceState.STARTED):
                 service.start()
 
-    def keeps_stop_waiting(self) -> Caller | None:
+    def _keeps_stop_waiting(self) -> Caller | None:
         """As in Service: also why a child's stop would wait for the calling thread."""
-        callers = (super().keeps_stop_waiting(), *(service.keeps_stop_waiting() for service in self.services))
+        callers = (super()._keeps_stop_waiting(), *(service._keeps_stop_waiting() for service in self.services))
         return next((caller for caller in callers if caller is not None), None)
 
-    def longest_stop_s(self) -> float:
-        return sum(service.longest_stop_s() for service in self.services)
+    def _longest_stop_s(self) -> float:
+        return sum(service._longest_stop_s() for service in self.services)
 
-    def has_ended(self) -> bool:
+    def _is_over(self) -> bool:
         """Every child that was inited has stopped."""
         return all(child._terminated for child in self.services if not child.in_state(ServiceState.NOTINITED))
 
-    def stop_without_thread(self) -> None:
+    def _stop_without_thread(self) -> None:
         """Stop the children whose threads keep the stop waiting. When such a thread ends, it goes on with the stop."""
         for service in self.services:
-            if service.keeps_stop_waiting() is not None:
+            if service._keeps_stop_waiting() is not None:
                 service.stop()
 
     def service_stop(self) -> None:
@@ -620,12 +626,12 @@ class CompositeService(Service):
 
         def stop(service: Service) -> None:
             service.stop()
-            if service.keeps_stop_waiting() is None:
+            if service._keeps_stop_waiting() is None:
                 service._await_termination(None)
 
-        self.stop_children(stop, [child for child in self.services if not child.in_state(ServiceState.NOTINITED)])
+        self._stop_children(stop, [child for child in self.services if not child.in_state(ServiceState.NOTINITED)])
 
-    def stop_children(self, stop: Callable[[Service], object], children: Sequence[Service]) -> None:
+    def _stop_children(self, stop: Callable[[Service], object], children: Sequence[Service]) -> None:
         """Call `stop` for each of these children, in reverse order; then raise the first error."""
         first: BaseException | None = None
         for service in reversed(children):
@@ -636,6 +642,15 @@ class CompositeService(Service):
                 first = first or error
         if first is not None:
             raise first
+
+    @staticmethod
+    def _end_child(deadline: float, child: Service) -> None:
+        """Stop a child, or wait until `deadline` (monotonic seconds) for another thread that does."""
+        if child.in_state(ServiceState.STOPPED):
+            child._stop_once()
+        else:
+            child.stop()
+        child.wait_for_service_to_stop(max(0.0, deadline - monotonic()))
 
 
 def _path(service: Service, goal: Service) -> tuple[Service, ...] | None:

@@ -73,4 +73,4 @@ class ErrorPolicy:
             if not try_to_start(exiting):
                 self._exit_action(-1)
         if error is not None:
-            self._dispatcher.fail(error)
+            self._dispatcher.stop_on_failure(error)

@@ -252,7 +252,7 @@ class ResourceManager(CompositeService):
     def _end(self, event: RMFatalEvent) -> None:
         """Stop: a resource manager must not lose what it has acknowledged."""
         log.critical("%s: %s of %s: stopping", self.name, event.type.name, event.entity, exc_info=event.cause)
-        self.dispatcher.fail(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
+        self.dispatcher.stop_on_failure(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
 
     def _on_dispatcher(self, dispatcher: Service) -> None:
         """Fail waiting callers at once when the dispatcher stops by itself, before the resource manager is stopped."""

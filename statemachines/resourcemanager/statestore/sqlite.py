@@ -63,7 +63,7 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
         the file, if it is made, besides its owner."""
         RMStateStore.__init__(self)
         CompositeService.__init__(self, name)
-        self._path = path
+        self._path = path.absolute()  # a daemon may change its directory later
         self._batch_size = batch_size
         self._permissions = Permissions[permissions]
         self._database: StateDatabase | None = None

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher import AsyncDispatcher, JournalWriter
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, TRANSITIONS, verify
 from dispatcher.journal.format.event_codec import describe, encode_payload
 
@@ -138,6 +138,24 @@ def test_a_transition_row_has_the_columns_of_the_schema_in_their_order(writer: J
         "valid": True,
     }
     assert (read[1]["from_state"], read[1]["valid"]) == ("RUNNING", False)
+
+
+def test_a_relative_path_stays_the_same_folder_when_the_process_changes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked up again for each segment, so a daemon that went to / failed for want of "room"."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    writer = JournalWriter("journal", JournalConfig(history_index=False))
+    monkeypatch.chdir("elsewhere")
+
+    write_event(writer)
+    writer.flush()
+    writer.roll()
+    writer.close()
+
+    assert writer.path == tmp_path / "journal"
+    assert len(rows(tmp_path / "journal", EVENTS)) == 1
 
 
 def test_a_null_is_left_out(writer: JournalWriter, journal: Path) -> None:
