@@ -99,6 +99,8 @@ class _Hook(NamedTuple):
     """Of the call."""
     outer: _Hook | None
     """The call within whose hook this one was made, on the same thread."""
+    stops: bool = False
+    """It is the stop hook."""
 
     def is_running(self) -> bool:
         """Whether the call has not ended. Any thread.
@@ -227,7 +229,9 @@ class Service:
         if self._is_amid_change():
             self._stop_deferred = True
         elif not self._stop_once() and self._keeps_stop_waiting() is None:
-            self._await_termination(self._longest_stop_s())
+            hook = self._running_hook()
+            if hook is None or hook.stops:
+                self._await_termination(self._longest_stop_s())
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds (None: for ever) for the stop to end; returns whether it has.
@@ -392,7 +396,7 @@ class Service:
         if has_failed:
             self._state = ServiceState.STOPPED
         stops = self._state is ServiceState.STOPPED and not self._terminated
-        self._hook = hook if stops else hook.outer
+        self._hook = hook._replace(stops=True) if stops else hook.outer
         self._life.notify_all()
         return stops
 
@@ -400,7 +404,9 @@ class Service:
         """As `stop`, but False at once if another thread carries out the stop, or it has ended. Any thread."""
         caller = self._keeps_stop_waiting()
         token = _Token()
-        hook = _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None) if caller is None else None
+        hook = (
+            _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None, stops=True) if caller is None else None
+        )
         if not self._change(lambda: self._begin_stop(hook)):
             return False
         if caller is None:
