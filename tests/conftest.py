@@ -42,10 +42,15 @@ SPARK_PROCESSES = (
 )
 """They start Spark in processes of their own, and do not use the worker's."""
 LONG_FILES = (
+    "tests/dispatcher/journal/test_clock.py",
+    "tests/dispatcher/journal/test_dropped_writer.py",
+    "tests/dispatcher/journal/test_forks.py",
+    "tests/dispatcher/journal/test_losses.py",
     "tests/dispatcher/service/test_interpreter_exit.py",
     "tests/dispatcher/service/test_interrupts.py",
     "tests/dispatcher/stop/test_stop_anywhere.py",
     "tests/dispatcher/stop/test_stop_interrupted.py",
+    "tests/dispatcher/test_async_handlers_memory.py",
     "tests/dispatcher/test_cli.py",
     "tests/dispatcher/test_interruption.py",
     "tests/dispatcher/test_testing_helpers.py",
@@ -69,6 +74,7 @@ LONG_FILES = (
     "tests/statemachines/resourcemanager/test_config_extremes.py",
     "tests/statemachines/resourcemanager/web/",
     "tests/statemachines/simulation/test_openb.py",
+    "tests/test_isolation.py",
     "tests/statemachines/simulation/test_preemption_replay.py",
     "tests/statemachines/simulation/test_real_time_workload.py",
     "tests/statemachines/simulation/test_recorded_waits.py",
