@@ -55,7 +55,7 @@ class JournaledDispatching:
         self._errors = errors
         self._journal = journal
         self._clock_ns = clock_ns
-        self._real = RowClock()  # used where `clock_ns` is None; handler thread
+        self._row_clock = RowClock()  # used where `clock_ns` is None; handler thread
         # Rows of coroutines that were found to have ended while a handler ran; handler thread, like the next two.
         self._late: list[tuple[Row, Handling | None]] = []
         self._mail: Mail | None = None  # the last one that made a transition
@@ -168,7 +168,7 @@ class JournaledDispatching:
         Raises:
             JournalError: the disk failed, and the journal's policy is `stop`.
         """
-        real = self._real
+        real = self._row_clock
         if self._clock_ns is None and now_ns >= real.due_ns and real.follow(now_ns):
             self._journal.flush()
             self._journal.roll()
@@ -181,9 +181,9 @@ class JournaledDispatching:
         """The time on the clock of the run at that time of perf_counter_ns, which is now."""
         if self._clock_ns is not None:
             return self._clock_ns()
-        if perf_ns >= self._real.due_ns:
-            self._real.follow(perf_ns)
-        return perf_ns + self._real.offset_ns
+        if perf_ns >= self._row_clock.due_ns:
+            self._row_clock.follow(perf_ns)
+        return perf_ns + self._row_clock.offset_ns
 
     def add_row(self, call: Call, outcome: str, error: BaseException | None, *, is_nested: bool) -> None:
         """The row of an event whose coroutine has ended. `is_nested`: a handler runs, whose row comes first."""
