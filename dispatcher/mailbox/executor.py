@@ -32,7 +32,7 @@ class MailboxExecutor:
         is_idle: Callable[[], bool] = lambda: False,
         action_executor: ActionExecutor | None = None,
         bind: Callable[[Callable[[], Any]], Callable[[], Any]] | None = None,
-        run_nested: Callable[[Mail], None] = Mail.run,
+        run_nested: Callable[[Mail], None] | None = None,
     ) -> None:
         """`is_idle()`: the default action is suspended, no mail waits, and the mailbox is open.
 
@@ -43,7 +43,7 @@ class MailboxExecutor:
         self.priority = priority  # never changes, like the next field
         self.is_idle = is_idle
         self._action_executor = action_executor
-        self._bind, self._run_nested = bind, run_nested
+        self._bind, self._run_nested = bind, run_nested or Mail.run
 
     def execute(
         self,
