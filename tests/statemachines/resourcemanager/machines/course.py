@@ -103,7 +103,7 @@ class Course:
         self._events = 0
         self._last: list[str] = []  # events, once there are too many
         self._awaiting: list[list[Any]] = []  # [events until it happens, happening]
-        self.manager.recorder.invalid = self._note_refusal  # type: ignore[method-assign]
+        self.manager.recorder.transition_refused = self._note_refusal  # type: ignore[method-assign]
         for event_type in _EVENTS:
             self.manager.dispatcher.register(event_type, self._check)
 
