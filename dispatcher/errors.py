@@ -14,7 +14,7 @@
       GilDisabledError              user: a free-threaded Python runs without the GIL
       ConfigError                   user: a configuration file, a key or a value
       JournalError                  user or disk: the journal cannot be written or read
-        JournalLossError            disk: accepted events are in no segment any more, and may not have been handled
+        JournalLossError            disk: accepted events are gone from every segment, and may not have been handled
         EventNotDeclaredError       caller: write-ahead mode, and the event's class was not declared at registration
 
 A message gives the values, says what would have been right and what to do. The values are also attributes.

@@ -433,7 +433,7 @@ class Service:
             service._continue_stop()
 
     def _retry_stops(self) -> None:
-        """Try again to start the threads that this stop and those of the composites around it lack. Does not wait."""
+        """Start the threads that could not be started for this stop or for a stop around it. Does not wait."""
         for service in (self, *self._ancestors()):
             if service._stop_lacks_thread and service.is_stopping() and service._running_hook() is None:
                 service._stop_on_own_thread()

@@ -205,7 +205,7 @@ class JournaledDispatching:
     def _add_late(self) -> None:
         """Between events."""
         for row, handling in self._late:
-            # Transitions first, as those of any event: the journal's own thread may write what is there at any moment.
+            # Transitions first, as with any event: the journal's own thread may write what is there at any moment.
             self._begin_row(row)
             if handling is not None:
                 handling.seq = self._journal.seq  # before the transitions are taken: see Handling

@@ -149,7 +149,7 @@ def handling_of_context() -> Handling | None:
 
 
 def in_context(command: Callable[[], T]) -> Callable[[], T]:
-    """`command`, so that it belongs to the caller's call on whichever thread it runs; unchanged if there is none."""
+    """`command`, bound to the caller's call on whichever thread it runs; unchanged outside a call."""
     return partial(copy_context().run, command) if _CURRENT.get() is not None else command
 
 
@@ -293,7 +293,7 @@ class Lane:
 
     def _on_done(self, handling: Handling, task: Task[Any]) -> None:
         try:
-            error = task.exception()  # a KeyboardInterrupt, too, which the loop has raised already
+            error = task.exception()  # or a KeyboardInterrupt, which the loop has raised already
         except BaseException as cancelled:
             error = _without_this_frame(cancelled)
         call = handling.call

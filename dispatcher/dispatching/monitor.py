@@ -53,7 +53,7 @@ class _RateLimiter:
         return True
 
     def allow_in(self, ns: int) -> None:
-        """What was allowed could not be done: allow it again after so many ns."""
+        """The allowed action failed: allow it again after this many ns."""
         self._last_ns = self._clock_ns() - self._every_ns + ns
 
 

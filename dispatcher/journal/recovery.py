@@ -31,7 +31,7 @@ class Recovered(NamedTuple):
     """A repaired journal, and where its next writer continues; by default a new journal."""
 
     summary: Summary = Summary(1)
-    """Of the last segment; its last accepted seq is that of all segments."""
+    """Of the last segment; no other segment has a greater accepted seq."""
     first_segment: int = 1
     next_segment: int = 1
     accepted: tuple[Accepted, ...] = ()

@@ -45,7 +45,7 @@ LATE_MS = 2
 _FLUSH_DELAY_MS: Final = 10
 """The age at which buffered rows are written."""
 _LONGEST_LOOK_S: Final = 1.0
-"""The longest time between two looks for rows, while there are none."""
+"""The longest time between two looks for rows while no rows come."""
 _LONGEST_WAIT_S: Final = 60.0
 """A configured age may exceed the longest timeout that a lock accepts. And a garbage collector that drops the writer on
 the journal's own thread may notify that thread just before it waits."""
@@ -134,7 +134,7 @@ class JournalWriter:
         self.recovered = recovered.accepted
         """Events that an earlier writer accepted but that were not handled, oldest first; used before the start."""
         self.losses = recovered.losses
-        """Accepted events of an earlier writer that no file has any more; read only."""
+        """Accepted events of an earlier writer that are in no file; read only."""
         for loss in self.losses:
             self._settled.extend(loss.seqs)  # the next start does not miss them
         self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
@@ -314,7 +314,7 @@ class JournalWriter:
         return bool(self.rows or self.transitions or self._settled)
 
     def _append_rows(self, *, amid_event: bool = False) -> bool:
-        """Append the rows as one frame; returns False if there are none. Any thread.
+        """Append the rows as one frame; returns False if there are no rows. Any thread.
 
         `amid_event`: an event may be in hand, whose transitions stay. Rows that cannot be encoded stay as well: the
         handler thread meets the error between events.
@@ -355,7 +355,7 @@ class JournalWriter:
 
     def _write_late_rows(self) -> float | None:
         """On the journal's own thread: write the rows that the handler thread would have written by now, which is in a
-        handler or waits. Returns in how many seconds rows may be due; None: there are none.
+        handler or waits. Returns in how many seconds rows may be due; None: no rows wait.
 
         Raises:
             JournalError: the disk failed, and the policy is `stop`.
