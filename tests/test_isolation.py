@@ -74,6 +74,6 @@ def test_what_a_test_and_its_processes_see_of_the_environment() -> None:
     assert (listed.returncode, listed.stdout) == (0, "")
     assert doors.find_doors() == []
     assert [name for name in HOSTILE if name in os.environ] == []
-    assert list(Path.home().iterdir()) == []
+    assert Path.home().parent.name.startswith("run-")
     assert doors.door_folder().is_relative_to(Path.home().parent)
     assert notify_socket() is None

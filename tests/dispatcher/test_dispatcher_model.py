@@ -24,7 +24,7 @@ from .conftest import TIMEOUT_S, Other, Work
 
 
 class Latest(Enum):
-    """Of these, a newer event supersedes the queued one of its key."""
+    """Of these, a newer event supersedes the queued one of its key, while the first registration of them lasts."""
 
     IS = 1
 
@@ -77,6 +77,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.phase = "running"
         self.is_started = self.is_held = self.has_ended = False
         self.registered: dict[type, list[str]] = {Work: ["first"], Other: [], Latest: ["first"]}
+        self.coalesces = True
         self.queue: list[Task] = []
         self.permits, self.overdraft = capacity, 0
         self.accepted = self.handled = self.failed = 0
@@ -112,7 +113,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if self.phase == "stopped" or (self.phase == "draining" and not inside):
             self.rejected[self.phase] += 1
             return False
-        if type(event.type) is Latest:
+        if self.coalesces and type(event.type) is Latest:
             for place, queued in enumerate(self.queue):
                 if type(queued.type) is Latest and queued.key == event.key:
                     self.queue[place] = event
@@ -252,6 +253,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert was_registered == (handler in self.registered[type])
         if was_registered:
             self.registered[type].remove(handler)
+            if type is Latest and handler == "first":
+                self.coalesces = False
 
     @rule()
     def await_drained(self) -> None:

@@ -132,7 +132,7 @@ def test_file_that_is_no_state_store_of_this_version_is_refused_in_one_line(
 ) -> None:
     spoil()
 
-    assert refusal(SQLITE, monkeypatch, capsys).startswith(said)
+    assert refusal(SQLITE, monkeypatch, capsys).startswith(f"{Path.cwd()}/{said}")
 
 
 def test_port_that_is_taken_is_refused_in_one_line(
