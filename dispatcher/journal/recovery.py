@@ -136,6 +136,9 @@ class _Repair:
         """Read what recovery needs: the unhandled events, and the damages of the segments that are open."""
         last_intact = next(filter(None, map(read_summary, reversed(closed))), None)
         start = max(first, last_intact.recover_from if last_intact is not None else 0)
+        if last_intact is not None and self._manifest is not None and last_intact.recover_from < first:
+            # Retention has removed what was needed when that segment was closed: all those events were handled since.
+            last_intact = last_intact._replace(outstanding_from=0)
         before = next((read_summary(segment) for segment in closed if segment_number(segment) == start - 1), None)
         outstanding = Outstanding(self._path, start, last_intact, Summary(1) if start == 1 else before)
         damages: dict[Path, list[Damage]] = {}

@@ -214,6 +214,30 @@ def test_segments_that_retention_removed_are_not_lost(journal: Path, open_writer
     assert open_writer(write_ahead=True).losses == ()
 
 
+def test_what_was_handled_out_of_order_is_not_lost_with_its_row(
+    journal: Path, open_writer: Open, tmp_path: Path
+) -> None:
+    """A daemon that was killed while retention removed segments refused to start."""
+    writer = open_writer(write_ahead=True, retention_bytes=1)
+    accept(writer)
+    write_event(writer, accepted_seq=2)
+    writer.flush()
+    writer.roll()
+    write_event(writer, accepted_seq=3)
+    writer.flush()
+    accept(writer)
+    writer.roll()
+    write_event(writer, accepted_seq=1)
+    writer.flush()
+    writer.log.retain()  # the closed segment that is left still names event 1 as the oldest
+    assert [path.name for path in segments(journal)] == [name(2)]
+    crashed = after_a_crash(journal, tmp_path / "crashed")
+
+    again = open_writer(crashed, write_ahead=True)
+
+    assert ([accepted.seq for accepted in again.recovered], again.losses) == ([4, 5, 6], ())
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_journal_without_accepted_events_loses_none(

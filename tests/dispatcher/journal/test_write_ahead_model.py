@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, read_rows, recover, verify
 from dispatcher.journal.format.segments import segments
+from dispatcher.journal.format.summary import Summary
 
 from .conftest import JobEvent, after_a_crash, write_event
 
@@ -33,11 +35,19 @@ class WriteAhead(RuleBasedStateMachine):
         self.unflushed: list[int] = []  # handled or settled since the last flush
         self.rows: list[tuple[str, int | None]] = []  # entity and accepted seq of those that are flushed
         self.new_rows: list[tuple[str, int | None]] = []
+
+    @initialize(retention_bytes=st.sampled_from([1, 4000]))
+    def begin(self, retention_bytes: int) -> None:
+        self.config = JournalConfig(
+            write_ahead=True, retention_bytes=retention_bytes, segment_bytes=1 << 20, segment_age_s=1e6
+        )
         self.open(self.folder / "journal 0")
 
     def open(self, path: Path) -> None:
-        config = JournalConfig(write_ahead=True, retention_bytes=4000, segment_bytes=1 << 20, segment_age_s=1e6)
-        self.writer = JournalWriter(path, config)
+        self.writer = JournalWriter(path, self.config)
+        if self.writer.log.recovered.summary == Summary(1):  # retention had removed all segments: numbers begin anew
+            assert not self.queued
+            self.accepted = 0
 
     @rule(count=st.integers(1, 3), size=st.sampled_from([0, 300]))
     def accept(self, count: int, size: int) -> None:
@@ -87,11 +97,18 @@ class WriteAhead(RuleBasedStateMachine):
         self.open(self.writer.path)
         self.check_recovered()
 
-    @rule(torn=st.integers(0, 200), twice=st.booleans())
-    def crash(self, torn: int, twice: bool) -> None:
-        """What was not flushed is handed out again. A torn frame of garbage at the end is no matter."""
+    @rule(torn=st.integers(0, 200), twice=st.booleans(), removed=st.none() | st.integers(0, 2))
+    def crash(self, torn: int, twice: bool, removed: int | None) -> None:
+        """What was not flushed is handed out again. A torn frame of garbage at the end is no matter.
+
+        `removed`: it comes amid retention, when that has removed this many segments and its manifest names one more.
+        """
         self.generation += 1
-        path = after_a_crash(self.writer.path, self.folder / f"journal {self.generation}")
+        path = self.folder / f"journal {self.generation}"
+        if removed is not None:
+            self.retain_and_crash(path, removed)
+        if not path.exists():
+            after_a_crash(self.writer.path, path)
         self.writer.close()
         for segment in path.glob(".segment-*.open"):
             with segment.open("ab") as file:
@@ -99,11 +116,29 @@ class WriteAhead(RuleBasedStateMachine):
         assert verify(path).problems == ()
         if twice:
             recover(path)
-        self.open(path)
         self.queued = sorted(self.queued + self.unflushed)
         self.unflushed.clear()
         self.new_rows.clear()
+        self.open(path)
         self.check_recovered()
+
+    def retain_and_crash(self, path: Path, removed: int) -> None:
+        unlink, left = Path.unlink, removed
+
+        def crash_or_unlink(file: Path, missing_ok: bool = False) -> None:
+            nonlocal left
+            if file in segments(self.writer.path):
+                if not left:
+                    after_a_crash(self.writer.path, path)
+                left -= 1
+            unlink(file, missing_ok)
+
+        with patch.object(Path, "unlink", crash_or_unlink):
+            self.writer.log.retain()
+
+    @rule()
+    def retain(self) -> None:
+        self.writer.log.retain()
 
     def check_recovered(self) -> None:
         recovered = self.writer.recovered
@@ -128,4 +163,4 @@ class WriteAhead(RuleBasedStateMachine):
 
 
 TestWriteAhead = pytest.mark.slow(WriteAhead.TestCase)
-TestWriteAhead.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestWriteAhead.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
