@@ -224,6 +224,7 @@ def test_sigterm_ends_it_while_a_client_has_a_stream(shop: Shop) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 def test_sigterm_ends_it_in_time_twenty_times_of_twenty(tmp_path: Path) -> None:
     took_s = []
     for number in range(20):

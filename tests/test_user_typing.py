@@ -146,7 +146,7 @@ def install_wheel(tree: Path, python: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("install", [install_wheel, install_editable])
+@pytest.mark.parametrize("install", [install_wheel, pytest.param(install_editable, marks=pytest.mark.minutes)])
 def test_every_example_passes_mypy_strict(install: Callable[[Path, Path], None], python: Path, tmp_path: Path) -> None:
     copy_tree(tmp_path / "tree")
     install(tmp_path / "tree", python)

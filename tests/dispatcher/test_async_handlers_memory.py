@@ -34,7 +34,6 @@ class Watched(Keyed):
 def only_references_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No garbage collection, and no log record that keeps the traceback of an error."""
     monkeypatch.setattr(logging.getLogger("dispatcher.async_dispatcher"), "disabled", True)
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

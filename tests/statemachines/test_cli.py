@@ -166,6 +166,7 @@ def test_signals_during_the_stop_do_not_change_the_exit_code(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 def test_many_storms_of_signals_do_not_change_the_exit_code(tmp_path: Path) -> None:
     assert {storm(tmp_path, signal.SIGTERM) for _ in range(8)} == {(143, "")}
     assert {storm(tmp_path, signal.SIGINT) for _ in range(4)} == {(130, "")}

@@ -422,7 +422,12 @@ def in_all_orders(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("preemptions", "producers", "later", "closes"),
-    [(2, 2, 0, False), (2, 3, 0, False), (1, 2, 1, False), (1, 0, 2, True)],
+    [
+        (2, 2, 0, False),
+        pytest.param(2, 3, 0, False, marks=pytest.mark.minutes),
+        (1, 2, 1, False),
+        pytest.param(1, 0, 2, True, marks=pytest.mark.minutes),
+    ],
 )
 def test_no_post_waits_for_ever_in_any_order(
     monkeypatch: pytest.MonkeyPatch, preemptions: int, producers: int, later: int, closes: bool

@@ -171,15 +171,17 @@ def run_one_order(
 @pytest.mark.parametrize(
     ("preemptions", "setting"),
     [
-        (2, {"producers": 1}),
-        (2, {"producers": 1, "drain_events_on_stop": False}),
+        pytest.param(2, {"producers": 1}, marks=pytest.mark.minutes),
+        pytest.param(2, {"producers": 1, "drain_events_on_stop": False}, marks=pytest.mark.minutes),
+        (1, {"producers": 1}),
+        (1, {"producers": 1, "drain_events_on_stop": False}),
         (1, {"producers": 1, "waiting": False}),
         (1, {"producers": 1, "waiting": False, "drain_events_on_stop": False}),
         (1, {"producers": 1, "drain_timeout_s": 0.0}),
         (1, {"producers": 1, "follow_ups": True}),
         (1, {"producers": 2}),
         (1, {"producers": 2, "drain_events_on_stop": False}),
-        (1, {"producers": 2, "queue_capacity": 1}),
+        pytest.param(1, {"producers": 2, "queue_capacity": 1}, marks=pytest.mark.minutes),
         (1, {"producers": 2, "queue_capacity": 1, "queue_full_policy": "reject"}),
         (1, {"producers": 2, "queue_capacity": 1, "stop": False}),
         (1, {"producers": 3, "stop": False}),
@@ -201,7 +203,7 @@ DROP_OLDEST = {"producers": 2, "queue_capacity": 1, "queue_full_policy": "drop_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drain", [True, False])
+@pytest.mark.parametrize("drain", [pytest.param(True, marks=pytest.mark.minutes), False])
 @pytest.mark.usefixtures("stepped")
 def test_a_producer_that_drops_the_oldest_ends_when_the_dispatcher_stops_meanwhile(drain: bool) -> None:
     """The producer spun, waiting for a permit or an event of a queue that had ended."""

@@ -362,6 +362,7 @@ with daemon:
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 def test_a_client_with_an_open_stream_never_delays_a_sigterm(folder: Path) -> None:
     for _ in range(20):
         daemon = subprocess.Popen(

@@ -150,7 +150,7 @@ def lives(draw: st.DrawFn) -> list[Move]:
     return rows
 
 
-@settings(max_examples=25, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=10, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(lives(), st.data())
 def test_lives_cut_anywhere_and_merged_in_any_grouping_have_the_same_tables(
     rows: list[Move], data: st.DataObject

@@ -183,6 +183,7 @@ def _rounded(row: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 def test_tables_equal_the_batch_reports_after_each_segment(spark: SparkSession, whole: Path, tmp_path: Path) -> None:
     """The clock of this journal jumps both ways, and lives are cut by segments."""
     journal = Growing(whole, tmp_path / "journal")

@@ -23,6 +23,7 @@ MOST_GROWTH_MIB = 5.0
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.timeout(300)
 def test_requests_and_streams_leave_no_memory_thread_or_socket_behind() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts" / "bench.d")}
