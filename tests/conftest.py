@@ -50,7 +50,6 @@ LONG_FILES = (
     "tests/dispatcher/service/test_interrupts.py",
     "tests/dispatcher/stop/test_stop_anywhere.py",
     "tests/dispatcher/stop/test_stop_interrupted.py",
-    "tests/dispatcher/test_async_handlers_memory.py",
     "tests/dispatcher/test_cli.py",
     "tests/dispatcher/test_interruption.py",
     "tests/dispatcher/test_testing_helpers.py",

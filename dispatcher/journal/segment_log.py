@@ -230,13 +230,16 @@ class SegmentLog:
         segment = self._segment
         return self.is_large() or (time.monotonic() - segment.opened_s >= self._segment_age_s and not segment.is_empty)
 
-    def roll(self) -> None:
-        """Close the segment and begin the next one, unless it is empty, or this thread is about to sync or close it."""
+    def roll(self, *, if_due: bool = False) -> None:
+        """Close the segment and begin the next one, unless it is empty, or this thread is about to sync or close it.
+
+        `if_due`: leave it open unless it is due. Another thread may have rolled since the caller looked.
+        """
         if is_owned(self._sync_lock):
             return
         with self.failing(), self._sync_lock:
             with self._file_lock:
-                if self.is_closed or self._segment.is_empty:
+                if self.is_closed or self._segment.is_empty or (if_due and not self.is_due()):
                     return
                 self._close_segment()
                 number, summary = self._segment.number + 1, self._segment.summary

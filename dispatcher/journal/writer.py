@@ -265,7 +265,7 @@ class JournalWriter:
             self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
             self._keeper.watch()
         if self.log.is_due():
-            self.log.roll()
+            self.log.roll(if_due=True)
 
     def flush_to_disk(self, *, amid_event: bool = False) -> None:
         """As `flush`, and the rows are on the disk on return, unless durability is `none`. `amid_event`: a handler has
@@ -492,7 +492,7 @@ class _Keeper:
                 self._log.commit()
         if self._log.is_large():
             with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
-                self._log.roll()
+                self._log.roll(if_due=True)
 
     def watch(self) -> None:
         """Rows may come from now on: look for them when they are due. Any thread."""
@@ -527,7 +527,7 @@ class _Keeper:
                     segment_log.commit()
                     sync_at_s = now_s + self._interval_s
                 if segment_log.is_due():
-                    segment_log.roll()
+                    segment_log.roll(if_due=True)
                 if now_s >= retain_at_s:
                     retain_at_s = now_s + config.segment_age_s
                     segment_log.retain()

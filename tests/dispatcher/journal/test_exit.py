@@ -36,8 +36,9 @@ class Exit:
 
     def __call__(self, code: int) -> None:
         log = self.journal.log
-        self.was_synced = log._synced_frames == log.frames
-        after_a_crash(self.journal.path, self.copy)
+        with log._sync_lock:  # meanwhile, the dispatcher stops and closes the journal
+            self.was_synced = log._synced_frames == log.frames
+            after_a_crash(self.journal.path, self.copy)
         self.called.set()
 
     def accepted(self) -> list[int]:
