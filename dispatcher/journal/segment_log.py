@@ -315,7 +315,7 @@ class SegmentLog:
         for path in _surplus(self.path, self.config, needed):
             # The manifest first: it shows a reader that misses the segment that its removal was intended.
             self._first = segment_number(path) + 1
-            self._write_manifest(closed=False)
+            self._write_manifest(closed=self.is_closed)
             # The index goes first, so that a crash does not leave it alone, and again after the segment: the indexer
             # may have renamed its draft in between.
             index_path(path).unlink(missing_ok=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -113,6 +117,27 @@ def after_a_crash(journal: Path, copy: Path) -> Path:
     """What is on the disk now, as a writer leaves it that dies at this moment."""
     shutil.copytree(journal, copy)
     return copy
+
+
+def crash_amid(do: Callable[[], None], journal: Path, copy: Path, changes: int) -> None:
+    """As `after_a_crash`, when `do` has made so many changes to the folder; no copy if it makes no more than those."""
+    left, caller = changes, threading.get_ident()
+
+    def counted(change: Callable[..., Any]) -> Callable[..., Any]:
+        def crash_or_change(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            if threading.get_ident() == caller:  # not the indexer's
+                if not left:
+                    after_a_crash(journal, copy)
+                left -= 1
+            return change(*arguments, **options)
+
+        return crash_or_change
+
+    with ExitStack() as patches:
+        for name in ("open", "rename", "replace", "unlink"):
+            patches.enter_context(patch.object(os, name, counted(getattr(os, name))))
+        do()
 
 
 @pytest.fixture(autouse=True)

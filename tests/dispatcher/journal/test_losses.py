@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -14,7 +16,7 @@ from dispatcher.journal import Loss, recover, verify
 from dispatcher.journal.format.segments import MANIFEST, open_segment_path, segment_path, segments
 
 from ...commands import run_command
-from .conftest import after_a_crash, files, frames_of, write_event
+from .conftest import after_a_crash, crash_amid, files, frames_of, write_event
 
 Open = Callable[..., JournalWriter]
 
@@ -236,6 +238,65 @@ def test_what_was_handled_out_of_order_is_not_lost_with_its_row(
     again = open_writer(crashed, write_ahead=True)
 
     assert ([accepted.seq for accepted in again.recovered], again.losses) == ([4, 5, 6], ())
+
+
+def handle_most(writer: JournalWriter, *, is_empty: bool) -> list[int]:
+    """Accept events in several segments and handle all but the last ones, which it returns.
+
+    `is_empty`: the open segment is. Otherwise the rows are in it, and retention has removed nothing yet.
+    """
+    for _ in range(3):
+        accept(writer)
+        writer.log.roll()
+    if not is_empty:
+        accept(writer)
+    for seq in range(1, 9):
+        write_event(writer, accepted_seq=seq)
+    writer.flush()
+    if not is_empty:
+        return [9, 10, 11, 12]
+    with patch.object(writer.log, "_retain"):
+        writer.log.roll()
+    return [9]
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_empty"),
+    [(JournalWriter.roll, False), (JournalWriter.close, False), (JournalWriter.close, True)],
+)
+def test_a_kill_at_any_moment_of_a_roll_or_a_close_is_no_loss(
+    open_writer: Open, tmp_path: Path, operation: Callable[[JournalWriter], None], is_empty: bool
+) -> None:
+    for changes in count():
+        writer = open_writer(tmp_path / f"journal {changes}", write_ahead=True, retention_bytes=1)
+        left = handle_most(writer, is_empty=is_empty)
+        crashed = tmp_path / f"crashed {changes}"
+        crash_amid(lambda writer=writer: operation(writer), writer.path, crashed, changes)  # type: ignore[misc]
+        writer.close()
+        if not crashed.exists():
+            break
+
+        again = open_writer(crashed, write_ahead=True)
+
+        assert ([accepted.seq for accepted in again.recovered], again.losses) == (left, ())
+    assert changes > 3
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_kill_at_any_moment_of_a_start_is_no_loss(open_writer: Open, tmp_path: Path, is_empty: bool) -> None:
+    writer = open_writer(write_ahead=True, retention_bytes=1)
+    left = handle_most(writer, is_empty=is_empty)
+    for changes in count():
+        journal = after_a_crash(writer.path, tmp_path / f"journal {changes}")
+        crashed = tmp_path / f"crashed {changes}"
+        crash_amid(lambda folder=journal: open_writer(folder, write_ahead=True), journal, crashed, changes)  # type: ignore[misc]
+        if not crashed.exists():
+            break
+
+        again = open_writer(crashed, write_ahead=True)
+
+        assert ([accepted.seq for accepted in again.recovered], again.losses) == (left, ())
+    assert changes > 3
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -17,7 +16,7 @@ from dispatcher.journal import EVENTS, read_rows, recover, verify
 from dispatcher.journal.format.segments import segments
 from dispatcher.journal.format.summary import Summary
 
-from .conftest import JobEvent, after_a_crash, write_event
+from .conftest import JobEvent, after_a_crash, crash_amid, write_event
 
 
 class WriteAhead(RuleBasedStateMachine):
@@ -97,44 +96,51 @@ class WriteAhead(RuleBasedStateMachine):
         self.open(self.writer.path)
         self.check_recovered()
 
-    @rule(torn=st.integers(0, 200), twice=st.booleans(), removed=st.none() | st.integers(0, 2))
-    def crash(self, torn: int, twice: bool, removed: int | None) -> None:
+    @rule(
+        torn=st.integers(0, 200),
+        twice=st.booleans(),
+        amid=st.none() | st.sampled_from(["roll", "retain", "close", "reopen"]),
+        changes=st.integers(0, 12),
+    )
+    def crash(self, torn: int, twice: bool, amid: str | None, changes: int) -> None:
         """What was not flushed is handed out again. A torn frame of garbage at the end is no matter.
 
-        `removed`: it comes amid retention, when that has removed this many segments and its manifest names one more.
+        `amid`: it comes during this, when that has made so many changes to the folder, or all.
         """
+        if amid in ("close", "reopen"):  # which write what was not
+            self.flush()
         self.generation += 1
         path = self.folder / f"journal {self.generation}"
-        if removed is not None:
-            self.retain_and_crash(path, removed)
+        if amid is not None:
+            crash_amid(getattr(self, f"_{amid}"), self.writer.path, path, changes)
         if not path.exists():
             after_a_crash(self.writer.path, path)
         self.writer.close()
         for segment in path.glob(".segment-*.open"):
             with segment.open("ab") as file:
                 file.write(b"\xffDJF\r\n\x1a\n"[:torn] + bytes(torn))
-        assert verify(path).problems == ()
+        if amid is None:
+            assert verify(path).problems == ()
         if twice:
-            recover(path)
+            assert recover(path).losses == ()
         self.queued = sorted(self.queued + self.unflushed)
         self.unflushed.clear()
         self.new_rows.clear()
         self.open(path)
         self.check_recovered()
 
-    def retain_and_crash(self, path: Path, removed: int) -> None:
-        unlink, left = Path.unlink, removed
+    def _roll(self) -> None:
+        self.writer.roll()
 
-        def crash_or_unlink(file: Path, missing_ok: bool = False) -> None:
-            nonlocal left
-            if file in segments(self.writer.path):
-                if not left:
-                    after_a_crash(self.writer.path, path)
-                left -= 1
-            unlink(file, missing_ok)
+    def _retain(self) -> None:
+        self.writer.log.retain()
 
-        with patch.object(Path, "unlink", crash_or_unlink):
-            self.writer.log.retain()
+    def _close(self) -> None:
+        self.writer.close()
+
+    def _reopen(self) -> None:
+        self.writer.close()
+        self.writer = JournalWriter(self.writer.path, self.config)
 
     @rule()
     def retain(self) -> None:
