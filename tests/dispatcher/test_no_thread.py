@@ -291,7 +291,7 @@ def test_a_metrics_server_without_a_thread_fails_to_start_and_frees_its_port(sys
 
 
 def test_the_metrics_are_answered_while_no_thread_is_left(system: Threads) -> None:
-    with MetricsServer(health=Health()) as server:
+    with MetricsServer(health=Health(list)) as server:
         system.refuses = lambda _: True
         with socket.create_connection(("127.0.0.1", server.port or 0)) as silent:  # it sends nothing
             with urllib.request.urlopen(server.url_of("/livez"), timeout=TIMEOUT_S) as answer:

@@ -161,9 +161,9 @@ def test_the_identity_is_no_compression(idle: Front, app: str, encoding: str) ->
 
 @pytest.mark.parametrize(("what", "body"), CHANGES[1:])
 def test_while_the_handler_hangs_a_change_ends_with_its_deadline(what: str, body: dict[str, Any]) -> None:
-    with front(scheduler=QUEUES, web={"write_timeout_s": 0.2}) as made:
+    with front(scheduler=QUEUES) as made:
         app = made.submit()
-        with made.hanging():
+        with made.in_a_hurry(), made.hanging():
             answer = made.put(f"/apps/{app}/{what}", body)
 
     assert answer.status_code == 503

@@ -299,10 +299,11 @@ class SlowStore(MemoryRMStateStore):
 
 def test_a_submission_that_is_not_stored_in_time_is_to_be_sent_again_and_is_not_done_twice() -> None:
     store = SlowStore()
-    with front(store=lambda: store, web={"write_timeout_s": 0.2}) as made:
+    with front(store=lambda: store) as made:
         app_id = made.new_id()
         made.manager.context.call(lambda: setattr(store, "is_slow", True))
-        late = made.post("/apps", submission(app_id))
+        with made.in_a_hurry():
+            late = made.post("/apps", submission(app_id))
         made.manager.context.call(store.go_on)
         again = made.post("/apps", submission(app_id))
         apps = made.apps()
@@ -316,9 +317,9 @@ def test_a_submission_that_is_not_stored_in_time_is_to_be_sent_again_and_is_not_
 
 @pytest.mark.parametrize("path", ["/apps/new-application", "/apps"])
 def test_while_the_handler_hangs_a_submission_ends_with_its_deadline(path: str) -> None:
-    with front(web={"write_timeout_s": 0.2}) as made:
+    with front() as made:
         body = submission(made.new_id()) if path == "/apps" else None
-        with made.hanging():
+        with made.in_a_hurry(), made.hanging():
             answer = made.post(path, body)
         apps = made.apps()
 

@@ -138,9 +138,9 @@ def test_only_those_who_may_change_an_application_see_its_buttons() -> None:
 
 
 def test_a_handler_that_hangs_gives_503_within_the_deadline() -> None:
-    with front(NODE, web={"write_timeout_s": 0.2}) as made:
+    with front(NODE) as made:
         app_id = waiting_fifo(made)
-        with made.hanging():
+        with made.in_a_hurry(), made.hanging():
             answer = press(made, f"/cluster/app/{app_id}/kill")
 
         assert answer.status_code == 503
