@@ -137,7 +137,8 @@ class _Repair:
         last_intact = next(filter(None, map(read_summary, reversed(closed))), None)
         start = max(first, last_intact.recover_from if last_intact is not None else 0)
         if last_intact is not None and self._manifest is not None and last_intact.recover_from < first:
-            # Retention has removed what was needed when that segment was closed: all those events were handled since.
+            # Retention has removed segments that were still needed when this one was closed. It removes a segment only
+            # once all its events are handled, so nothing before the first segment is outstanding.
             last_intact = last_intact._replace(outstanding_from=0)
         before = next((read_summary(segment) for segment in closed if segment_number(segment) == start - 1), None)
         outstanding = Outstanding(self._path, start, last_intact, Summary(1) if start == 1 else before)

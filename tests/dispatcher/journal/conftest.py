@@ -120,7 +120,10 @@ def after_a_crash(journal: Path, copy: Path) -> Path:
 
 
 def crash_amid(do: Callable[[], None], journal: Path, copy: Path, changes: int) -> None:
-    """As `after_a_crash`, when `do` has made so many changes to the folder; no copy if it makes no more than those."""
+    """Run `do`, and copy the journal as a crash after its first `changes` file operations would leave it.
+
+    If `do` makes no further file operation, there is no copy.
+    """
     left, caller = changes, threading.get_ident()
 
     def counted(change: Callable[..., Any]) -> Callable[..., Any]:

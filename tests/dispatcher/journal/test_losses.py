@@ -241,9 +241,9 @@ def test_what_was_handled_out_of_order_is_not_lost_with_its_row(
 
 
 def handle_most(writer: JournalWriter, *, is_empty: bool) -> list[int]:
-    """Accept events in several segments and handle all but the last ones, which it returns.
+    """Accept events in several segments and handle events 1 to 8; returns the accepted seqs of the rest.
 
-    `is_empty`: the open segment is. Otherwise the rows are in it, and retention has removed nothing yet.
+    `is_empty`: the open segment is empty. Otherwise it holds the rows. Retention has removed nothing yet.
     """
     for _ in range(3):
         accept(writer)

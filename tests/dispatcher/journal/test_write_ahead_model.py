@@ -105,9 +105,9 @@ class WriteAhead(RuleBasedStateMachine):
     def crash(self, torn: int, twice: bool, amid: str | None, changes: int) -> None:
         """What was not flushed is handed out again. A torn frame of garbage at the end is no matter.
 
-        `amid`: it comes during this, when that has made so many changes to the folder, or all.
+        `amid`: the operation that the crash interrupts, after `changes` file operations or at its end.
         """
-        if amid in ("close", "reopen"):  # which write what was not
+        if amid in ("close", "reopen"):  # both flush, so what a crash leaves would depend on its moment
             self.flush()
         self.generation += 1
         path = self.folder / f"journal {self.generation}"
