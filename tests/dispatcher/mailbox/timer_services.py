@@ -64,6 +64,21 @@ class SteppedTime(SystemProcessingTimeService):
         return self.passed_ms
 
 
+class BusyTime(SteppedTime):
+    """As on a busy machine: other threads may run between a look at the system clock and one at the steady one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses_ms: list[int] = []
+        """After the next looks at the system clock."""
+
+    def _unix_ms(self) -> float:
+        now_ms = self.now_ms
+        if self.pauses_ms:
+            self.set_time(now_ms + self.pauses_ms.pop())
+        return now_ms
+
+
 class Reporter:
     """An `on_error` that fails itself if asked to."""
 
