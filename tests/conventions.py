@@ -13,9 +13,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-MOST_MODULE_LINES = 400
-MOST_FUNCTION_LINES = 60
-MOST_MODULES_IN_FOLDER = 15
+
+@dataclass(frozen=True)
+class Sizes:
+    """The largest that passes."""
+
+    module_lines: int
+    function_lines: int
+    modules_in_folder: int
+
+
+HINT = Sizes(400, 60, 15)
+"""Beyond it, a warning: look whether the module has two subjects. One subject stays whole."""
+BOUND = Sizes(600, 100, 20)
+"""Beyond it, conventions.toml gives a reason."""
 
 Violations = dict[str, str]
 """What is wrong and what to do about it, by the key under which exceptions list it."""
@@ -459,30 +470,23 @@ def _is_super(node: ast.expr) -> bool:
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-def too_big(modules: Sequence[Module]) -> Violations:
-    """Modules, functions and folders beyond their bounds."""
+def too_big(modules: Sequence[Module], most: Sizes = BOUND) -> Violations:
+    """Modules, functions and folders beyond `most`."""
     found = {}
     folders: defaultdict[str, list[str]] = defaultdict(list)
     for module in modules:
         if not module.is_package:
             folders[module.name.rpartition(".")[0]].append(module.name)
-        if len(module.lines) > MOST_MODULE_LINES:
-            found[module.name] = (
-                f"{module.name}: {len(module.lines)} lines, {MOST_MODULE_LINES} at most; it has two subjects, so make "
-                "two modules of it"
-            )
+        if len(module.lines) > most.module_lines:
+            found[module.name] = f"{module.name}: {len(module.lines)} lines, {most.module_lines} at most"
         for name, function in _functions(module.tree):
             length = (function.end_lineno or function.lineno) - function.lineno + 1
-            if length > MOST_FUNCTION_LINES:
-                found[f"{module.name}:{name}"] = (
-                    f"{module.name}:{function.lineno}: {name} has {length} lines, {MOST_FUNCTION_LINES} at most; "
-                    "give its parts names"
-                )
+            if length > most.function_lines:
+                place = f"{module.name}:{function.lineno}"
+                found[f"{module.name}:{name}"] = f"{place}: {name} has {length} lines, {most.function_lines} at most"
     for folder, names in folders.items():
-        if len(names) > MOST_MODULES_IN_FOLDER:
-            found[f"{folder}/"] = (
-                f"{folder}: {len(names)} modules, {MOST_MODULES_IN_FOLDER} at most; group them by subject"
-            )
+        if len(names) > most.modules_in_folder:
+            found[f"{folder}/"] = f"{folder}: {len(names)} modules, {most.modules_in_folder} at most"
     return found
 
 

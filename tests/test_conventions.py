@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -135,7 +136,7 @@ def suite() -> list[Module]:
     return conventions.read_modules(ROOT, ["tests"])
 
 
-CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[[list[Module]], Violations]]] = {
+CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[..., Violations]]] = {
     "imports run downward": (source, partial(conventions.imports_upward, layers=LAYERS)),
     "no imports in a circle": (source, conventions.import_circles),
     "only pipeline.spark imports pyspark": (
@@ -185,8 +186,12 @@ def complaints(violations: Violations, exceptions: Mapping[str, str]) -> list[st
 
 
 @pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.filterwarnings("always::UserWarning")
 def test_the_source_keeps_the_conventions(check: str) -> None:
     read, find = CHECKS[check]
+    if find is conventions.too_big:
+        hints = find(modules(read), conventions.HINT).values()
+        warnings.warn("\n".join(["large, look whether it is one subject:", *hints]), stacklevel=1)
 
     found = complaints(find(modules(read)), EXCEPTIONS.get(check, {}))
 
@@ -358,11 +363,12 @@ def test_a_reach_for_a_private_name_is_found() -> None:
 
 
 def test_what_is_too_big_is_found() -> None:
-    long_function = "def f():\n" + "    pass\n" * conventions.MOST_FUNCTION_LINES
-    long_module = "x = 1\n" * (conventions.MOST_MODULE_LINES + 1)
-    full_folder = {f"full__m{number}": "" for number in range(conventions.MOST_MODULES_IN_FOLDER + 1)}
+    most = conventions.Sizes(module_lines=9, function_lines=5, modules_in_folder=2)
+    long_function = "def f():\n" + "    pass\n" * most.function_lines
+    long_module = "x = 1\n" * (most.module_lines + 1)
+    full_folder = {f"full__m{number}": "" for number in range(most.modules_in_folder + 1)}
 
-    found = conventions.too_big(sample(a=long_function, b=long_module, **full_folder))
+    found = conventions.too_big(sample(a=long_function, b=long_module, **full_folder), most)
 
     assert set(found) == {"a:f", "b", "full/"}
 
