@@ -66,14 +66,17 @@ class AsyncOptions:
         one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
     `dedupe_by`: value -> key. While a call for a key is under way, other records of the key wait for its outcome.
         The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
-    `combine`: (value, results) -> results, called on the mailbox thread when a record completes, to make results shared
-        by a key the record's own. It also gets captured errors and the results of a timeout.
+    `combine`: (value, results) -> results, called when a record completes, to make results shared by a key the record's
+        own. It also gets captured errors and the results of a timeout.
     `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job: a call is made only if it has no
         valid result for the record's key. Records of equal keys share a call, as by `dedupe_by`.
     `pool_size`: threads that call a blocking function; None: `concurrency` where that is given, else 32.
     `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it is full, when its first member has waited
         `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100,
         and 0 ms for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
+
+    Functions among the options run on the engine's thread, and so does the function's `timeout`: the loop of the calls,
+    or the mailbox thread of a StreamTask. They must not block.
 
     Raises:
         ValueError, TypeError: an option is invalid; the message names it.

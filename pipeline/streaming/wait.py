@@ -1,44 +1,51 @@
 """Async I/O over any iterable: `ordered_wait` and `unordered_wait`.
 
-Threads: the caller's thread reads the input and hands out results, both of which may block. Meanwhile a task thread
-runs the operator, and the function's calls have a host of their own. `exchange` holds what the two threads share.
+Threads: the caller's thread reads the input and hands out results, both of which may block. Meanwhile the thread of an
+asyncio loop runs the engine. It is the loop of the function's coroutines itself; a blocking function has a pool of
+threads beside it. A coroutine that blocks the loop holds up its own results and those of others, but no timeout: the
+caller, while it waits for results, runs the timers that are due.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 import os
-import threading
+import queue
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack
 
+from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.calls.call_counts import CallMetrics
+from pipeline.streaming.calls.engine import Engine
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
-from pipeline.streaming.calls.wait_operator import AsyncWaitOperator
+from pipeline.streaming.calls.hosts.loop_host import LoopHost
+from pipeline.streaming.calls.thread import LoopThread, OwnLoop
 from pipeline.streaming.errors import ForkedWaitError, describe
-from pipeline.streaming.exchange import ChunkInput, ResultOutput, Wakeup
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options, times_in_ms
 from pipeline.streaming.pace import Pace
-from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import OperatorContext, OperatorFactory, StreamOperator, async_wait_operator
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
 _VALUES_AHEAD: Final = 256
-"""Values read ahead of the operator when they arrive one by one."""
+"""Values read ahead of the calls when they arrive one by one."""
 _CHUNKS_OF_RESULTS: Final = 2
-"""Chunks of results buffered before the operator waits for the caller."""
+"""Chunks of results buffered before no more values are taken in."""
 _LINGER_MS: Final = 5
 _READ_AHEAD: Final = 4
-"""A fourth of the calls under way is read ahead, so that no call waits for a thread to wake up."""
-_NO_MORE: Final[list[Any]] = []
-"""Sentinel in place of a chunk, compared by identity."""
+"""A fourth of the calls under way is read ahead, so that no call waits for the loop's next turn."""
+_LOOK_EVERY_S: Final = 1.0
+"""How often the caller looks whether a coroutine blocks the loop, unless a timer is due earlier."""
+_HANGS_S: Final = 0.05
+"""A timer that is so late is run by the caller."""
+_NO_MORE: Final[Any] = object()
 
 WaitSettings = AsyncOptions
 """Alias for the options of `wait_in_chunks`."""
@@ -109,96 +116,119 @@ def wait_in_chunks(
         AsyncOperatorError: as `ordered_wait`. ReaderGoneError: `pace` says that the reader of the results has ended.
     """
     require_number("max_chunk", max_chunk, least=1, whole=True)
-    make = _operator(function, settings, metrics)
     if pace is not None:
-        return _PacedRun[In, Out](make, pace, max_chunk).results(chunks)
-    run: _Run[In, Out] = _Run(make, chunks_ahead=1, notify_at=max_chunk, max_chunk=max_chunk)
-    return run.results(chunks)
+        return _PacedRun[In, Out](function, settings, metrics, max_chunk).paced(chunks, pace)
+    run: _Run[In, Out] = _Run(function, settings, metrics, max_chunk)
+    return run.of_chunks(chunks)
 
 
 def _wait_for_each(
     values: Iterable[In], function: AnyFunction[In, Any], settings: AsyncOptions, metrics: CallMetrics | None
 ) -> Iterator[Any]:
-    make = _operator(function, settings, metrics)
-    run: _Run[In, Any] = _Run(make, chunks_ahead=_VALUES_AHEAD, notify_at=1, max_chunk=1000)
+    run: _Run[In, Any] = _Run(function, settings, metrics, max_chunk=1000)
 
     def each() -> Iterator[Any]:
-        for results in run.results((value,) for value in values):
+        for results in run.of_values(values):
             run.handed_out = results
             yield from results
 
     return each()
 
 
-def _operator(
-    function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions, metrics: CallMetrics | None
-) -> OperatorFactory:
-    # Only a partition or a micro-batch ends here, so retries keep their delays.
-    is_batch = host_for(function, options).is_batch
-    holds_calls = options.rate_limit is not None or is_batch
-    options = replace(
-        options,
-        retries_at_end=True,
-        read_ahead=0 if holds_calls else options.most_calls // _READ_AHEAD,
-        linger_ms=_LINGER_MS if is_batch and options.linger_ms is None else options.linger_ms,
-    )
-    return async_wait_operator(function, metrics=metrics, name="async wait", **options.arguments())
-
-
 class _Run(Generic[In, Out]):
-    """One iteration: its task, and the state that both threads share."""
+    """One iteration: its engine, and what the caller's thread exchanges with the thread of the engine's loop.
 
-    def __init__(self, operator: OperatorFactory, *, chunks_ahead: int, notify_at: int, max_chunk: int) -> None:
-        self._wakeup = Wakeup()
-        self._chunks_ahead = chunks_ahead
+        caller: reads values --_values--> loop: engine --_ready--> caller: yields results
+
+    A side that finds nothing sleeps until the other has brought something: the caller until `_wakes` has an item, the
+    loop until a mail comes.
+    """
+
+    def __init__(
+        self,
+        function: AnyFunction[In, Out] | CallHost,
+        options: AsyncOptions,
+        metrics: CallMetrics | None,
+        max_chunk: int,
+    ) -> None:
+        self._owns_host = not isinstance(function, CallHost)
+        self._host = host_for(function, options)
+        self._options = _options_of(self._host, options)
+        self._metrics = metrics if metrics is not None else CallMetrics()
         self._max_chunk = max_chunk
+        self._most_ready = max_chunk * _CHUNKS_OF_RESULTS
         self.handed_out: list[Out] = []  # results that the caller is being given one by one; caller's thread
         self._is_forked = False  # begun in the parent of this process; written at the fork
-        self._failure: BaseException | None = None  # written by the task's thread before _is_over
-        self._is_over = False  # written by the task's thread, once
-        self._input: ChunkInput[In] = ChunkInput(chunks_ahead, self._wakeup)
-        self._output: ResultOutput[Out] = ResultOutput(notify_at, max_chunk * _CHUNKS_OF_RESULTS, self._wakeup)
-        self._task = StreamTask(self._input, operator, self._output, name="async wait")
-        self._thread: threading.Thread | None = None  # the task's; set by the caller's thread when it starts it
+        self._own_loop: OwnLoop | None = None  # of an engine whose host has none; caller's thread
+        self._thread: LoopThread | None = None  # the engine's; set by the caller's thread when it begins
+        self._values: deque[In] = deque()  # the caller appends, the loop pops, and puts the last one back
+        self._has_ended = False  # the input; the caller writes it, after the last value
+        self._wake_at = 0  # the caller reads more when so many values are left; caller's thread
+        # The loop has found no value, or no room for results. It sets this before it looks once more, and the caller
+        # reads it after it has changed something: so the loop never sleeps for ever.
+        self._is_idle = False
+        self._ready: deque[Out] = deque()  # the loop appends, the caller pops
+        self._notify_at = 1  # the caller wants so many results; caller's thread
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_notified = False  # _wakes has an item; the caller clears it before it looks for work
+        self._has_all = False  # the loop's thread: all values are taken in
+        self._failure: BaseException | None = None  # under the thread's lock, before _is_over
+        self._is_over = False  # under the thread's lock
 
-    def results(self, chunks: Iterable[Iterable[In]]) -> Iterator[list[Out]]:
-        """Caller's thread: read, yield and wait in turns. If the input fails, that is raised after its results."""
-        reading: Iterator[Iterable[In]] | None = iter(chunks)
+    # -- the caller's thread
+
+    def of_values(self, values: Iterable[In]) -> Iterator[list[Out]]:
+        """The results of values that are read one by one."""
+        return self._results(((value,) for value in values), _VALUES_AHEAD)
+
+    def of_chunks(self, chunks: Iterable[Sequence[In]]) -> Iterator[list[Out]]:
+        """The results of chunks of values, in lists of `max_chunk`."""
+        self._notify_at = self._max_chunk
+        return self._results(chunks, 0)
+
+    def _results(self, chunks: Iterable[Sequence[In]], ahead: int) -> Iterator[list[Out]]:
+        """Read, yield and wait in turns. If the input fails, that is raised after its results.
+
+        `ahead`: chunks are read while at most so many values wait, or as many as were in the last chunk.
+        """
+        reading: Iterator[Sequence[In]] | None = iter(chunks)
         input_failure: Exception | None = None
-        output, task_input = self._output, self._input
+        ready, values, most = self._ready, self._values, ahead
+        self._wake_at = ahead // 2
         try:
-            self._start()
+            self._begin()
             while not self._is_over:
-                self._check_process()
-                if len(output.ready) >= output.notify_at:
-                    yield output.take(self._max_chunk)
-                elif reading is not None and len(task_input.chunks) < self._chunks_ahead:
+                if self._is_forked:
+                    raise ForkedWaitError
+                if len(ready) >= self._notify_at:
+                    yield self._take()
+                elif reading is not None and len(values) <= most:
                     try:
                         chunk = next(reading, _NO_MORE)
                     except Exception as error:
                         input_failure, chunk = error, _NO_MORE
                     if chunk is _NO_MORE:
                         reading = None
-                        task_input.end()
-                    else:
-                        task_input.put(chunk)
+                        self._end_input()
+                        continue
+                    if not ahead:
+                        most = len(chunk)
+                        self._wake_at = most // 2
+                    values.extend(chunk)
+                    if self._is_idle:
+                        self._wake_loop()
                 else:
-                    self._wakeup.wait()
-            while output.ready:
-                self._check_process()
-                yield output.take(self._max_chunk)
-            self._raise(input_failure)
+                    self._wait()
+            yield from self._last_results(input_failure)
         finally:
             self._end()
 
-    def _start(self) -> None:
-        # Made here, because no thread made before a fork starts after it in Python 3.13.0 (python/cpython#134381).
-        self._thread = threading.Thread(target=self._work, name="async wait", daemon=True)
-        self._thread.start()
-        _runs.add(self)
-
-    def _raise(self, input_failure: Exception | None) -> None:
-        """Raise what ended the run, if anything did; a failed call comes before the end of the input."""
+    def _last_results(self, input_failure: Exception | None) -> Iterator[list[Out]]:
+        """What is ready at the end. Then raise what ended the run, if anything did: a failed call, or the input."""
+        while self._ready:
+            if self._is_forked:
+                raise ForkedWaitError
+            yield self._take()
         if self._failure is not None:
             if input_failure is not None:
                 self._failure.add_note(f"The input failed, too: {describe(input_failure)}")
@@ -206,116 +236,195 @@ class _Run(Generic[In, Out]):
         if input_failure is not None:
             raise input_failure
 
-    def _check_process(self) -> None:
-        if self._is_forked:
-            raise ForkedWaitError
+    def _begin(self) -> None:
+        _runs.add(self)
+        host = self._host
+        if self._owns_host:
+            host.start()
+        if isinstance(host, LoopHost):
+            loop, thread = host.loop, host.thread
+            assert loop is not None  # it was started, and so was its thread
+            assert thread is not None
+        else:
+            # Made here, because no thread made before a fork starts after it in Python 3.13.0 (python/cpython#134381).
+            self._own_loop = OwnLoop("async wait")
+            loop, thread = self._own_loop.loop, self._own_loop.thread
+        mail = LoopThread(loop, thread, self._fail, self._take_in)
+        self._engine = Engine(
+            host, mail, mail, self._options, self._ready.extend, self._metrics, "async wait", emits_values=True
+        )
+        self._thread = mail
+        self._wake_loop()
+
+    def _take(self) -> list[Out]:
+        ready = self._ready
+        count = len(ready)
+        taken = [ready.popleft() for _ in range(min(count, self._max_chunk))]
+        if count >= self._most_ready and self._is_idle:
+            self._wake_loop()
+        return taken
+
+    def _end_input(self) -> None:
+        self._has_ended = True
+        self._wake_loop()
+
+    def _wake_loop(self) -> None:
+        assert self._thread is not None
+        self._is_idle = False
+        with suppress(RejectedExecutionError):
+            self._thread.execute(_nothing)
+
+    def _wait(self, timeout_s: float = math.inf) -> None:
+        """Until there is something to do. While a coroutine blocks the loop, this thread runs the timers."""
+        thread = self._thread
+        assert thread is not None
+        if thread.loop.is_closed():
+            with thread.lock:
+                self._fail(RejectedExecutionError(f"{self._host.name}: the call host has stopped; make a new one"))
+            return
+        late_s = thread.seconds_late()
+        if late_s >= _HANGS_S and thread.lock.acquire(blocking=False):
+            try:
+                thread.run_due()
+            finally:
+                thread.lock.release()
+            return
+        bounds_s = [ms / 1000 for ms in (self._options.timeout_ms, self._options.deadline_ms) if ms]
+        wait_s = min(timeout_s, max(0.0, min(_LOOK_EVERY_S, -late_s, *bounds_s)) + _HANGS_S)
+        with suppress(queue.Empty):
+            self._wakes.get(timeout=wait_s)
+            self._is_notified = False
 
     def _end(self) -> None:
         if self._is_forked:
-            return  # the task and its thread are in the parent
-        self._task.cancel()
-        # None, or not started: a KeyboardInterrupt may have come before that.
-        if self._thread is not None and self._thread.ident is not None:
-            self._thread.join()
+            return  # the loop and its thread are in the parent
+        if self._thread is not None:
+            with self._thread.lock:
+                self._finish()
+        if self._owns_host:
+            self._host.stop()
+        if self._own_loop is not None:
+            self._own_loop.stop()
 
     def abandon(self) -> None:
         """In a forked child, whose only thread calls this: what is left of the results is given in the parent."""
         self._is_forked = True
         self.handed_out.clear()
 
-    def _work(self) -> None:
-        """The task's thread."""
-        try:
-            self._task.run()
-        except BaseException as error:
+    # -- the thread of the engine's loop
+
+    def _take_in(self) -> None:
+        """After each mail and timer: take in what there is room for, and tell the caller what it waits for."""
+        values, ready, engine, most_ready = self._values, self._ready, self._engine, self._most_ready
+        while not self._is_over:
+            if len(ready) >= most_ready or not values:
+                if self._is_idle:
+                    break
+                self._is_idle = True  # and look once more
+                continue
+            self._is_idle = False
+            value = values.popleft()
+            if not engine.try_take(value, value):
+                values.appendleft(value)
+                if not engine.make_room():
+                    break
+        if not values and self._has_ended and not self._is_over:
+            self._end_calls()
+        if len(ready) >= self._notify_at or (len(values) <= self._wake_at and not self._has_ended):
+            self._notify()
+
+    def _end_calls(self) -> None:
+        if not self._has_all:
+            self._has_all = True
+            self._engine.end_input(ends_retries=False)
+        if self._engine.queue.is_empty():
+            self._finish()
+
+    def _notify(self) -> None:
+        """Wake the caller. Notifications before it wakes count as one."""
+        if not self._is_notified:
+            self._is_notified = True
+            self._wakes.put(None)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
             self._failure = error
-        finally:
+        self._finish()
+
+    def _finish(self) -> None:
+        """Make no more calls. Any thread, under the lock."""
+        if not self._is_over:
+            assert self._thread is not None
+            self._thread.close()
+            self._engine.close()
             self._is_over = True
-            self._wakeup.notify()
+            self._notify()
 
 
 class _PacedRun(_Run[In, Out]):
     """An iteration that takes values in only as its results are read."""
 
-    def __init__(self, operator: OperatorFactory, pace: Pace, max_chunk: int) -> None:
-        super().__init__(self._noting(operator), chunks_ahead=1, notify_at=1, max_chunk=max_chunk)
-        self._pace = pace  # caller's thread
-        self._reading: Iterator[Sequence[In]] | None = None  # caller's thread; None: there is no more input
-        self._chunk: Sequence[In] = ()  # caller's thread; what was read last
-        self._place = 0  # caller's thread; in _chunk, of the first value that was not taken in
-        self._begun = 0  # values taken in; caller's thread
-        self._passed = 0  # values that have reached the operator, counted by slices; written by the mailbox thread
-        self._given = 0  # results that were yielded; caller's thread
-        self._input_failure: Exception | None = None  # caller's thread
-        self._made: AsyncWaitOperator | None = None  # written once, by the mailbox thread
-
-    def results(self, chunks: Iterable[Sequence[In]]) -> Iterator[list[Out]]:  # type: ignore[override]
+    def paced(self, chunks: Iterable[Sequence[In]], pace: Pace) -> Iterator[list[Out]]:
         """Caller's thread: take in, wait and yield in turns."""
-        self._reading = iter(chunks)
-        output, pace = self._output, self._pace
+        reading: Iterator[Sequence[In]] | None = iter(chunks)
+        chunk: Sequence[In] = ()  # what was read last
+        place = begun = given = 0  # in chunk, of the first value not taken in; values taken in; results yielded
+        input_failure: Exception | None = None
+        ready, values = self._ready, self._values
+        self._wake_at = -1
         try:
-            self._start()
+            self._begin()
+            assert self._thread is not None
             while not self._is_over:
-                self._check_process()
+                if self._is_forked:
+                    raise ForkedWaitError
                 pace.check_reader()
-                if not self._take_in():
-                    output.notify_at = pace.results_wanted(self._max_chunk)
-                    if len(output.ready) < output.notify_at or not pace.takes_results():
-                        self._wakeup.wait(pace.wait_s())
-                yield self._take() if pace.takes_results() else []
-            while output.ready:
-                self._check_process()
-                yield self._take()
-            self._raise(self._input_failure)
+                room = 0
+                if reading is not None and not values:
+                    with self._thread.lock:  # none is on its way from `values` into the queue
+                        passed, held = begun - len(values), self._engine.queue.size()
+                    room = pace.room(begun, passed, held, given + len(ready))
+                if room:
+                    assert reading is not None
+                    if place == len(chunk):
+                        place = 0
+                        try:
+                            chunk = next(reading, _NO_MORE)
+                        except Exception as error:
+                            pace.check_reader()  # which may be why there is no more input
+                            input_failure, chunk = error, _NO_MORE
+                        if chunk is _NO_MORE:
+                            reading, chunk = None, ()
+                            self._end_input()
+                    taken = chunk[place : place + room]
+                    place += len(taken)
+                    begun += len(taken)
+                    values.extend(taken)
+                    if taken and self._is_idle:
+                        self._wake_loop()
+                else:
+                    self._notify_at = pace.results_wanted(self._max_chunk)
+                    if len(ready) < self._notify_at or not pace.takes_results():
+                        self._wait(pace.wait_s())
+                results = self._take() if pace.takes_results() else []
+                given += len(results)
+                yield results
+            yield from self._last_results(input_failure)
         finally:
             self._end()
 
-    def _take(self) -> list[Out]:
-        results = self._output.take(self._max_chunk)
-        self._given += len(results)
-        return results
 
-    def _take_in(self) -> bool:
-        """Take in what there is room for; False if there is none, or no more input."""
-        if self._reading is None or self._input.chunks:
-            return False
-        held = self._made.size() if self._made is not None else 0
-        room = self._pace.room(self._begun, self._passed, held, self._given + len(self._output.ready))
-        if not room:
-            return False
-        if self._place == len(self._chunk):
-            self._read(self._reading)
-        taken = self._chunk[self._place : self._place + room]
-        if taken:
-            self._place += len(taken)
-            self._begun += len(taken)
-            self._input.put(itertools.chain(taken, self._end_of_slice(len(taken))))
-        return True
+def _options_of(host: CallHost, options: AsyncOptions) -> AsyncOptions:
+    """As the functions that wait for an input have them."""
+    holds_calls = options.rate_limit is not None or host.is_batch
+    return replace(
+        options,
+        read_ahead=0 if holds_calls else options.most_calls // _READ_AHEAD,
+        linger_ms=_LINGER_MS if host.is_batch and options.linger_ms is None else options.linger_ms,
+    )
 
-    def _read(self, reading: Iterator[Sequence[In]]) -> None:
-        self._chunk, self._place = (), 0
-        try:
-            self._chunk = next(reading, _NO_MORE)
-        except Exception as error:
-            self._pace.check_reader()  # which may be why there is no more input
-            self._input_failure, self._chunk = error, _NO_MORE
-        if self._chunk is _NO_MORE:
-            self._reading = None
-            self._input.end()
 
-    def _end_of_slice(self, size: int) -> Iterator[In]:
-        """Yields nothing. The mailbox thread reaches it when all values of a slice have been passed on."""
-        self._passed += size
-        yield from ()
-
-    def _noting(self, operator: OperatorFactory) -> OperatorFactory:
-        def make(context: OperatorContext) -> StreamOperator:
-            made = operator(context)
-            assert isinstance(made, AsyncWaitOperator)
-            self._made = made
-            return made
-
-        return make
+def _nothing() -> None: ...
 
 
 _runs: weakref.WeakSet[_Run[Any, Any]] = weakref.WeakSet()  # begun in this process; any thread adds, a fork reads

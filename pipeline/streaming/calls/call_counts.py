@@ -40,7 +40,7 @@ _QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 class CallMetrics:
-    """The counters of one operator. Only the owner, its mailbox thread, adds to them; any thread reads them.
+    """The counters of one operator. Only the owner, the thread of its engine, adds to them; any thread reads them.
 
     A record ends completed or failed, unless its task ends first. A timed-out record also counts as failed, unless the
     function's `timeout` returned results. A failed record that does not fail the task is dropped or captured.
@@ -51,26 +51,26 @@ class CallMetrics:
     __slots__ = (*COUNTERS, *HISTOGRAMS, "__weakref__", "ended")
 
     def __init__(self) -> None:
-        self.calls = 0  # mailbox thread: attempts begun
-        self.ended = 0  # mailbox thread: attempts answered or given up; each counts once
-        self.completed = 0  # mailbox thread: records
-        self.timed_out = 0  # mailbox thread: records
-        self.retried = 0  # mailbox thread: attempts followed by another, and the function's own repetitions
-        self.failed = 0  # mailbox thread: records, including dropped and captured ones
-        self.dropped = 0  # mailbox thread: records
-        self.captured = 0  # mailbox thread: records
-        self.shared = 0  # mailbox thread: records
-        self.remembered = 0  # mailbox thread: records
-        self.unknown = 0  # mailbox thread: records
-        self.lost_attempts = 0  # mailbox thread: attempts of Spark tasks, whose calls are in no other count
-        self.queue_wait = Histogram()  # mailbox thread: from taking a record in to the start of its first call
-        # Mailbox thread: from when an attempt was due to its start, if the operator's own limits (rate, concurrency,
-        # batch, pause) may have held it back. An operator without limits sends its calls straight on and counts none.
+        self.calls = 0  # the engine's thread: attempts begun
+        self.ended = 0  # the engine's thread: attempts answered or given up; each counts once
+        self.completed = 0  # the engine's thread: records
+        self.timed_out = 0  # the engine's thread: records
+        self.retried = 0  # the engine's thread: attempts followed by another, and the function's own repetitions
+        self.failed = 0  # the engine's thread: records, including dropped and captured ones
+        self.dropped = 0  # the engine's thread: records
+        self.captured = 0  # the engine's thread: records
+        self.shared = 0  # the engine's thread: records
+        self.remembered = 0  # the engine's thread: records
+        self.unknown = 0  # the engine's thread: records
+        self.lost_attempts = 0  # the engine's thread: attempts of Spark tasks, whose calls are in no other count
+        self.queue_wait = Histogram()  # the engine's thread: from taking a record in to the start of its first call
+        # The engine's thread: from when an attempt was due to its start, if the operator's own limits (rate,
+        # concurrency, batch, pause) may have held it back. Without limits, calls go straight on and count none.
         self.limit_wait = Histogram()
-        self.call_time = Histogram()  # mailbox thread: from the start of an attempt to its answer
+        self.call_time = Histogram()  # the engine's thread: from the start of an attempt to its answer
 
     def count_repetitions(self, number: int) -> None:
-        """Count calls that the function has repeated itself. Mailbox thread."""
+        """Count calls that the function has repeated itself. The engine's thread."""
         self.calls += number
         self.ended += number
         self.retried += number

@@ -1,9 +1,9 @@
-"""The path of a call from the operator to its host: concurrency limit, rate limit, batch.
+"""The path of a call from the engine to its host: concurrency limit, rate limit, batch.
 
-Mailbox thread only. A call waits in at most one place at a time: in line for a concurrency slot and its turn at the
-rate limit, in a batch that is filling or waits for a slot, or in the host. A call that is late there is dropped there.
-During a pause, waiting calls stay where they are. Calls made again, whose timeouts run, go before those that were not
-sent yet. Few calls wait in the host, so that those made again get ahead of most.
+The engine's thread only. A call waits in at most one place at a time: in line for a concurrency slot and its turn at
+the rate limit, in a batch that is filling or waits for a slot, or in the host. A call that is late there is dropped
+there. During a pause, waiting calls stay where they are. Calls made again, whose timeouts run, go before those that
+were not sent yet. Few calls wait in the host, so that those made again get ahead of most.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 
 from dispatcher.errors import RejectedExecutionError
-from dispatcher.mailbox import MailboxExecutor, ProcessingTimeService, TimerFuture
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.limits.turns import Turns
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
+from pipeline.streaming.calls.thread import CallTimers, Mail, Timer
 from pipeline.streaming.errors import RetryAfter
 from pipeline.streaming.options import AsyncOptions
 
@@ -60,8 +60,8 @@ class CallPath:
         self,
         host: CallHost,
         box: AnswerBox,
-        executor: MailboxExecutor,
-        timers: ProcessingTimeService,
+        mail: Mail,
+        timers: CallTimers,
         options: AsyncOptions,
         nothing_follows: Callable[[], bool],
         metrics: CallMetrics,
@@ -69,24 +69,24 @@ class CallPath:
     ) -> None:
         self._host = host
         self._box = box
-        self._executor = executor
+        self._mail = mail
         self._timers = timers
         self._turns = Turns(host, options.rate_limit)
         self._again: deque[RecordCall] = deque()  # were sent before; go before those of _line
         self._line: deque[RecordCall] = deque()  # wait for a slot, then for their turn or the end of a pause
-        self._line_timer: TimerFuture | None = None  # for the first in line
+        self._line_timer: Timer | None = None  # for the first in line
         slots = HostSlots.of(host, options)
         self._window = slots.calls + slots.ahead  # calls submitted, neither answered nor given up
         self._running = 0  # of _window; 0 while calls go straight to the host
         self._metrics = metrics
         self._on_sent = on_sent
         self._waiting: deque[BatchCall] = deque()  # for a slot, or for the end of a pause
-        self._waiting_timer: TimerFuture | None = None  # for the end of a pause
+        self._waiting_timer: Timer | None = None  # for the end of a pause
         self._max_batch_size = options.batch_size if host.is_batch else 0
         self._linger_ms = options.linger_ms or 0
         self._nothing_follows = nothing_follows
         self._batch: list[RecordCall] = []
-        self._batch_timer: TimerFuture | None = None
+        self._batch_timer: Timer | None = None
         self._is_flush_sent = False
         is_simple = not self._turns.are_limited and not host.is_batch
         first_records = options.first_records(host.is_batch) + options.read_ahead
@@ -255,7 +255,7 @@ class CallPath:
         elif not self._is_flush_sent:
             self._is_flush_sent = True
             try:
-                self._executor.execute(self.flush, "send the batch")
+                self._mail.execute(self.flush, "send the batch")
             except RejectedExecutionError:
                 return  # the mailbox is closed: the state will be replayed
 

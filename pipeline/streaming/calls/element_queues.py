@@ -4,7 +4,7 @@ A queue holds the elements that an operator has taken in and not yet emitted. A 
 future is completed. The ordered queue emits in put order. The unordered queue emits in completion order, but no record
 passes a watermark.
 
-Threads: a queue belongs to the mailbox thread, which alone completes the futures that the queue hands out, because
+Threads: a queue belongs to the engine's thread, which alone completes the futures that the queue hands out, because
 completion changes the queue. An answer from another thread travels as mail, and the mail completes the future. Where
 the first of several answers must win before its mail runs (an answer against a timeout), use a separate ResultFuture
 whose `_on_complete` sends the mail.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 
@@ -26,7 +26,7 @@ Out = TypeVar("Out")
 class ResultFuture(Generic[Out]):
     """The results of one input, any number of them, or its error. The first completion wins.
 
-    Any thread may complete it and read it. A future that a queue handed out is the exception: only the mailbox thread
+    Any thread may complete it and read it. A future that a queue handed out is the exception: only the engine's thread
     may complete it.
     """
 
@@ -145,7 +145,7 @@ class _WatermarkEntry(ResultFuture[Out]):
 
 
 class StreamElementQueue(ABC, Generic[In, Out]):
-    """Base class of the ordered and the unordered queue. Mailbox thread only; nothing here blocks.
+    """Base class of the ordered and the unordered queue. The engine's thread only; nothing here blocks.
 
     Every method but `values()` takes constant time (amortized) for each element it handles.
     """
@@ -170,6 +170,10 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         """
 
     @abstractmethod
+    def try_put_record(self, record: Any) -> ResultFuture[Out] | None:
+        """As `try_put`, of what is no watermark. `emit_completed_results` takes any value for a record."""
+
+    @abstractmethod
     def has_completed_elements(self) -> bool:
         """Whether `emit_completed_element` would emit an element now."""
 
@@ -187,6 +191,10 @@ class StreamElementQueue(ABC, Generic[In, Out]):
     @abstractmethod
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
         """Emit up to `most` completed elements; return how many."""
+
+    @abstractmethod
+    def emit_completed_results(self, output: Callable[[tuple[Out, ...]], object], most: int) -> int:
+        """As `emit_completed_elements`, but `output` gets the results of each, and the queue holds no watermarks."""
 
     @abstractmethod
     def values(self) -> list[StreamElement[In]]:
@@ -213,15 +221,23 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._entries: deque[_OrderedEntry[In, Out]] = deque()  # mailbox thread only
+        self._entries: deque[_OrderedEntry[In, Out]] = deque()  # the engine's thread only
 
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
+        if not isinstance(element, Watermark):
+            return self.try_put_record(element)
         if len(self._entries) >= self.capacity:
             return None
-        entry: _OrderedEntry[In, Out] = (
-            _WatermarkEntry(element) if isinstance(element, Watermark) else _RecordEntry(element)
-        )
+        entry: _WatermarkEntry[Out] = _WatermarkEntry(element)
         self._entries.append(entry)
+        return entry
+
+    def try_put_record(self, record: Any) -> ResultFuture[Out] | None:
+        entries = self._entries
+        if len(entries) >= self.capacity:
+            return None
+        entry: _RecordEntry[In, Out] = _RecordEntry(record)
+        entries.append(entry)
         return entry
 
     def has_completed_elements(self) -> bool:
@@ -235,20 +251,31 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
             entries.popleft().emit(output)
         return emitted
 
+    def emit_completed_results(self, output: Callable[[tuple[Out, ...]], object], most: int) -> int:
+        entries = self._entries
+        emitted = 0
+        while emitted < most and entries and entries[0]._done:
+            emitted += 1
+            output(entries.popleft()._results)
+        return emitted
+
     def values(self) -> list[StreamElement[In]]:
         return [entry.element for entry in self._entries]
 
-    def sample(self, most: int) -> list[tuple[In | None, tuple[Out, ...]]]:
+    def sample(self, most: int) -> list[tuple[Any, tuple[Out, ...]]]:
         """Up to `most` elements from all over the queue: the value of each (None: a watermark), and its results."""
         entries = self._entries
         sampled = [entries[place] for place in range(0, len(entries), -(-len(entries) // most) or 1)]
-        return [
-            (entry.element.value if isinstance(entry.element, StreamRecord) else None, entry.results)
-            for entry in sampled
-        ]
+        return [(_value_of(entry.element), entry.results) for entry in sampled]
 
     def size(self) -> int:
         return len(self._entries)
+
+
+def _value_of(element: Any) -> Any:
+    if isinstance(element, StreamRecord):
+        return element.value
+    return None if isinstance(element, Watermark) else element
 
 
 class _Segment(Generic[In, Out]):
@@ -298,21 +325,24 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        # Mailbox thread only. Never empty; the last segment takes new records, and only it may be empty. So the first
-        # segment alone decides whether there is something to emit.
+        # The engine's thread only. Never empty; the last segment takes new records, and only it may be empty. So the
+        # first segment alone decides whether there is something to emit.
         self._segments: deque[_Segment[In, Out]] = deque((_Segment(),))
-        self._size = 0  # mailbox thread only; == the entries of all segments
+        self._size = 0  # the engine's thread only; == the entries of all segments
 
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
+        if not isinstance(element, Watermark):
+            return self.try_put_record(element)
         if self._size >= self.capacity:
             return None
-        entry: _UnorderedEntry[In, Out] = (
-            self._append_watermark(element)
-            if isinstance(element, Watermark)
-            else _SegmentEntry(element, self._segments[-1])
-        )
         self._size += 1
-        return entry
+        return self._append_watermark(element)
+
+    def try_put_record(self, record: Any) -> ResultFuture[Out] | None:
+        if self._size >= self.capacity:
+            return None
+        self._size += 1
+        return _SegmentEntry(record, self._segments[-1])
 
     def _append_watermark(self, watermark: Watermark) -> _WatermarkEntry[Out]:
         # Reuse an empty last segment for the watermark: left in the chain, it would block what follows.
@@ -336,6 +366,15 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
             if len(segments) > 1 and segment.is_empty():
                 segments.popleft()
             entry.emit(output)
+        return emitted
+
+    def emit_completed_results(self, output: Callable[[tuple[Out, ...]], object], most: int) -> int:
+        completed = self._segments[0].completed
+        emitted = 0
+        while emitted < most and completed:
+            emitted += 1
+            self._size -= 1
+            output(completed.popleft()._results)
         return emitted
 
     def values(self) -> list[StreamElement[In]]:

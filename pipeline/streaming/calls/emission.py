@@ -1,4 +1,4 @@
-"""Emits completed elements from an operator's queue while the output has room. Mailbox thread only."""
+"""Emits completed elements from an operator's queue while the output has room. The engine's thread only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from dispatcher.errors import RejectedExecutionError
-from dispatcher.mailbox import MailboxExecutor
 from pipeline.streaming.calls.element_queues import StreamElementQueue
-from pipeline.streaming.elements import StreamElement
+from pipeline.streaming.calls.thread import Mail
 
 OutputAvailability: TypeAlias = Callable[[], "Future[None] | None"]
 """None while the output accepts elements; else a future that any thread completes when it does again.
@@ -23,19 +22,22 @@ _ELEMENTS_PER_STEP: Final = 128
 
 
 class Emission:
-    """Passes the queue's completed elements to `output`, in the queue's order."""
+    """Passes completed elements to `output`, or with `emits_values` the results of each, in the queue's order."""
 
     def __init__(
         self,
         queue: StreamElementQueue[Any, Any],
-        output: Callable[[StreamElement[Any]], Any],
+        output: Callable[[Any], Any],
         output_availability: OutputAvailability | None,
-        executor: MailboxExecutor,
+        mail: Mail,
+        *,
+        emits_values: bool = False,
     ) -> None:
         self._queue = queue
         self._output = output
         self._output_availability = output_availability
-        self._executor = executor
+        self._mail = mail
+        self._emit = queue.emit_completed_results if emits_values else queue.emit_completed_elements
         self._is_stopped = False
         self._is_running = False  # the output, or mail it runs, may complete more: no nested run
         self._is_postponed = False  # a mail that continues is on its way, or follows when the output has room
@@ -64,7 +66,7 @@ class Emission:
         self._is_stopped = True
 
     def room(self) -> Future[None] | None:
-        """None if the queue has room; else a future that an emission completes on the mailbox thread."""
+        """None if the queue has room; else a future that an emission completes on the engine's thread."""
         if not self._queue.is_full():
             return None
         if self._room is None:
@@ -74,7 +76,7 @@ class Emission:
     def _step(self) -> None:
         queue, output = self._queue, self._output
         if self._output_availability is None:
-            if queue.emit_completed_elements(output, _ELEMENTS_PER_STEP) == _ELEMENTS_PER_STEP:
+            if self._emit(output, _ELEMENTS_PER_STEP) == _ELEMENTS_PER_STEP:
                 self._postpone()
             return
         for _ in range(_ELEMENTS_PER_STEP):
@@ -86,7 +88,7 @@ class Emission:
                 available.add_done_callback(self._send_mail)
                 return
             _check(available)
-            queue.emit_completed_elements(output, 1)
+            self._emit(output, 1)
         self._postpone()
 
     def _postpone(self) -> None:
@@ -96,7 +98,7 @@ class Emission:
     def _send_mail(self, available: Future[None] | None) -> None:
         """Any thread."""
         with suppress(RejectedExecutionError):  # the mailbox is closed: the state will be replayed
-            self._executor.execute(lambda: self._run_postponed(available), "emit completed elements")
+            self._mail.execute(lambda: self._run_postponed(available), "emit completed elements")
 
     def _run_postponed(self, available: Future[None] | None) -> None:
         self._is_postponed = False

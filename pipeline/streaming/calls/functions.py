@@ -51,7 +51,7 @@ class AsyncFunction(Generic[In, Out]):
         raise NotImplementedError(f"{type(self).__name__} defines neither async_invoke nor async_invoke_batch")
 
     def timeout(self, value: In) -> Out | list[Out]:
-        """What to emit for a `value` that was not answered in time, as `async_invoke`. Called on the mailbox thread.
+        """What to emit for a `value` that was not answered in time, as `async_invoke`. Called on the engine's thread.
 
         Raises:
             AsyncTimeoutError: by default. Whatever an override raises is the record's error.

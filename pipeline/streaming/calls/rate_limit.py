@@ -40,7 +40,7 @@ class RateLimit:
     to 50 calls/s are spaced evenly, and above that a timer that is some milliseconds late costs no calls.
 
     `cost`: value -> the cost of its call; None: 1. The rate and the burst then have its unit, such as bytes or tokens.
-    Called on the mailbox thread. A call that costs more than the burst starts when the burst is full, and later calls
+    Called on the engine's thread. A call that costs more than the burst starts when the burst is full, and later calls
     wait until it is paid off: the bound then has that cost in place of the burst. Limits are equal whatever their costs
     are: unpickled for the next task, a function is another object.
 

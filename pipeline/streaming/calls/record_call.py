@@ -1,13 +1,13 @@
-"""The call for a record and the call for a batch of them, as the operator sees them. Mailbox thread only."""
+"""The call for a record and the call for a batch of them, as the engine sees them. The engine's thread only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from dispatcher.mailbox import TimerFuture
 from pipeline.streaming.calls.functions import check_batch_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call
+from pipeline.streaming.calls.thread import Timer
 from pipeline.streaming.errors import CallTimes
 
 
@@ -21,7 +21,7 @@ class RecordCall(Call):
     turns = 0  # timeouts for which it has waited in the host
     deadline_at_ms = 0  # its deadline; 0: there is none
     attempts = 1  # as the retry strategy counts them
-    retry_timer: TimerFuture | None = None  # set while it waits for a retry
+    retry_timer: Timer | None = None  # set while it waits for a retry
     key: Any = None  # records of equal keys share a call
     is_begun = False  # an attempt is under way: neither answered nor given up
     is_first = True  # no attempt has been answered yet

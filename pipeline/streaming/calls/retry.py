@@ -25,7 +25,7 @@ class RetryStrategy:
     - `retry_on_result` gets the list of results (`operator.not_` retries an empty one).
     - `retry_on_exception` gets the error, or is the class to retry on, or a tuple of classes.
 
-    Predicates run on the mailbox thread, so they must not block. What they raise propagates to the caller.
+    Predicates run on the engine's thread, so they must not block. What they raise propagates to the caller.
     """
 
     max_attempts: int

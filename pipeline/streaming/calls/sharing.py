@@ -1,9 +1,9 @@
 """Calls shared by the records of one key, and a cache of recent results.
 
 The first record of a key leads: its call is the one that is made. Later records of the key wait for its outcome. This
-module only keeps track: the operator makes the calls and distributes the outcomes. Mailbox thread only. Nothing here
-blocks or reads a clock. `finish`, `fail` and `followers` take time in proportion to the list they return; other methods
-take constant time.
+module only keeps track: the engine makes the calls and distributes the outcomes. The engine's thread only. Nothing
+here blocks or reads a clock. `finish`, `fail` and `followers` take time in proportion to the list they return; other
+methods take constant time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WAIT: _Wait = ("wait", None)
 
 
 class SharedCalls(Generic[Waiter, Out]):
-    """The records that wait for each key. Mailbox thread only.
+    """The records that wait for each key. The engine's thread only.
 
     Equal keys are one key, such as 1, 1.0 and True. A waiter is any hashable object that stands for one record; it
     joins once. A leader ends by `finish`, `fail` or `abandon` of its key, which raise KeyError if no call for the key

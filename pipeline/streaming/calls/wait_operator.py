@@ -17,19 +17,11 @@ from typing import Any, Unpack
 
 from dispatcher.mailbox import MailboxExecutor, MailboxTimeService, ProcessingTimeService
 from pipeline.streaming.calls.call_counts import CallMetrics
-from pipeline.streaming.calls.element_queues import (
-    OrderedStreamElementQueue,
-    ResultFuture,
-    StreamElementQueue,
-    UnorderedStreamElementQueue,
-)
-from pipeline.streaming.calls.emission import Emission, OutputAvailability
-from pipeline.streaming.calls.failures import ErrorPolicy
+from pipeline.streaming.calls.emission import OutputAvailability
+from pipeline.streaming.calls.engine import Engine
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
-from pipeline.streaming.calls.record_calls import RecordCalls
-from pipeline.streaming.calls.room import GrowingRoom
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.options import AsyncOptions, OperatorOptions, takes_options
 
@@ -68,27 +60,20 @@ class AsyncWaitOperator:
         self._owns_host = not isinstance(function, CallHost)
         self._host = host_for(function, given)
         self._executor = mailbox_executor
-        self._retries_at_end = given.retries_at_end
+        self._ends_retries = not given.retries_at_end
         self._timers = MailboxTimeService(processing_time_service, mailbox_executor)
-        records = given.first_records(self._host.is_batch) + given.read_ahead
-        queue = OrderedStreamElementQueue if given.output_mode == "ordered" else UnorderedStreamElementQueue
-        self._queue: StreamElementQueue[Any, Any] = queue(records)
-        self._emission = Emission(self._queue, output, output_availability, mailbox_executor)
-        self._calls = RecordCalls(
+        self._engine = Engine(
             self._host,
             mailbox_executor,
             self._timers,
-            self._emission,
-            ErrorPolicy(name, given, self.metrics),
-            self.metrics,
             given,
-            self._nothing_follows,
-            self._adapt_room,
+            output,
+            self.metrics,
+            name,
+            output_availability=output_availability,
         )
-        self._room = GrowingRoom.of(self._queue, given, self._host)  # None: a given capacity
         self._is_open = False  # from `open` until `close`
         self._is_closed = False
-        self._has_ended = False  # the input
         self._restored: deque[StreamElement[Any]] = deque()  # not in the queue yet
 
     def initialize_state(self, state: Iterable[StreamElement[Any]]) -> None:
@@ -120,25 +105,21 @@ class AsyncWaitOperator:
         Unless `retries_at_end` is set, the waiting retries are made at once, and none after them.
         """
         self._check_open()
-        self._has_ended = True
-        if not self._retries_at_end:
-            self._calls.end_retries()
-        self._calls.flush()
-        while not self._queue.is_empty():
+        self._engine.end_input(ends_retries=self._ends_retries)
+        while not self._engine.queue.is_empty():
             self._executor.yield_()
 
     def close(self) -> None:
         """Give up the calls under way, and close the function if the operator owns its host. Also after a failure."""
         self._is_open, self._is_closed = False, True
-        self._emission.stop()
         self._timers.quiesce()
-        self._calls.close()
+        self._engine.close()
         if self._owns_host:
             self._host.stop()
 
     def snapshot_state(self) -> list[StreamElement[Any]]:
         """The elements taken in and not emitted, in queue order, including completed ones."""
-        return [*self._queue.values(), *self._restored]
+        return [*self._engine.queue.values(), *self._restored]
 
     def process_element(self, record: StreamRecord[Any]) -> None:
         """Start the call for a record. While the queue is full, waits and runs mail.
@@ -148,53 +129,32 @@ class AsyncWaitOperator:
         """
         if not self._is_open:
             self._check_open()
-        entry = self._queue.try_put(record)
-        if entry is None:
-            entry = self._put_when_there_is_room(record)
-        self._calls.make(record.value, entry)
+        while not self._engine.try_take(record.value, record):
+            self._wait_for_room()
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Queue a watermark behind the elements taken in before it. Waits as `process_element` does."""
         self._check_open()
-        if self._queue.try_put(watermark) is None:
-            self._put_when_there_is_room(watermark)
-        self._emission.run()
+        while not self._engine.try_put_watermark(watermark):
+            self._wait_for_room()
 
     def size(self) -> int:
         """The elements taken in and not emitted. Any thread: a number of this moment."""
-        return self._queue.size()
+        return self._engine.queue.size()
 
     def is_available(self) -> bool:
         """Whether the queue has room: the next element will not wait."""
-        return not self._queue.is_full()
+        return not self._engine.queue.is_full()
 
     def available_future(self) -> Future[None] | None:
         """None if there is room; else a future that an emission completes on the mailbox thread."""
-        self._adapt_room()
-        room = self._emission.room()
-        if room is not None:
-            self._calls.flush()  # no more calls are coming to fill the batch
-        return room
+        return None if self._engine.make_room() else self._engine.emission.room()
 
-    def _nothing_follows(self) -> bool:
-        """Whether no call will begin before another has ended."""
-        return self._queue.is_full() or (self._has_ended and not self._calls.is_retrying())
+    def _wait_for_room(self) -> None:
+        if not self._engine.make_room():
+            self._executor.yield_()
 
     def _check_open(self) -> None:
         if not self._is_open:
             what = "it has been closed, make another one" if self._is_closed else "call open() first"
             raise RuntimeError(f"{self.name}: the operator is not open: {what}")
-
-    def _put_when_there_is_room(self, element: StreamElement[Any]) -> ResultFuture[Any]:
-        while (entry := self._queue.try_put(element)) is None:
-            self._adapt_room()
-            if self._queue.is_full():
-                self._calls.flush()  # no more calls are coming to fill the batch
-                self._executor.yield_()
-        return entry
-
-    def _adapt_room(self) -> None:
-        if self._room is not None:
-            if self._room.adapt(self._calls.under_way()):
-                self._calls.limit()
-            self._emission.announce_room()

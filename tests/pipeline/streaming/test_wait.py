@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import pickle
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
+from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError, ForkedWaitError
-from pipeline.streaming.task.inputs import InputStatus
 from pipeline.streaming.wait import (
-    ChunkInput,
-    ResultOutput,
     WaitSettings,
-    Wakeup,
     ordered_wait,
     unordered_wait,
     wait_in_chunks,
@@ -556,103 +554,6 @@ def test_a_chunk_size_below_one_is_refused(max_chunk: int) -> None:
         wait_in_chunks([[1]], double, settings(), max_chunk=max_chunk)
 
 
-# --- the exchange between the two threads ---
-
-
-class Meanwhile(deque[Any]):
-    """A deque to which something happens right after somebody has found it empty."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        super().__init__()
-        self._actions = [action]
-
-    def __bool__(self) -> bool:
-        found = len(self) > 0
-        if not found and self._actions:
-            self._actions.pop()()
-        return found
-
-
-def test_a_chunk_that_comes_with_the_end_is_not_lost() -> None:
-    """Both come after the mailbox thread has found no chunk, and before it looks for the end."""
-
-    def bring_the_last() -> None:
-        task_input.put([7])
-        task_input.end()
-
-    task_input: ChunkInput[int] = ChunkInput(1, Wakeup())
-    task_input.chunks = Meanwhile(bring_the_last)
-    emitted: list[Any] = []
-
-    statuses = [task_input.emit_next(emitted.append) for _ in range(4)]
-
-    assert emitted == [StreamRecord(7)]
-    assert statuses[0] is InputStatus.NOTHING_AVAILABLE
-    assert statuses[-1] is InputStatus.END_OF_INPUT
-    assert task_input.available().done()
-
-
-@pytest.mark.parametrize("what", ["chunk", "end"])
-def test_what_comes_before_the_wait_for_it_ends_it_at_once(what: str) -> None:
-    task_input: ChunkInput[int] = ChunkInput(1, Wakeup())
-    assert task_input.emit_next(lambda _: None) is InputStatus.NOTHING_AVAILABLE
-
-    if what == "chunk":
-        task_input.put([7])
-    else:
-        task_input.end()
-
-    assert task_input.available().done()
-
-
-@pytest.mark.parametrize("what", ["chunk", "end"])
-def test_what_comes_during_the_wait_for_it_ends_it(what: str) -> None:
-    task_input: ChunkInput[int] = ChunkInput(1, Wakeup())
-    waiting = task_input.available()
-    assert not waiting.done()
-
-    if what == "chunk":
-        task_input.put([7])
-    else:
-        task_input.end()
-
-    assert waiting.done()
-
-
-def test_results_that_are_taken_make_room() -> None:
-    output: ResultOutput[int] = ResultOutput(1, 2, Wakeup())
-    assert output.available_future() is None
-    for value in range(3):
-        output(StreamRecord(value))
-    waiting = output.available_future()
-    assert waiting is not None
-
-    assert output.take(1) == [0]
-    assert not waiting.done()
-    assert output.take(5) == [1, 2]
-    assert waiting.done()
-
-
-def test_results_that_are_taken_before_the_wait_for_room_end_it_at_once() -> None:
-    """They are taken after the mailbox thread has found no room, and before anybody can see that it waits."""
-
-    class TakenMeanwhile(deque[int]):
-        def __len__(self) -> int:
-            found = super().__len__()
-            if takes:
-                takes.pop()()
-            return found
-
-    takes: list[Callable[[], Any]] = []
-    output: ResultOutput[int] = ResultOutput(1, 2, Wakeup())
-    output.ready = TakenMeanwhile([1, 2])
-    takes.append(lambda: output.take(2))
-
-    waiting = output.available_future()
-
-    assert waiting is None or waiting.done()
-
-
 # --- under load ---
 
 
@@ -670,6 +571,121 @@ def test_nothing_is_lost_or_doubled_when_threads_switch_often(mode: Any, max_chu
         sys.setswitchinterval(interval)
 
     assert (values if mode == "ordered" else sorted(values)) == [2 * value for value in range(3000)]
+
+
+# --- coroutines that do what they should not ---
+
+
+class Blocking(AsyncFunction[int, str]):
+    """Blocks the loop in the call for 1 until that is late."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.calls: list[int] = []
+
+    async def async_invoke(self, value: int) -> str:
+        self.calls.append(value)
+        if value == 1:
+            assert self.go_on.wait(TIMEOUT_S)
+        return "in time"
+
+    def timeout(self, value: int) -> list[str]:
+        self.go_on.set()
+        return ["late"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "bounds", [{"timeout": 0.05}, {"timeout": TIMEOUT, "deadline": 0.05}], ids=["timeout", "deadline"]
+)
+def test_a_call_that_blocks_the_loop_is_late_all_the_same(wait: Any, bounds: Any) -> None:
+    """Its timer is the loop's own, which did not fire."""
+
+    assert list(wait([1], Blocking(), **bounds)) == ["late"]
+    assert len(list(wait(range(10), Blocking(), capacity=1, **bounds))) == 10  # the loop goes on
+
+
+def test_a_blocked_loop_is_late_for_chunks_and_a_host_that_is_shared() -> None:
+    function = Blocking()
+    host = make_host(function)
+    host.start()
+
+    lists: list[list[Any]] = list(wait_in_chunks([[1]], host, settings(timeout_ms=50)))
+
+    assert lists == [["late"]]
+    assert list(wait_in_chunks([[2]], host, settings())) == [["in time"]]
+    assert host.stop(TIMEOUT_S)
+
+
+@BOTH
+def test_a_loop_that_is_blocked_for_a_while_without_a_timeout_costs_nothing(wait: Any) -> None:
+    async def block(value: int) -> list[int]:
+        if value % 10 == 0:
+            assert read_on.wait(TIMEOUT_S)
+        return [value]
+
+    def values() -> Iterator[int]:
+        yield from range(50)
+        read_on.set()
+        yield from range(50, 100)
+
+    read_on = threading.Event()
+
+    assert sorted(wait(values(), block, timeout=TIMEOUT)) == list(range(100))
+
+
+async def stop_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+
+
+async def cancel_all_tasks() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
+async def exit_in_a_task() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    asyncio.get_running_loop().create_task(leave())
+
+
+async def fork() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: of forks with threads, which is the point
+        child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+@BOTH
+@pytest.mark.parametrize("misbehave", [stop_the_loop, cancel_all_tasks, exit_in_a_task, fork])
+def test_what_a_call_does_to_its_loop_costs_no_other_value(
+    wait: Any, misbehave: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call(value: int) -> list[int]:
+        await asyncio.sleep(0)
+        if value % 50 == 7:
+            await misbehave()
+        return [value]
+
+    results = set(wait(range(200), call, timeout=TIMEOUT, capacity=1, on_error="drop"))
+
+    assert results >= {value for value in range(200) if value % 50 != 7}
+
+
+def test_a_host_that_is_stopped_amid_the_values_ends_the_iteration() -> None:
+    def values() -> Iterator[list[int]]:
+        yield [1]
+        assert host.stop(TIMEOUT_S)
+        yield [2]
+
+    host = make_host(double)
+    host.start()
+
+    with pytest.raises((AsyncOperatorError, RejectedExecutionError), match="the call host has stopped"):
+        list(wait_in_chunks(values(), host, settings()))
 
 
 # --- inputs that fail, and forks ---

@@ -1,6 +1,6 @@
 """Calls as the hosts that make them see them, and the path of their answers back to the operator.
 
-Threads: a host has threads of its own. An operator submits and cancels calls on its mailbox thread; several operators
+Threads: a host has threads of its own. An operator submits and cancels calls on its engine's thread; several operators
 may share a host. The host owns a call from submission to answer. It then appends the call to the operator's AnswerBox,
 and one mail announces all answers not fetched yet.
 """
@@ -24,26 +24,27 @@ from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, RateLimit, RateLimiter
+from pipeline.streaming.calls.thread import LoopThread, Mail
 from pipeline.streaming.errors import AsyncTimeoutError
 
 log = logging.getLogger(__name__)
 
 
 class AnswerBox:
-    """The answers to one operator's calls, until its mailbox thread fetches them."""
+    """The answers to one operator's calls, until the thread of its engine fetches them."""
 
-    __slots__ = ("_execute", "_fetch", "answers", "is_notified")
+    __slots__ = ("_fetch", "_mail", "answers", "is_notified")
 
-    def __init__(self, execute: Callable[..., None], fetch: Callable[[], None]) -> None:
-        self.answers: deque[Call] = deque()  # hosts append, the mailbox thread pops; both are atomic
-        # A mail is on its way. The mailbox thread clears this before it fetches, a host reads it after it appends: no
+    def __init__(self, mail: Mail, fetch: Callable[[], None]) -> None:
+        self.answers: deque[Call] = deque()  # hosts append, the engine's thread pops; both are atomic
+        # A mail is on its way. The engine's thread clears this before it fetches, a host reads it after it appends: no
         # answer is left behind. Two threads of a host may both send a mail; one of the mails finds nothing.
         self.is_notified = False
-        self._execute = execute  # never changes
+        self._mail = mail  # never changes
         self._fetch = fetch  # never changes
 
     def put(self, call: Call) -> None:
-        """Append an answered call and notify the mailbox thread. Any thread; does not block."""
+        """Append an answered call and notify the engine. Any thread; does not block."""
         self.answers.append(call)
         if not self.is_notified:
             self.notify()
@@ -52,15 +53,23 @@ class AnswerBox:
         """Send the mail that fetches answers. Any thread; does not block."""
         self.is_notified = True
         try:
-            self._execute(self._fetch, "fetch answers")
+            self._mail.execute(self._fetch, "fetch answers")
         except RejectedExecutionError:
             log.debug("answers dropped: the mailbox is closed, the state will be replayed")
+
+    def notify_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """As `notify`, on the thread of `loop`: an engine that belongs to it fetches the answers now."""
+        mail = self._mail
+        if isinstance(mail, LoopThread) and mail.loop is loop:
+            mail.run(self._fetch)
+        else:
+            self.notify()
 
 
 class Call:
     """One call of the function, as its host sees it.
 
-    Only the host writes until `ended_ns` is set; from then on the call belongs to the mailbox thread. The mailbox
+    Only the host writes until `ended_ns` is set; from then on the call belongs to the engine's thread. The engine's
     thread may set `is_cancelled` at any time: the answer is no longer needed.
     """
 
@@ -71,7 +80,7 @@ class Call:
     ended_ns = 0  # not 0: answered
     is_cancelled = False
     is_returned = False  # instead of an answer: not made, to be submitted again
-    is_counted = False  # the mailbox thread only: it holds a slot of a concurrency limit
+    is_counted = False  # the engine's thread only: it holds a slot of a concurrency limit
     worker: asyncio.Task[None] | None = None  # the loop's thread only
 
     def __init__(self, value: Any, box: AnswerBox) -> None:

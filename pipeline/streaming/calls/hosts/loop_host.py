@@ -14,12 +14,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import select
-import selectors
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from sys import getrefcount
 from time import perf_counter_ns
@@ -27,16 +25,13 @@ from typing import Any, Final
 
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
+from pipeline.streaming.calls.thread import new_event_loop
 from pipeline.streaming.errors import RetryAfter, describe
 
 log = logging.getLogger(__name__)
 
 _CALLS_PER_TURN: Final = 64
 """Calls that a worker may make without waiting before I/O, timers and other workers get their turn."""
-_COARSE_FROM_S: Final = 0.1
-"""Longer waits may end a millisecond late."""
-_FD_SETSIZE: Final = 1024
-"""select accepts only file descriptors below this."""
 
 
 class LoopHost(CallHost):
@@ -52,8 +47,9 @@ class LoopHost(CallHost):
         # The loop takes no more calls. Its thread sets this before its last check of the inbox, and operators read it
         # after appending: so each call is answered.
         self._is_over = False
-        self._loop: asyncio.AbstractEventLoop | None = None  # set once, by start
-        self._thread: threading.Thread | None = None  # set once, by start
+        self.loop: asyncio.AbstractEventLoop | None = None  # set once, by start
+        self.thread: threading.Thread | None = None  # set once, by start
+        self._thread_id: int | None = None  # of _thread; set once, by start
         self._is_stopping = False  # the loop's thread only
         self._failure: BaseException | None = None  # of open; the loop's thread writes it before it sets _started
         self._started = threading.Event()
@@ -66,14 +62,15 @@ class LoopHost(CallHost):
         self._invoke: Callable[[Any], Any] = getattr(function, method, function)  # type: ignore[arg-type]  # never changes
 
     def start(self) -> None:
-        if self._thread is not None:
+        if self.thread is not None:
             raise RuntimeError(f"{self.name}: the host was already started; make a new one")
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
-        self._thread.start()
+        self.loop = new_event_loop()
+        self.thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
+        self.thread.start()
+        self._thread_id = self.thread.ident
         self._started.wait()
         if self._failure is not None:
-            self._thread.join()
+            self.thread.join()
             raise self._failure
 
     @property
@@ -81,9 +78,9 @@ class LoopHost(CallHost):
         return self._is_over
 
     def abandon(self) -> None:
-        if self._thread is not None:
+        if self.thread is not None:
             self._is_forked = self._is_over = True
-            self._thread = None
+            self.thread = None
 
     def submit(self, call: Call) -> None:
         self._inbox.append(call)
@@ -98,7 +95,7 @@ class LoopHost(CallHost):
         self._call_soon(self._cancel, call)
 
     def stop(self, timeout: float = 10.0) -> bool:
-        thread = self._thread
+        thread = self.thread
         if thread is None:
             return True
         self._call_soon(self._end)
@@ -108,16 +105,19 @@ class LoopHost(CallHost):
         return not thread.is_alive()
 
     def _call_soon(self, callback: Callable[..., None], *args: Any) -> None:
-        loop = self._loop
+        loop = self.loop
         assert loop is not None, "submitted to a host that has not been started"
         try:
-            loop.call_soon_threadsafe(callback, *args)
+            if threading.get_ident() == self._thread_id:
+                loop.call_soon(callback, *args)
+            else:
+                loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the loop is closed: the host has stopped and ended its calls
             log.debug("%s: the host is stopped", self.name)
 
     def _run(self) -> None:
         """Open, serve until stopped, close. The loop's thread."""
-        loop = self._loop
+        loop = self.loop
         assert loop is not None
         asyncio.set_event_loop(loop)
         try:
@@ -170,8 +170,8 @@ class LoopHost(CallHost):
 
     def _end(self) -> None:
         self._is_stopping = True
-        assert self._loop is not None
-        self._loop.stop()
+        assert self.loop is not None
+        self.loop.stop()
 
     async def _end_calls(self) -> None:
         """Answer the calls that operators still wait for."""
@@ -187,20 +187,20 @@ class LoopHost(CallHost):
 
     def _wake(self) -> None:
         """Start a worker for the inbox, and check again in the loop's next turn: busy operators submit more."""
-        assert self._loop is not None
+        assert self.loop is not None
         if not self._inbox:
             self._is_awake = False
             if not self._inbox:
                 return
             self._is_awake = True
         if self._starting is not None or self._start_worker():
-            self._loop.call_soon(self._wake)
+            self.loop.call_soon(self._wake)
         else:
             self._is_resting = True  # and still awake: operators need not wake the loop before a worker is idle
 
     def _start_worker(self) -> bool:
         """Wake or start a worker. False when stopping, or when all are busy: the first idle one takes the next call."""
-        assert self._loop is not None
+        assert self.loop is not None
         if self._is_stopping:
             return False
         while self._idle:
@@ -212,7 +212,7 @@ class LoopHost(CallHost):
         if len(self._workers) >= self._max_calls:
             return False
         # Not by create_task: the function may have given the loop a task factory.
-        self._starting = worker = asyncio.Task(self._work(), loop=self._loop)
+        self._starting = worker = asyncio.Task(self._work(), loop=self.loop)
         self._workers.add(worker)
         worker.add_done_callback(self._on_worker_end)
         return True
@@ -227,9 +227,9 @@ class LoopHost(CallHost):
     def _resume(self) -> None:
         """A worker is idle, or there is room for one: take the next call, if all were busy."""
         if self._is_resting:
-            assert self._loop is not None
+            assert self.loop is not None
             self._is_resting = False
-            self._loop.call_soon(self._wake)
+            self.loop.call_soon(self._wake)
 
     def _cancel(self, call: Call) -> None:
         if call.worker is not None:
@@ -244,10 +244,10 @@ class LoopHost(CallHost):
 
     async def _work(self) -> None:
         """Make one call after another, until the host stops or the task is no longer this worker's alone."""
-        assert self._loop is not None
+        assert self.loop is not None
         this = asyncio.current_task()
         assert this is not None
-        inbox, invoke, loop = self._inbox, self._invoke, self._loop
+        inbox, invoke, loop = self._inbox, self._invoke, self.loop
         self._starting = None
         call: Call | None = None
         turns = 0
@@ -286,7 +286,7 @@ class LoopHost(CallHost):
             box.answers.append(call)
             if not box.is_notified:
                 box.is_notified = True
-                loop.call_soon(box.notify)  # at the end of this turn: one mail for all its answers
+                loop.call_soon(box.notify_on, loop)  # at the end of this turn: one mail for all its answers
             # A cancellation may be pending or still to come, and would end another call: that needs another task.
             if getrefcount(this) != own_references or this.cancelling():
                 return
@@ -313,23 +313,3 @@ async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
 async def _call_hook(hook: Callable[[], Any] | None) -> None:
     if hook is not None and inspect.isawaitable(result := hook()):
         await result
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new loop with precise timers, for I/O on any number of files: a wait of 10 ms takes 10.1 ms, not up to 11."""
-    if hasattr(selectors, "EpollSelector"):
-        return asyncio.SelectorEventLoop(_PreciseSelector())
-    return asyncio.new_event_loop()
-
-
-if hasattr(selectors, "EpollSelector"):
-
-    class _PreciseSelector(selectors.EpollSelector):
-        """Waits with select for the epoll's own file descriptor: epoll rounds waits up to whole milliseconds."""
-
-        def select(self, timeout: float | None = None) -> Iterable[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
-            fd = self.fileno()
-            if timeout is not None and 0 < timeout < _COARSE_FROM_S and fd < _FD_SETSIZE:
-                select.select((fd,), (), (), timeout)
-                timeout = 0
-            return super().select(timeout)

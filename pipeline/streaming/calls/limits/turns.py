@@ -1,8 +1,8 @@
 """When the calls of one operator may start: its rate limit, and the pauses that the service asks for.
 
-Mailbox thread only; what is shared with other operators (a limiter, or without one the host's rate after a pause) takes
-requests from any thread. After a pause of 0.1 s or more under a RateLimit, or without a limit, calls do not all start
-together: they begin at 20 per second, and the rate follows what the service accepts from then on.
+The engine's thread only; what is shared with other operators (a limiter, or without one the host's rate after a pause)
+takes requests from any thread. After a pause of 0.1 s or more under a RateLimit, or without a limit, calls do not all
+start together: they begin at 20 per second, and the rate follows what the service accepts from then on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Limiter: TypeAlias = RateLimiter | AdaptiveRateLimiter
 
 
 class Turns:
-    """Gives calls their turns, and learns from their answers. Mailbox thread only."""
+    """Gives calls their turns, and learns from their answers. The engine's thread only."""
 
     def __init__(self, host: CallHost, rate_limit: RateLimit | AdaptiveRateLimit | Limiter | str | None) -> None:
         limit = AdaptiveRateLimit() if isinstance(rate_limit, str) else rate_limit

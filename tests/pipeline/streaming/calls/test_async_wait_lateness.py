@@ -38,7 +38,7 @@ def one_clock(monkeypatch: pytest.MonkeyPatch, harness: Harness) -> None:
     def now_ns() -> int:
         return 1 + harness.clock.current_processing_time() * 1_000_000
 
-    for module in ("record_calls", "call_path", "failures", "hosts.loop_host", "hosts.pool_host"):
+    for module in ("engine", "call_path", "lateness", "hosts.loop_host", "hosts.pool_host"):
         monkeypatch.setattr(f"pipeline.streaming.calls.{module}.perf_counter_ns", now_ns)
 
 

@@ -33,7 +33,7 @@ class Desk:
         self.mailbox = TaskMailbox()
         self.mailbox.parking.lock = Parking(self.mailbox, None)  # type: ignore[assignment]
         self.executor = MailboxExecutor(self.mailbox, 0)
-        self.box = AnswerBox(self.executor.execute, self._fetch)
+        self.box = AnswerBox(self.executor, self._fetch)
         self.answered: list[Call] = []
         self.mails = 0
 

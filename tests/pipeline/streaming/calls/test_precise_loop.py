@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.hosts import loop_host
+from pipeline.streaming.calls import thread
 
 DELAY_S = 0.0021
 """epoll, which counts whole milliseconds, makes 3 ms of it."""
@@ -22,7 +22,7 @@ needs_epoll = pytest.mark.skipif(not hasattr(selectors, "EpollSelector"), reason
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = loop_host.new_event_loop()
+    made = thread.new_event_loop()
     yield made
     made.close()
 
@@ -70,14 +70,14 @@ def test_a_short_wait_is_a_select_on_the_epoll(
 def test_a_file_descriptor_that_select_cannot_take_leaves_the_wait_to_epoll(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_host, "_FD_SETSIZE", 0)
+    monkeypatch.setattr(thread, "_FD_SETSIZE", 0)
 
     assert waits_of(loop, monkeypatch) == []
 
 
 def test_without_epoll_asyncio_makes_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(selectors, "EpollSelector", raising=False)
-    module = runpy.run_path(loop_host.__file__)
+    module = runpy.run_path(thread.__file__)
 
     made = module["new_event_loop"]()
 

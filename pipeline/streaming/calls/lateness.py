@@ -1,4 +1,4 @@
-"""Records without an answer: those that are late, and those whose call has failed for good. Mailbox thread only.
+"""When records are late: their timeouts and their deadlines. The engine's thread only.
 
 A record's timeout begins when its first call is sent, as Flink's does, and is put off while that call waits in the host
 for a slot or a thread. A record that shares a call has a timeout from when that call is sent, or from its own intake if
@@ -9,18 +9,15 @@ kind comes due in the order in which it began: one queue and one timer serve any
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, Literal, TypeAlias
 
-from dispatcher.mailbox import ProcessingTimeService, TimerFuture
-from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import HostSlots
-from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.calls.record_call import RecordCall
 from pipeline.streaming.calls.sharing import SharedCalls
-from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
+from pipeline.streaming.calls.thread import CallTimers, Timer
 from pipeline.streaming.options import AsyncOptions
 
 Bound: TypeAlias = Literal["timeout", "deadline"]
@@ -29,7 +26,7 @@ Bound: TypeAlias = Literal["timeout", "deadline"]
 class CallDeadlines:
     """The records that are not done, and when they are due: each `after_ms` after it was added.
 
-    `timers` fires on the mailbox thread, and `on_late` gets all records that are due by then. With an `after_ms` of 0,
+    `timers` fires on the engine's thread, and `on_late` gets all records that are due by then. With an `after_ms` of 0,
     none is ever due; unfinished records are tracked even so. `field`: where a record keeps its time.
     """
 
@@ -37,7 +34,7 @@ class CallDeadlines:
 
     def __init__(
         self,
-        timers: ProcessingTimeService,
+        timers: CallTimers,
         after_ms: int,
         on_late: Callable[[list[RecordCall]], None],
         field: str,
@@ -49,7 +46,7 @@ class CallDeadlines:
         self._due_of: Callable[[RecordCall], int] = attrgetter(field)
         self._now = timers.current_processing_time
         self._waiting: deque[RecordCall] = deque()  # the first due first; may include finished records
-        self._timer: TimerFuture | None = None  # for the first of _waiting, or for an earlier one that is gone
+        self._timer: Timer | None = None  # for the first of _waiting, or for an earlier one that is gone
         self._sweep_at = 256
 
     def add(self, record: RecordCall) -> None:
@@ -103,7 +100,7 @@ class Lateness:
 
     def __init__(
         self,
-        timers: ProcessingTimeService,
+        timers: CallTimers,
         options: AsyncOptions,
         slots: HostSlots,
         shared: SharedCalls[RecordCall, Any],
@@ -200,39 +197,3 @@ class Lateness:
         self._extended.pop(call, None)
         if not call.is_done:
             self._timed_out([call])
-
-
-class ErrorPolicy:
-    """Applies `on_error` and `dead_letter` of an operator."""
-
-    def __init__(self, operator: str, options: AsyncOptions, metrics: CallMetrics) -> None:
-        self._operator = operator
-        self._on_error = options.on_error
-        self._dead_letter = options.dead_letter
-        self._metrics = metrics
-
-    def results_of(self, call: RecordCall, error: BaseException) -> Sequence[Any]:
-        """Count the failed record, and return the results to emit for it.
-
-        Raises:
-            AsyncOperatorError: `error`, or an error of the user's handler, fails the task.
-            ResultCacheError: `error` is one, which is not the record's fault.
-        """
-        if isinstance(error, ResultCacheError):
-            raise error
-        if self._on_error == "fail":
-            raise AsyncOperatorError(self._operator, call.value, error, call.attempts) from error
-        if self._on_error == "drop":
-            self._metrics.dropped += 1
-            return ()
-        self._metrics.captured += 1
-        captured = CapturedError.of(call.value, error, call.attempts, call.taken_ns)
-        try:
-            if callable(self._on_error):
-                return as_results(self._on_error(captured))
-            if self._dead_letter is None:
-                return (captured,)
-            self._dead_letter(captured)
-        except Exception as raised:
-            raise AsyncOperatorError(self._operator, call.value, raised, call.attempts) from raised
-        return ()

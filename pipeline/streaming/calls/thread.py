@@ -1,0 +1,229 @@
+"""The thread that an operator's calls belong to: what they need of it, and the thread of an asyncio loop as one.
+
+A function's coroutines may run on the same loop, and one that blocks it would hold up the timers. So whatever runs here
+holds `lock`; while the loop hangs in a coroutine, another thread may take the lock and run the timers that are due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import select
+import selectors
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from dispatcher.errors import RejectedExecutionError
+
+_COARSE_FROM_S: Final = 0.1
+"""Longer waits may end a millisecond late."""
+_FD_SETSIZE: Final = 1024
+"""select accepts only file descriptors below this."""
+_AHEAD_MS: Final = time.time() * 1000 - time.monotonic() * 1000
+"""How far the system clock was ahead of the steady one: all loops of a process share a clock that never goes back."""
+
+
+class Mail(Protocol):
+    """A MailboxExecutor, as far as calls use it."""
+
+    def execute(self, command: Callable[..., Any], description: str = "", *args: Any) -> None:
+        """Run `command` soon, on the thread. Any thread; does not block. An error that it raises fails the task.
+
+        Raises:
+            RejectedExecutionError: the thread takes no more mail.
+        """
+
+
+class Timer(Protocol):
+    """A timer that has not fired."""
+
+    def cancel(self) -> object: ...
+
+
+class CallTimers(Protocol):
+    """A ProcessingTimeService whose timers fire on the thread, as far as calls use it."""
+
+    def current_processing_time(self) -> int:
+        """Now, in ms."""
+
+    def register_timer(self, timestamp_ms: int, callback: Callable[[int], Any]) -> Timer:
+        """Call `callback(timestamp_ms)` once that millisecond has passed."""
+
+
+class LoopTimer:
+    """A timer, and the handle that cancels it. Under the lock of its LoopThread."""
+
+    __slots__ = ("callback", "timestamp_ms")
+
+    def __init__(self, timestamp_ms: int, callback: Callable[[int], Any]) -> None:
+        self.timestamp_ms = timestamp_ms
+        self.callback: Callable[[int], Any] | None = callback  # None: fired or cancelled
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class LoopThread:
+    """Runs mail and timers on the thread of `loop`, each under `lock`, until it is closed.
+
+    `on_failure` gets what a mail or a timer raises. `after_each` follows each of them.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        thread: threading.Thread,
+        on_failure: Callable[[BaseException], None],
+        after_each: Callable[[], None],
+    ) -> None:
+        self.loop = loop  # never changes, like the next three
+        self._thread_id = thread.ident
+        self._on_failure = on_failure
+        self._after_each = after_each
+        self.lock = threading.Lock()
+        """Held by the thread that runs a mail or a timer."""
+        self._is_closed = False  # guarded by the lock
+        # A heap by time, in steady seconds, then by number. Guarded by the lock; any thread looks at the first.
+        self._timers: list[tuple[float, int, LoopTimer]] = []
+        self._numbers = itertools.count()  # guarded by the lock
+        self._alarm: asyncio.TimerHandle | None = None  # for the first timer; the loop's thread only
+        self._alarm_s = 0.0  # when it rings; the loop's thread only
+
+    def current_processing_time(self) -> int:
+        """Now, in Unix ms as it was when the process began, and steady since."""
+        return int(time.monotonic() * 1000 + _AHEAD_MS)
+
+    def register_timer(self, timestamp_ms: int, callback: Callable[[int], Any]) -> LoopTimer:
+        """As CallTimers. Under the lock."""
+        timer = LoopTimer(timestamp_ms, callback)
+        heapq.heappush(self._timers, ((timestamp_ms + 1 - _AHEAD_MS) / 1000, next(self._numbers), timer))
+        if self._timers[0][2] is timer:
+            if threading.get_ident() == self._thread_id:
+                self._set_alarm()
+            else:
+                self._call_soon(self._set_alarm_soon)
+        return timer
+
+    def execute(self, command: Callable[..., Any], description: str = "", *args: Any) -> None:
+        """As Mail."""
+        self._call_soon(self.run, command, *args)
+
+    def run(self, command: Callable[..., Any], *args: Any) -> None:
+        """Run a mail now. The loop's thread."""
+        with self.lock:
+            if self._is_closed:
+                return
+            try:
+                command(*args)
+                self._after_each()
+            except BaseException as error:
+                self._on_failure(error)
+
+    def seconds_late(self) -> float:
+        """For how long a timer has been due; negative: until one is. Any thread; a number of this moment."""
+        try:
+            return time.monotonic() - self._timers[0][0]
+        except IndexError:
+            return -math.inf
+
+    def run_due(self) -> None:
+        """Run the timers that are due. Under the lock."""
+        now_s = time.monotonic()
+        timers = self._timers
+        while timers and timers[0][0] <= now_s:
+            timer = heapq.heappop(timers)[2]
+            callback, timer.callback = timer.callback, None
+            if callback is None:
+                continue
+            try:
+                callback(timer.timestamp_ms)
+                self._after_each()
+            except BaseException as error:
+                self._on_failure(error)
+
+    def close(self) -> None:
+        """Run nothing from now on. Under the lock."""
+        self._is_closed = True
+        self._timers.clear()
+        with suppress(RejectedExecutionError):
+            self._call_soon(self._drop_alarm)
+
+    def _call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
+        try:
+            if threading.get_ident() == self._thread_id:
+                self.loop.call_soon(callback, *args)
+            else:
+                self.loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            raise RejectedExecutionError("the loop has ended") from None
+
+    def _set_alarm_soon(self) -> None:
+        with self.lock:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """For the first timer. The loop's thread, under the lock."""
+        timers = self._timers
+        while timers and timers[0][2].callback is None:
+            heapq.heappop(timers)
+        if not timers or (self._alarm is not None and self._alarm_s <= timers[0][0]):
+            return
+        self._drop_alarm()
+        self._alarm_s = timers[0][0]
+        self._alarm = self.loop.call_at(self._alarm_s, self._ring)
+
+    def _drop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        with self.lock:
+            self.run_due()
+            self._set_alarm()
+
+
+class OwnLoop:
+    """A daemon thread with an asyncio loop of its own, for calls whose function has none."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = new_event_loop()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the loop, and wait for its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A new loop with precise timers, for I/O on any number of files: a wait of 10 ms takes 10.1 ms, not up to 11."""
+    if hasattr(selectors, "EpollSelector"):
+        return asyncio.SelectorEventLoop(_PreciseSelector())
+    return asyncio.new_event_loop()
+
+
+if hasattr(selectors, "EpollSelector"):
+
+    class _PreciseSelector(selectors.EpollSelector):
+        """Waits with select for the epoll's own file descriptor: epoll rounds waits up to whole milliseconds."""
+
+        def select(self, timeout: float | None = None) -> Iterable[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
+            fd = self.fileno()
+            if timeout is not None and 0 < timeout < _COARSE_FROM_S and fd < _FD_SETSIZE:
+                select.select((fd,), (), (), timeout)
+                timeout = 0
+            return super().select(timeout)
