@@ -28,7 +28,8 @@ from async_io.workers import (
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
-PARTS = ("latency", "tail", "none", "blocking", "peers", "http", "limits", "edges", "memory")
+PARTS = ("latency", "tail", "none", "tasks", "blocking", "peers", "http", "limits", "edges", "memory")
+ROWS_PER_TASK = 10
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
 
@@ -107,6 +108,17 @@ class Tables:
             RateTable("async-spark", f"Rows/s without latency on Spark, {TASKS} tasks on {cores}", on_spark),
         ]
 
+    def tasks(self) -> RateTable:
+        """What a task costs besides its calls."""
+        few = {"rows_per_task": ROWS_PER_TASK}
+        rows = [
+            self._on_spark("unordered", "unordered_wait", "unordered-echo", 4_000, **few),
+            self._on_spark("ordered", "ordered_wait", "ordered-echo", 4_000, **few),
+            self._on_spark("column", "async_column", "column-call_without_latency", 4_000, **few),
+            self._on_spark("pandas", "mapInPandas, nothing called", "pandas", 4_000, **few),
+        ]
+        return RateTable("async-tasks", f"Rows/s in tasks of {ROWS_PER_TASK} rows, {TASKS} at a time, no latency", rows)
+
     def blocking(self) -> RateTable:
         """Functions that block."""
         pool = {"pool_size": CAPACITY}
@@ -184,6 +196,8 @@ def _tables(chosen: list[str], tables: Tables) -> list[RateTable]:
         made.append(tables.tail())
     if "none" in chosen:
         made += tables.none()
+    if "tasks" in chosen:
+        made.append(tables.tasks())
     if "blocking" in chosen:
         made.append(tables.blocking())
     if "http" in chosen:

@@ -81,6 +81,11 @@ def gather_chunks_none(frame: DataFrame) -> DataFrame:
     return gather_chunks(frame, call_without_latency)
 
 
+def pandas(frame: DataFrame) -> DataFrame:
+    """The least that a task of Python does: nothing is called."""
+    return frame.mapInPandas(lambda batches: batches, frame.schema)
+
+
 PEERS: dict[str, Callable[[DataFrame], DataFrame]] = {
     peer.__name__: peer
     for peer in (
@@ -91,6 +96,7 @@ PEERS: dict[str, Callable[[DataFrame], DataFrame]] = {
         gather_semaphore,
         gather_semaphore_tail,
         gather_chunks_none,
+        pandas,
     )
 }
 

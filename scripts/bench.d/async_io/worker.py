@@ -19,6 +19,8 @@ from async_io.service import CAPACITY, TASKS, TIMEOUT_S, call, echo
 Answer = dict[str, float]
 
 _WAKING_ROWS = 20
+_OURS = ("port", "calls_per_s", "cache_path", "rows_per_task")
+"""Options of a measurement, and not of the operator."""
 
 
 def neutral(what: str, rows: int) -> Answer:
@@ -114,19 +116,22 @@ class SparkMeasurements:
 
         self._spark = spark_session(f"local[{TASKS}]", "bench")
         self._context = self._spark.sparkContext
-        self._inputs: dict[int, Any] = {}
+        self._inputs: dict[tuple[int, int], Any] = {}  # by rows and tasks
         self._jobs = 0
 
     def measure(self, what: str, rows: int, **options: Any) -> Answer:
-        """`what` is one of the peers, or MODE-FUNCTION of the operator with its `options`."""
+        """`what` is one of the peers, or MODE-FUNCTION of the operator with its `options`.
+
+        `rows_per_task`, among them, makes many tasks; otherwise there are TASKS.
+        """
         # A few rows first: Spark ends Python workers that were idle for a minute, and none is to start meanwhile.
-        self._run(self._frame(what, _WAKING_ROWS, options))
+        self._run(self._frame(what, _WAKING_ROWS, {**options, "rows_per_task": None}))
         frame = self._frame(what, rows, options)
         self._jobs += 1
         group = f"job {self._jobs}"
         self._context.setJobGroup(group, what)
         self._run(frame)
-        return {"rows": rows, "took_s": self._stage_s(group)}
+        return {"rows": rows, "took_s": self._stage_s(group, _tasks(rows, options))}
 
     def look(self, what: str, rows: int, action: str, few: int) -> Answer:
         """At the first rows only."""
@@ -156,20 +161,20 @@ class SparkMeasurements:
     def _frame(self, what: str, rows: int, options: dict[str, Any]) -> Any:
         from async_io.peers import PEERS
 
-        frame = self._input(rows)
+        frame = self._input(rows, _tasks(rows, options))
         if what.startswith("http_"):
             from async_io.http_calls import HTTP_PEERS
 
             return HTTP_PEERS[what](frame)
         return PEERS[what](frame) if what in PEERS else _waiting(frame, what, rows, options)
 
-    def _input(self, rows: int) -> Any:
+    def _input(self, rows: int, tasks: int = TASKS) -> Any:
         """The keys from 0, in one partition for each task, made before the stage that is measured."""
-        if rows not in self._inputs:
-            self._inputs[rows] = self._spark.range(rows).repartition(TASKS).localCheckpoint()
-        return self._inputs[rows]
+        if (rows, tasks) not in self._inputs:
+            self._inputs[rows, tasks] = self._spark.range(rows).repartition(tasks).localCheckpoint()
+        return self._inputs[rows, tasks]
 
-    def _stage_s(self, group: str) -> float:
+    def _stage_s(self, group: str, tasks: int) -> float:
         """From the status store, which knows when a stage was submitted and completed also where there is no UI."""
         scala_context = self._context._jsc.sc()
         scala_context.listenerBus().waitUntilEmpty()  # what the store knows comes over this bus
@@ -177,8 +182,12 @@ class SparkMeasurements:
         stages = [stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds]
         assert len(stages) == 1, f"{len(stages)} stages; only the one with the calls is to be measured"
         stage = scala_context.statusStore().lastStageAttempt(stages[0])
-        assert stage.numTasks() == TASKS
+        assert stage.numTasks() == tasks
         return float(stage.completionTime().get().getTime() - stage.submissionTime().get().getTime()) / 1000
+
+
+def _tasks(rows: int, options: dict[str, Any]) -> int:
+    return rows // options["rows_per_task"] if options.get("rows_per_task") else TASKS
 
 
 def _waiting(frame: Any, what: str, rows: int, options: dict[str, Any]) -> Any:
@@ -191,7 +200,7 @@ def _waiting(frame: Any, what: str, rows: int, options: dict[str, Any]) -> Any:
 
     mode, _, function = what.partition("-")
     called = _function(function, rows, mode == "column", options)
-    given = {name: value for name, value in options.items() if name not in ("port", "calls_per_s", "cache_path")}
+    given = {name: value for name, value in options.items() if name not in _OURS}
     if "calls_per_s" in options:
         given["rate_limit"] = RateLimit(options["calls_per_s"])
     if "cache_path" in options:
