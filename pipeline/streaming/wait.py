@@ -299,8 +299,7 @@ class _Run(Generic[In, Out]):
         if self._is_forked:
             return  # the loop and its thread are in the parent
         if self._thread is not None:
-            with self._thread.lock:
-                self._finish()
+            self._thread.run_now_or_soon(self._finish)
         if self._owns_host:
             self._host.stop()
         if self._own_loop is not None:

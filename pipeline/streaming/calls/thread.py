@@ -124,6 +124,15 @@ class LoopThread:
             except BaseException as error:
                 self._on_failure(error)
 
+    def run_now_or_soon(self, command: Callable[[], Any]) -> None:
+        """Run what closes the thread. Any thread; on the loop's, where the garbage collector may call this, soon."""
+        if threading.get_ident() != self._thread_id:
+            with self.lock:
+                command()
+            return
+        with suppress(RejectedExecutionError):
+            self.execute(command)
+
     def seconds_late(self) -> float:
         """For how long a timer has been due; negative: until one is. Any thread; a number of this moment."""
         try:
@@ -198,9 +207,10 @@ class OwnLoop:
         self.thread.start()
 
     def stop(self) -> None:
-        """End the loop, and wait for its thread."""
+        """End the loop, and wait for its thread, unless it is the caller's."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
 
     def _run(self) -> None:
         try:

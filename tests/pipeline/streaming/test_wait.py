@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import pickle
@@ -673,6 +674,46 @@ def test_what_a_call_does_to_its_loop_costs_no_other_value(
     results = set(wait(range(200), call, timeout=TIMEOUT, capacity=1, on_error="drop"))
 
     assert results >= {value for value in range(200) if value % 50 != 7}
+
+
+@BOTH
+@pytest.mark.parametrize("place", ["a call", "a function among the options", "a thread of the pool"])
+def test_the_garbage_collector_may_drop_an_iterator_on_its_own_loop(wait: Any, place: str) -> None:
+    """The loop's thread waited for itself."""
+
+    def collect(value: Any) -> Any:
+        if value == 0:
+            assert has_read.wait(TIMEOUT_S)
+        else:
+            assert is_dropped.wait(TIMEOUT_S)
+            gc.collect()
+            has_collected.set()
+        return value
+
+    async def call(value: int) -> int:
+        if place == "a call" or value == 0:
+            return collect(value)  # type: ignore[no-any-return]
+        raise ValueError(value)
+
+    def values() -> Iterator[int]:
+        yield 0
+        has_read.set()
+        yield 1
+
+    has_read, is_dropped, has_collected = threading.Event(), threading.Event(), threading.Event()
+    function = collect if place == "a thread of the pool" else call
+    results = wait(values(), function, timeout=TIMEOUT, capacity=1, on_error=collect)
+    assert next(results) == 0
+    cycle: list[Any] = [results]
+    cycle.append(cycle)
+    del results
+    gc.disable()
+    try:
+        del cycle
+        is_dropped.set()
+        assert has_collected.wait(TIMEOUT_S)
+    finally:
+        gc.enable()
 
 
 def test_a_host_that_is_stopped_amid_the_values_ends_the_iteration() -> None:

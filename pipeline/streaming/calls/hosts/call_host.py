@@ -139,7 +139,8 @@ class CallHost(ABC):
         """Give up the calls under way and close the function; return whether all ended within `timeout` seconds.
 
         Calls that operators still wait for, and those submitted later, end with a RejectedExecutionError. What does
-        not end is left on a daemon thread. Errors of `close` are logged. Stopping again does nothing.
+        not end is left on a daemon thread. Errors of `close` are logged. Stopping again does nothing. On a thread of
+        the host, this does not wait.
         """
 
     def timeout(self, value: Any, late: AsyncTimeoutError) -> Any:

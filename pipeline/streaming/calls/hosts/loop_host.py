@@ -99,6 +99,8 @@ class LoopHost(CallHost):
         if thread is None:
             return True
         self._call_soon(self._end)
+        if thread is threading.current_thread():  # the garbage collector has dropped the owner there
+            return False
         thread.join(timeout)
         if thread.is_alive():
             log.warning("%s: the loop did not end within %s s; a call blocks it, or close() hangs", self.name, timeout)

@@ -91,7 +91,8 @@ class PoolHost(CallHost):
             self._inbox.put(None)
         deadline_ns = perf_counter_ns() + int(timeout * 1e9)
         for thread in threads:
-            thread.join(max(0.0, (deadline_ns - perf_counter_ns()) / 1e9))
+            if thread is not threading.current_thread():  # the garbage collector has dropped the owner there
+                thread.join(max(0.0, (deadline_ns - perf_counter_ns()) / 1e9))
         alive = sum(thread.is_alive() for thread in threads)
         if alive:
             log.warning(
