@@ -2,8 +2,8 @@
 
 A producer that waits (`append`) puts its event at the end of `_pending` and tries to become the leader. The leader
 takes what is pending, writes it as one frame, and syncs. Meanwhile others queue up, which form the next batch. When the
-leader is done, it wakes the first of them to lead, and then all producers of its own batch at once. So the first that
-is pending waits at a gate of its own, and the others share one.
+leader is done, it wakes the first of them to lead, and then all producers of its own batch at once. So there are two
+gates: the next leader's, opened first, and the batch's, opened for all others at once.
 
 An event that no thread waits for (`append_later`) is led by the log's own thread, the writer, which starts with the
 first of them: it alone takes such events from `_pending`, and so calls foreign code, in their order. A producer leads
@@ -17,9 +17,12 @@ Producers that were just woken are about to post again. The leader waits for the
 the other: they would otherwise form two groups that take turns, at half the rate.
 
 A signal handler, or a `__del__` that the garbage collector runs, may post while its thread leads, waits for its turn,
-or holds a lock of the log. It must not wait for its own thread, so its event goes into the log alone, as `SegmentLog`
-allows it. A post that interrupts such a post is refused: the next signal may come before the disk answers, and so on. A
-post that does not wait for its event is always possible.
+or holds a lock of the log. It must not wait for its own thread, so its event goes into the log alone. Signals may come
+faster than the disk answers, so nesting has an end:
+
+    append -> signal: append, alone -> signal: append raises ReentrantAppendError
+
+`append_later` waits for nothing there, and is always possible.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ closed), `_file_lock` (held during an append). Both are released before foreign 
 A signal handler, or a `__del__` that the garbage collector runs, may post and so append while its thread holds one of
 the locks. Both are re-entrant, and know their owner. An append within the `_sync_lock` is like any other: its commit
 syncs once more, and a roll is left to the next append. An append within the `_file_lock` would come into the middle of
-a frame, so it is refused, as is one within a commit that is itself nested.
+a frame, so it raises ReentrantAppendError.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ class SegmentLog:
         self.segments_closed = 0  # written under both locks
         self._synced_frames = 0  # how many of `frames` are on the disk; written under _sync_lock
         self.syncs = 0  # written under _sync_lock
-        self._commits = 0  # that the owner of _sync_lock is in; guarded by it
         # Segment number by accepted seq, of events accepted but not settled, oldest first; guarded by _file_lock.
         self._outstanding: dict[int, int] = {}
         let_go_in_children(self)
@@ -168,7 +167,7 @@ class SegmentLog:
         Raises:
             ReentrantAppendError: the call has interrupted its own thread's use of the file. JournalError, OSError.
         """
-        if is_owned(self._file_lock) or (self._commits > 1 and is_owned(self._sync_lock)):
+        if is_owned(self._file_lock):
             raise ReentrantAppendError(f"{self.path}: the post interrupted its own thread's use of the journal")
         count = len(lines)
         payload = lines[0] if count == 1 else b"\n".join(lines)
@@ -198,26 +197,18 @@ class SegmentLog:
         with self._sync_lock:
             if self._synced_frames >= wanted:
                 return
-            self._commits += 1
-            try:
-                self._sync()
-            finally:
-                self._commits -= 1
-
-    def _sync(self) -> None:
-        """Under _sync_lock."""
-        with self._file_lock:
+            with self._file_lock:
+                if self.failure is not None:
+                    raise self.failure
+                if self.is_closed:
+                    return  # `close` has synced the segment
+                frames = self.frames
+            # Only a failure can close the file meanwhile: every other path takes _sync_lock first.
+            self._segment.sync()
             if self.failure is not None:
                 raise self.failure
-            if self.is_closed:
-                return  # `close` has synced the segment
-            frames = self.frames
-        # Only a failure can close the file meanwhile: every other path takes _sync_lock first.
-        self._segment.sync()
-        if self.failure is not None:
-            raise self.failure
-        self._synced_frames = max(frames, self._synced_frames)  # a nested commit may have synced more
-        self.syncs += 1
+            self._synced_frames = max(frames, self._synced_frames)  # a nested commit may have synced more
+            self.syncs += 1
 
     # -- segments --------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from enum import Enum
+from threading import get_ident
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -27,6 +28,9 @@ from dispatcher.util.foreign import describe
 _EVENT: Final = b',"event":'
 _MARKS: Final = frozenset(("redelivered",))
 """What the dispatcher sets on an event that it redelivers; a handler may post that event again."""
+
+_MOST_NESTED: Final = 4
+"""Events that a thread encodes at the same time: a signal handler may interrupt it, and that may be interrupted too."""
 
 _PAYLOADS: Final = json.JSONEncoder(default=str, separators=(",", ":"))
 """One for all payloads: `json.dumps` would make its own for each."""
@@ -72,6 +76,9 @@ class EventCodec:
         self._types: dict[str, type[Enum]] = {}  # replaced under _lock
         self._models: dict[tuple[str, str], _Declared] = {}  # by Enum class and event class; replaced under _lock
         self._declared: dict[tuple[type, type], _Declared] = {}  # the same; replaced under _lock
+        # How many events each thread is encoding at the same time; each thread touches its own item.
+        self._depths: dict[int, int] = {}
+        self._endless: set[int] = set()  # threads whose codecs post without end; each thread adds and removes itself
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
         """Declare that events whose type is a member of `event_type` are instances of `classes`.
@@ -113,17 +120,39 @@ class EventCodec:
         if head is None:
             raise self._refusal(event, f"its type {quoted(type_)} is not a member of its class but a combination")
         fields = declared.simple_fields(event) if declared.is_simple else None
-        try:
-            if fields is None:
-                fields = to_json(event, inf_nan_mode="constants")
-                # An event that recovery could not give back as it was is refused here.
-                if len(fields) >= LONGEST_LINE or not declared.keeps(event):
-                    self._read_back(declared, event, fields)
-        except JournalError:
-            raise
-        except Exception as error:  # from pydantic, or from the user's own serializers and validators
-            raise self._refusal(event, _reason(event, error)) from error
+        if fields is None:
+            fields = self._fields(declared, event)
         return b"".join((head, fields, b"}"))
+
+    def _fields(self, declared: _Declared, event: Any) -> bytes:
+        """The event's fields, which may run the user's own serializers and validators. Raises JournalError."""
+        thread = get_ident()
+        depth = self._depths.get(thread, 0)
+        try:
+            if depth == _MOST_NESTED:
+                self._endless.add(thread)
+                raise RecursionError
+            self._depths[thread] = depth + 1
+            fields = to_json(event, inf_nan_mode="constants")
+            # An event that recovery could not give back as it was is refused here.
+            if len(fields) >= LONGEST_LINE or not declared.keeps(event):
+                self._read_back(declared, event, fields)
+            return fields
+        except Exception as error:  # from pydantic, or from the user's code
+            if thread in self._endless:
+                raise JournalError(
+                    f"{self._dispatcher}: {type(event).__name__} cannot be kept in the journal: its serializers or "
+                    "validators post events while an event is encoded, and these do the same, without end. Let them "
+                    "only convert values, and post from a handler."
+                ) from error
+            if isinstance(error, JournalError):
+                raise
+            raise self._refusal(event, _reason(event, error)) from error
+        finally:
+            self._depths[thread] = depth
+            if not depth:
+                del self._depths[thread]
+                self._endless.discard(thread)
 
     def _read_back(self, declared: _Declared, event: Any, fields: bytes) -> None:
         """Raises JournalError: the event would come back as something else."""

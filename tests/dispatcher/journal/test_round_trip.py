@@ -30,6 +30,7 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     computed_field,
+    create_model,
     field_validator,
 )
 
@@ -710,3 +711,23 @@ def test_what_handle_accepted_comes_back_after_a_crash_and_what_it_refused_does_
     for event in again:
         vars(event).pop("redelivered", None) if hasattr(event, "__dict__") else None
     assert [shape(event) for event in again] == [shape(event) for event in RIGHT]
+
+
+@pytest.mark.parametrize("part", ["serializer", "validator"])
+def test_an_event_whose_codec_posts_without_end_is_refused_by_its_class(part: str, tmp_path: Path) -> None:
+    """Each level tried every field again, so the post did not return."""
+    dispatcher = AsyncDispatcher(journal=JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True)))
+
+    def post(number: int) -> int:
+        dispatcher.event_handler.handle(posting(type=Job.STARTED, inner=inner.model_construct(number=number)))
+        return number
+
+    posts = PlainSerializer(post) if part == "serializer" else AfterValidator(post)
+    inner = create_model("Inner", number=(Annotated[int, posts], ...))
+    posting = create_model("Posting", type=(Job, ...), inner=(inner, ...))
+    dispatcher.register(Job, lambda _: None, events=posting)
+    with dispatcher:
+        with pytest.raises(JournalError, match=r"Posting cannot be kept .* post events while .* post from a handler"):
+            post(1)
+
+        assert dispatcher.stats().accepted == 0
