@@ -50,16 +50,8 @@ class _Declared:
         known = lossless(class_, adapter.core_schema)
         self.is_simple = known is not None and known.is_simple
         self.keeps: Callable[[Any], bool] = known.keeps if known is not None else _never
-        """Whether an event certainly comes back from a line shorter than LONGEST_LINE."""
-        self._write: Callable[[Any], bytes] = adapter.serializer.to_json
-
-    def simple_fields(self, event: Any) -> bytes | None:
-        """The event's fields, if the class `is_simple`; None: `to_json` is to write them, and to tell what is wrong."""
-        try:
-            fields = self._write(event) if self.keeps(event) else None
-        except Exception:
-            return None
-        return fields if fields is not None and len(fields) < LONGEST_LINE else None
+        """Whether an event certainly comes back from a line shorter than LONGEST_LINE. No code of its class runs."""
+        self.write: Callable[[Any], bytes] = adapter.serializer.to_json
 
 
 def _never(event: Any) -> bool:
@@ -119,13 +111,24 @@ class EventCodec:
         head = declared.heads.get(type_._name_)
         if head is None:
             raise self._refusal(event, f"its type {quoted(type_)} is not a member of its class but a combination")
-        fields = declared.simple_fields(event) if declared.is_simple else None
-        if fields is None:
-            fields = self._fields(declared, event)
+        try:
+            if not declared.keeps(event):
+                fields = b""
+            elif declared.is_simple:
+                fields = declared.write(event)
+            else:
+                fields = to_json(event, inf_nan_mode="constants")
+        except Exception:  # the other way tells what is wrong
+            fields = b""
+        if not 0 < len(fields) < LONGEST_LINE:
+            fields = self._proven_fields(declared, event)
         return b"".join((head, fields, b"}"))
 
-    def _fields(self, declared: _Declared, event: Any) -> bytes:
-        """The event's fields, which may run the user's own serializers and validators. Raises JournalError."""
+    def _proven_fields(self, declared: _Declared, event: Any) -> bytes:
+        """The event's fields, once it has come back from them. Raises JournalError.
+
+        It may run serializers and validators of the user, and these may post.
+        """
         thread = get_ident()
         depth = self._depths.get(thread, 0)
         try:
@@ -134,9 +137,7 @@ class EventCodec:
                 raise RecursionError
             self._depths[thread] = depth + 1
             fields = to_json(event, inf_nan_mode="constants")
-            # An event that recovery could not give back as it was is refused here.
-            if len(fields) >= LONGEST_LINE or not declared.keeps(event):
-                self._read_back(declared, event, fields)
+            self._read_back(declared, event, fields)
             return fields
         except Exception as error:  # from pydantic, or from the user's code
             if thread in self._endless:

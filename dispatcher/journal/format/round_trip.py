@@ -8,6 +8,7 @@ compared in neither way counts as changed. Any thread.
 from __future__ import annotations
 
 import ipaddress
+import operator
 import pathlib
 import re
 import struct
@@ -33,21 +34,13 @@ _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 _NOT_STATE: Final = frozenset(("__dict__", "__weakref__", "__pydantic_fields_set__"))
 _MISSING: Final = object()
 
-_STANDARD: Final = (*vars(ipaddress).values(), *vars(pathlib).values())
-_VALUES: Final[frozenset[type]] = frozenset(
-    (
-        *(str, bytes, bytearray, int, bool, type(None), type(...), range, date, timedelta, timezone),
-        *(UUID, Fraction, re.Pattern, TzInfo, Url, MultiHostUrl),
-        *(kind for kind in _STANDARD if isinstance(kind, type)),
-    )
-)
-"""Built-in classes whose `==` between two instances of the class says that they are interchangeable."""
 _HASHED: Final = frozenset((str, bytes, int, bool, type(None), date, UUID))
-"""Classes of `_VALUES` whose values are found in a set by their hash."""
-
+"""Classes whose values are compared by `==`, and found in a set by their hash."""
 
 Found = tuple[str, str]
 """The place of a difference below the values compared, like `.a[0]`, and what is wrong there."""
+Differ = Callable[[Any, Any], Found | None]
+"""Where and how two values of one class differ; None if they do not."""
 
 
 def difference(given: Any, back: Any, *, besides: frozenset[str] = frozenset()) -> str | None:
@@ -87,21 +80,17 @@ def _differs(given: Any, back: Any) -> Found | None:
     kind = type(given)
     if kind is not type(back):
         return "", _would_be(given, back)
-    if given is back and isinstance(given, Enum):
-        return None
-    if kind in _VALUES:
-        return None if given == back else ("", _would_be(given, back))
-    rule = _RULES.get(kind)
-    if rule is not None:
-        return None if rule(given, back) else ("", _would_be(given, back))
-    parts = _CONTAINERS.get(kind)
-    if parts is not None:
-        return parts(given, back)
+    are_same = _SAME.get(kind)
+    if are_same is not None:
+        return None if are_same(given, back) else ("", _would_be(given, back))
+    differ = _CONTAINERS.get(kind)
+    if differ is not None:
+        return differ(given, back)
     if issubclass(kind, Enum):
-        return "", _would_be(given, back)
-    for base, parts in _CONTAINERS.items():
-        if issubclass(kind, base):
-            return parts(given, back) or _states_differ(given, back)
+        return None if given is back else ("", _would_be(given, back))
+    for base in kind.__mro__:
+        if base in _CONTAINERS:
+            return _CONTAINERS[base](given, back) or _states_differ(given, back)
     if all(base in (object, Generic) or _shows_its_state(base) for base in kind.__mro__):
         return _states_differ(given, back)
     return "", f"is {quoted(given)}, and nothing tells whether {_a(kind)} comes back as it was"
@@ -160,7 +149,7 @@ def _state(value: Any) -> dict[str, Any]:
     return state
 
 
-def _items_differ(items: Callable[[Any], Iterable[Any]]) -> Callable[[Any, Any], Found | None]:
+def _items_differ(items: Callable[[Any], Iterable[Any]]) -> Differ:
     def differ(given: Any, back: Any) -> Found | None:
         ours, theirs = list(items(given)), list(items(back))
         if len(ours) != len(theirs) or (isinstance(given, deque) and given.maxlen != back.maxlen):
@@ -236,21 +225,23 @@ def _a(kind: type) -> str:
     return f"{'an' if kind.__name__[:1] in 'aeiouAEIOU' else 'a'} {kind.__name__}"
 
 
-_RULES: Final[dict[type, Callable[[Any, Any], bool]]] = {
+_INTERCHANGEABLE: Final[tuple[type, ...]] = (
+    *(str, bytes, bytearray, int, bool, type(None), type(...), range, date, timedelta, timezone),
+    *(UUID, Fraction, re.Pattern, TzInfo, Url, MultiHostUrl),
+    *(kind for kind in (*vars(ipaddress).values(), *vars(pathlib).values()) if isinstance(kind, type)),
+)
+"""Built-in classes of which two equal instances are interchangeable."""
+_SAME: Final[dict[type, Callable[[Any, Any], bool]]] = {
+    **dict.fromkeys(_INTERCHANGEABLE, operator.eq),
     float: _same_float,
     complex: lambda given, back: _same_float(given.real, back.real) and _same_float(given.imag, back.imag),
     Decimal: lambda given, back: given.as_tuple() == back.as_tuple(),
-    datetime: _same_moment,
-    time: _same_moment,
+    **dict.fromkeys((datetime, time), _same_moment),
 }
-_CONTAINERS: Final[dict[type, Callable[[Any, Any], Found | None]]] = {
-    list: _items_differ(list.__iter__),
-    tuple: _items_differ(tuple.__iter__),
-    deque: _items_differ(deque.__iter__),
-    Counter: _dicts_differ,
-    defaultdict: _dicts_differ,
-    OrderedDict: _dicts_differ,
-    dict: _dicts_differ,
-    set: _sets_differ,
-    frozenset: _sets_differ,
+"""Whether two values of a built-in class without parts are the same."""
+_CONTAINERS: Final[dict[type, Differ]] = {
+    **{kind: _items_differ(kind.__iter__) for kind in (list, tuple, deque)},
+    **dict.fromkeys((dict, Counter, defaultdict, OrderedDict), _dicts_differ),
+    **dict.fromkeys((set, frozenset), _sets_differ),
 }
+"""How to compare the parts of two containers. Subclasses may have attributes as well."""
