@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from array import array
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.entity_search import SearchedSegment, entity_rows
-from dispatcher.journal.format.columns import decode_rows, encode_text
-from dispatcher.journal.format.frames import Frame, FrameReader, Header
+from dispatcher.journal.format.columns import RowsPayload, decode_rows, encode_text
+from dispatcher.journal.format.frames import END, ROWS, Damage, Frame, FrameReader, Header
 from dispatcher.journal.format.history_index import HistoryIndex, index_path
+from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, Table
 from dispatcher.journal.format.segments import SegmentEnd, read_end, segment_number
-from dispatcher.journal.indexing import report_unsound
+from dispatcher.journal.indexing import ENTITIES, report_unsound
 from dispatcher.journal.pacing import Pace
 from dispatcher.journal.reader import open_at_end, open_frames
 from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
@@ -35,41 +36,39 @@ _SETTLED_COARSE_NS: Final = 3_000_000_000
 """The same for a file system that keeps whole seconds."""
 _PIECE_S: Final = 0.003
 """Less than the switch interval, 5 ms. A wait beside a busy thread takes about that interval, so few are wanted."""
+_BYTES_AT_ONCE: Final = 1 << 18
+"""Bytes searched in one call."""
+_ROWS_AT_ONCE: Final = 64
+"""Rows decoded in one call."""
 _MOST_JOURNALS: Final = 8
 """Journals for which something is kept between look-ups."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryRow:
+_OF_EVENT: Final = {
+    name: "event_entity" if name == "entity" else name for name in EVENTS.names if name not in ("seq", "event_type")
+}
+"""The columns of an event in a HistoryRow, by their names in the journal."""
+_OF_TRANSITION: Final = ("seq", "at", *(name for name in TRANSITIONS.names if name not in ("seq", "at", "entity")))
+_Columns: Any = make_dataclass(
+    "_Columns",
+    [*((name, Any) for name in _OF_TRANSITION), *((name, Any, None) for name in _OF_EVENT.values())],
+    frozen=True,
+    slots=True,
+)
+
+
+class HistoryRow(_Columns):  # type: ignore[misc]  # its fields come from the schema
     """A transition of the entity and the event that made it, or an event about the entity that made none.
 
-    Names, types and units are those of the journal's columns. Without a transition, `machine`, `from_state`, `to_state`
-    and `valid` are None, and `at` is the event's `started_at`. For a transition made outside of an event, `dispatcher`
-    and all fields after it are None.
+    First the columns of the transition, then those of the event, with the names, types and units of the journal's
+    columns. `event_type` is what the machine was given, or without a transition the type of the event. `event_entity`
+    is the event's own `entity`, which may be another one.
+
+    Without a transition, `machine`, `from_state`, `to_state` and `valid` are None, and `at` is the event's
+    `started_at`. For a transition made outside of an event, `dispatcher` and all fields after it are None.
     """
 
-    seq: int
-    at: int
-    machine: str | None
-    from_state: str | None
-    event_type: str
-    """What the machine was given; without a transition, the type of the event."""
-    to_state: str | None
-    valid: bool | None
-    dispatcher: str | None = None
-    event_class: str | None = None
-    event_entity: str | None = None
-    """The event's own `entity`, which may be another one."""
-    enqueued_at: int | None = None
-    started_at: int | None = None
-    finished_at: int | None = None
-    queue_ns: int | None = None
-    handling_ns: int | None = None
-    outcome: str | None = None
-    error: str | None = None
-    payload: str | None = None
-    accepted_seq: int | None = None
-    redelivered: bool | None = None
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class _Kept:
         self.snapshot: JournalSnapshot | None = None  # guarded by lock
         self.signature: object = None  # of the folder when the snapshot was taken; guarded by lock
         self.ends: dict[Path, tuple[object, SegmentEnd | None]] = {}  # guarded by lock
-        self.searched: dict[int, SearchedSegment] = {}  # by the segment's number; guarded by lock
+        self.searched: dict[int, _SearchedSegment] = {}  # by the segment's number; guarded by lock
 
     def look_at(self, path: Path) -> JournalSnapshot:
         """The present snapshot. Raises JournalError."""
@@ -263,7 +262,7 @@ class _LookUp:
         with open_frames(segment, keeps_interpreter=True) as reader:
             searched = self._kept.searched.get(number)
             if searched is None or not searched.is_of(reader):
-                searched = self._kept.searched[number] = SearchedSegment(reader.inode)
+                searched = self._kept.searched[number] = _SearchedSegment(reader.inode)
             for line in searched.read_further(reader, self._pause, is_open=is_open):
                 self._damaged(line)
             self._frames(reader, searched.frames_with(reader, self._name, self._pause))
@@ -286,20 +285,113 @@ class _LookUp:
     def _rows_in(self, frame: Frame) -> list[HistoryRow]:
         """The frame's rows about the entity, newest first."""
         payload, first_seq = decode_rows(frame.payload), frame.header.first_seq
-        found = []
-        for event, transition in entity_rows(payload, first_seq, self._name, self._machine, self._pause):
-            row = _history_row(event, transition)
-            if self._before_seq is None or row.seq < self._before_seq:
-                found.append(row)
-        return found
+        rows = _entity_rows(payload, first_seq, self._name, self._machine, self._pause)
+        return [row for row in rows if self._before_seq is None or row.seq < self._before_seq]
 
 
 def _history_row(event: dict[str, Any] | None, transition: dict[str, Any] | None) -> HistoryRow:
-    if event is not None:
-        about = {name: value for name, value in event.items() if name not in ("seq", "entity", "event_type")}
-        about["event_entity"] = event.get("entity")
     if transition is None:
         assert event is not None
-        return HistoryRow(event["seq"], event["started_at"], None, None, event["event_type"], None, None, **about)
-    made = {name: value for name, value in transition.items() if name != "entity"}
-    return HistoryRow(**made) if event is None else HistoryRow(**made, **about)
+        transition = {"seq": event["seq"], "at": event[EVENTS.time], "event_type": event["event_type"]}
+    about = {} if event is None else {ours: event.get(name) for name, ours in _OF_EVENT.items()}
+    return HistoryRow(*map(transition.get, _OF_TRANSITION), **about)
+
+
+def _entity_rows(
+    payload: RowsPayload, first_seq: int, name: bytes, machine: str | None, pause: Callable[[], None]
+) -> Iterator[HistoryRow]:
+    """The rows about the entity in a frame, newest first: its transitions, and events about it without any."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for table, column in ENTITIES:
+        for some in payload.rows_with(table, column, name):
+            rows[table.name] += some
+            pause()
+
+    def at(table: Table, rows: list[int]) -> Iterator[dict[str, Any]]:
+        for first in range(0, len(rows), _ROWS_AT_ONCE):
+            yield from payload.rows(table, first_seq, rows[first : first + _ROWS_AT_ONCE])
+            pause()
+
+    by_seq: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for transition in at(TRANSITIONS, rows[TRANSITIONS.name]):
+        if machine is None or transition["machine"] == machine:
+            by_seq[transition["seq"]].append(transition)
+    seqs = set(by_seq)
+    if machine is None:
+        seqs.update(first_seq + row for row in rows[EVENTS.name])
+    # A transition may have the seq of an event before or behind the frame.
+    of_events = [seq - first_seq for seq in sorted(seqs) if 0 <= seq - first_seq < payload.rows_of(EVENTS)]
+    events = {event["seq"]: event for event in at(EVENTS, of_events)}
+    for seq in sorted(seqs, reverse=True):
+        made = reversed(by_seq[seq]) if seq in by_seq else (None,)
+        yield from (_history_row(events.get(seq), transition) for transition in made)
+
+
+class _SearchedSegment:
+    """The position of the entities' names in each frame read so far. One thread at a time.
+
+    Each frame is checked when it is first read. Since frames never change, later only the names are read again.
+    """
+
+    def __init__(self, inode: int) -> None:
+        self._inode = inode
+        self._end = 0  # of the frames read so far
+        # For each table three arrays with a number for each frame: its offset, and the names' start and end.
+        self._places = [array("Q") for _ in range(3 * len(ENTITIES))]
+        self._damages: list[str] = []
+        self._has_end = False
+
+    def is_of(self, reader: FrameReader) -> bool:
+        """Whether this is the file read before, and it has not become shorter."""
+        return reader.inode == self._inode and reader.size >= self._end
+
+    def read_further(self, reader: FrameReader, pause: Callable[[], None], *, is_open: bool) -> list[str]:
+        """Read the frames appended since the last call; returns a line for each damaged stretch of the segment so far.
+
+        Raises OSError.
+        """
+        torn: list[str] = []
+        if not self._has_end:
+            for found in reader.frames(lambda header: header.kind == ROWS, start=self._end, check_all=True):
+                if isinstance(found, Damage):
+                    if found.at_end:  # the end of an open segment may be half written
+                        torn = [] if is_open else [str(found)]
+                        break
+                    self._damages.append(str(found))
+                    continue
+                if found.header.kind == ROWS:
+                    self._add(found.offset, found.end, found.payload)
+                self._has_end = found.header.kind == END
+                self._end = found.end
+                pause()
+        no_end = [] if self._has_end or is_open else [f"{reader.path.name}: has no end"]
+        return [*self._damages, *torn, *no_end]
+
+    def _add(self, offset: int, end: int, payload: bytes) -> None:
+        columns = decode_rows(payload).columns
+        ends: dict[str, int] = {}
+        start = end - sum(len(data) for _, data in columns.values())
+        for name, (_, data) in columns.items():
+            start += len(data)
+            ends[name] = start
+        for place, (table, column) in enumerate(ENTITIES):
+            name = f"{table.stored_name(column)}.text"
+            if name in columns:
+                numbers = (offset, ends[name] - len(columns[name][1]), ends[name])
+                for array_, number in zip(self._places[3 * place : 3 * place + 3], numbers, strict=True):
+                    array_.append(number)
+
+    def frames_with(self, reader: FrameReader, name: bytes, pause: Callable[[], None]) -> list[int]:
+        """Offsets of the frames whose names contain this text, newest first. Raises OSError."""
+        offsets: set[int] = set()
+        buffer = bytearray(_BYTES_AT_ONCE + len(name))
+        for place in range(0, len(self._places), 3):
+            for offset, start, end in zip(*self._places[place : place + 3], strict=True):
+                for piece in range(start, end, _BYTES_AT_ONCE) or (start,):
+                    # With the beginning of the next piece: the name may lie across both.
+                    length = reader.read_into(buffer, min(end - piece, _BYTES_AT_ONCE + len(name)), piece)
+                    if buffer.find(name, 0, length) >= 0:
+                        offsets.add(offset)
+                        break
+                    pause()
+        return sorted(offsets, reverse=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatcher.journal.format.frames import START, Frame, FrameReader
+from dispatcher.journal.format.frames import START, Frame, walk
 from dispatcher.journal.format.segments import MANIFEST, Manifest, segment_number
 
 
@@ -53,8 +53,7 @@ def identify(manifest: Manifest | None, listed: Iterable[Path]) -> Identity:
 def journal_of(segment: Path) -> str | None:
     """The id in a segment's start. None: it cannot be read, is damaged, or was written by an earlier release."""
     try:
-        with FrameReader(segment) as reader:
-            first = next(reader.frames(lambda header: header.kind == START), None)
+        first = next(walk(segment, lambda header: header.kind == START), None)
         if isinstance(first, Frame) and first.header.kind == START:
             id = json.loads(first.payload)["journal"]
             return id if isinstance(id, str) else None

@@ -23,7 +23,7 @@ from zlib import crc32
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import ROWS, Damage, FrameReader
+from dispatcher.journal.format.frames import ROWS, Damage, walk
 from dispatcher.journal.format.history_index import HistoryIndex, encode_index, header_for, index_path, is_orphan
 from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import MANIFEST, read_end, segments
@@ -67,14 +67,13 @@ def build_index(segment: Path, pause: Callable[[], None] = lambda: None) -> byte
         return None
     offsets = array("Q")
     entries = _Entries(pause)
-    with FrameReader(segment) as reader:
-        for found in reader.frames(lambda header: header.kind == ROWS, check_all=True):
-            if isinstance(found, Damage):
-                return None
-            pause()
-            if found.header.kind == ROWS:
-                entries.add(_hashes(found.payload, pause), len(offsets))
-                offsets.append(found.offset)
+    for found in walk(segment, lambda header: header.kind == ROWS, check_all=True):
+        if isinstance(found, Damage):
+            return None
+        pause()
+        if found.header.kind == ROWS:
+            entries.add(_hashes(found.payload, pause), len(offsets))
+            offsets.append(found.offset)
     header = header_for(segment, end, len(offsets), entries.count)
     return encode_index(header, offsets, entries.in_order(), pause)
 

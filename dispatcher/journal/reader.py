@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.columns import decode_rows, row_dicts
+from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader
 from dispatcher.journal.format.schema import EVENTS, Table
 from dispatcher.journal.format.segments import segment_number, segment_path
@@ -100,4 +100,4 @@ def open_frames(segment: Path, *, keeps_interpreter: bool = False) -> FrameReade
 
 
 def _dicts(frame: Frame, table: Table) -> Iterator[dict[str, Any]]:
-    return row_dicts(decode_rows(frame.payload), table, frame.header.first_seq)
+    return decode_rows(frame.payload).rows(table, frame.header.first_seq)

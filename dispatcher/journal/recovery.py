@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatcher.errors import JournalError, JournalLossError
-from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame, FrameReader
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame, walk
 from dispatcher.journal.format.history_index import index_path, is_orphan
 from dispatcher.journal.format.outstanding import Accepted, Loss, Outstanding
 from dispatcher.journal.format.segments import (
@@ -254,29 +254,27 @@ def _scan(segment: Path, before: Summary, *, follows: bool) -> tuple[Summary, in
     `follows`: `before` is of the segment before it; otherwise the frames say where seqs and accepted seqs begin.
     """
     summary, keep = before.following(), 0
-    with FrameReader(segment) as reader:
-        for found in reader.frames(lambda _: False, check_all=True):
-            if isinstance(found, Damage) or found.header.kind == END:
-                continue
-            header, keep = found.header, found.end
-            next_seq = header.first_seq + header.events
-            if header.kind == ROWS:
-                if not (follows or summary.events):
-                    summary = summary._replace(first_seq=max(summary.first_seq, header.first_seq))
-                summary = summary.with_rows(header, next_seq)
-            elif header.kind == ACCEPTED:
-                if not (follows or summary.accepted):
-                    summary = summary._replace(first_accepted=max(summary.first_accepted, header.first_seq))
-                summary = summary._replace(accepted=max(0, next_seq - summary.first_accepted))
-            summary = summary._replace(frames=max(summary.frames, header.number + 1))
+    for found in walk(segment, lambda _: False, check_all=True):
+        if isinstance(found, Damage) or found.header.kind == END:
+            continue
+        header, keep = found.header, found.end
+        next_seq = header.first_seq + header.events
+        if header.kind == ROWS:
+            if not (follows or summary.events):
+                summary = summary._replace(first_seq=max(summary.first_seq, header.first_seq))
+            summary = summary.with_rows(header, next_seq)
+        elif header.kind == ACCEPTED:
+            if not (follows or summary.accepted):
+                summary = summary._replace(first_accepted=max(summary.first_accepted, header.first_seq))
+            summary = summary._replace(accepted=max(0, next_seq - summary.first_accepted))
+        summary = summary._replace(frames=max(summary.frames, header.number + 1))
     return summary, keep
 
 
 def _intact_frames(segment: Path) -> int:
     """How many it has, without START and END."""
-    with FrameReader(segment) as reader:
-        found = list(reader.frames(lambda _: False, check_all=True))
-    return sum(isinstance(frame, Frame) and frame.header.kind in (ROWS, ACCEPTED) for frame in found)
+    frames = walk(segment, lambda _: False, check_all=True)
+    return sum(isinstance(frame, Frame) and frame.header.kind in (ROWS, ACCEPTED) for frame in frames)
 
 
 def _is_open(segment: Path) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.columns import decode_rows, row_dicts
+from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from dispatcher.journal.format.segments import segment_number
@@ -171,11 +171,11 @@ def states_at(path: Path, moment: Moment, deadline: Deadline) -> dict[str, Any]:
 
 def _transitions(path: Path, deadline: Deadline) -> Iterator[dict[str, Any]]:
     for frame in _frames_forward(path, lambda each: each.transitions > 0, deadline):
-        yield from row_dicts(decode_rows(frame.payload), TRANSITIONS, frame.header.first_seq)
+        yield from decode_rows(frame.payload).rows(TRANSITIONS, frame.header.first_seq)
 
 
 def _events(frame: Frame) -> Iterator[dict[str, Any]]:
-    return row_dicts(decode_rows(frame.payload), EVENTS, frame.header.first_seq)
+    return decode_rows(frame.payload).rows(EVENTS, frame.header.first_seq)
 
 
 def _segments(path: Path) -> list[Path]:

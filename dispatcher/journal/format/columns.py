@@ -23,7 +23,7 @@ import json
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, compress, count
 from operator import add, sub
 from typing import Any, Final, NamedTuple
@@ -59,50 +59,86 @@ class RowsPayload(NamedTuple):
             numbers.byteswap()
         return numbers
 
-    def texts(self, name: str) -> list[str | None]:
-        nulls = self.numbers(f"{name}.null")
-        text = bytes(self.columns[f"{name}.text"][1]) if f"{name}.text" in self.columns else b""
-        values: list[str | None] = []
-        start = 0
-        for length in self.numbers(f"{name}.length"):
-            values.append(text[start : start + length].decode())
-            start += length
-        for row, is_null in enumerate(nulls):
-            if is_null:
-                values[row] = None
-        return values
-
     def rows_of(self, table: Table) -> int:
         return len(self.numbers(f"{table.prefix}kind"))
 
-    def values(self, table: Table, column: Column, first_seq: int) -> Sequence[Any]:
-        """A column's values, one for each row of the frame that begins at `first_seq`."""
-        name, rows = table.stored_name(column), self.rows_of(table)
+    def rows(self, table: Table, first_seq: int, wanted: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+        """The table's rows in the frame that begins at `first_seq`, with the schema's columns; a null is a missing key.
+
+        `wanted`: only these rows, in ascending order; the others are not decoded.
+        """
+        names, places = table.names, range(self.rows_of(table)) if wanted is None else wanted
+        for values in zip(*(self._values(table, column, first_seq, places) for column in table.columns), strict=True):
+            yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    def _values(self, table: Table, column: Column, first_seq: int, rows: Sequence[int]) -> Sequence[Any]:
+        """A column's values in these rows; a range stands for all."""
+        name = table.stored_name(column)
         match column.encoding:
             case "position":
-                return range(first_seq, first_seq + rows)
+                return [first_seq + row for row in rows]
             case "kind":
                 place = table.kind_columns.index(column.name)
                 values = [kind[place] for kind in self.kinds[table.name]]
-                return [values[kind] for kind in self.numbers(f"{table.prefix}kind")]
+                return [values[kind] for kind in self._numbers_in(f"{table.prefix}kind", rows)]
             case "number" | "duration":
-                return self.numbers(name)
+                return self._numbers_in(name, rows)
             case "offset":
-                return [first_seq + number for number in self.numbers(name)]
+                return [first_seq + number for number in self._numbers_in(name, rows)]
             case "text":
-                return self.texts(name)
+                return self._texts(name, rows)
             case "sparse":
-                texts = dict(zip(self.numbers(f"{name}.row"), self.texts(name), strict=True))
-                return [texts.get(row) for row in range(rows)]
+                places = self._listed(name, rows)
+                listed = places.values() if type(rows) is not range else range(len(places))
+                texts = dict(zip(places, self._texts(name, listed), strict=True))
+                return [texts.get(row) for row in rows]
             case "optional":
-                return [number or None for number in self.numbers(name)] or [None] * rows
+                absent = name not in self.columns
+                return [None] * len(rows) if absent else [number or None for number in self._numbers_in(name, rows)]
             case "flag":
-                true = set(self.numbers(f"{name}.row"))
-                return [row in true for row in range(rows)]
-        at = self.numbers(table.prefix + table.time)
+                true = self._listed(name, rows)
+                return [row in true for row in rows]
+        at = self._numbers_in(table.prefix + table.time, rows)
         if self.virtual:
             return at
-        return list(map(sub if column.encoding == "before" else add, at, self.numbers(table.prefix + column.span)))
+        spans = self._numbers_in(table.prefix + column.span, rows)
+        return list(map(sub if column.encoding == "before" else add, at, spans))
+
+    def _numbers_in(self, name: str, rows: Sequence[int]) -> Sequence[int]:
+        if type(rows) is range or _BIG_ENDIAN:
+            numbers = self.numbers(name)
+            return numbers if type(rows) is range else [numbers[row] for row in rows]
+        code, data = self.columns[name]
+        view = data.cast(code)  # type: ignore[call-overload]  # a code of array
+        return [view[row] for row in rows]
+
+    def _listed(self, name: str, rows: Sequence[int]) -> dict[int, int]:
+        """The rows that a sparse column or a flag lists, each with its position in the list."""
+        listed = self.numbers(f"{name}.row")
+        if type(rows) is range:
+            return dict(zip(listed, range(len(listed)), strict=True))
+        places = [(row, bisect_left(listed, row)) for row in rows]
+        return {row: place for row, place in places if place < len(listed) and listed[place] == row}
+
+    def _texts(self, name: str, places: Collection[int]) -> list[str | None]:
+        if not places:
+            return []
+        lengths, data = self.numbers(f"{name}.length"), self.columns[f"{name}.text"][1]
+        texts: list[str | None] = []
+        start = following = 0
+        if type(places) is range:
+            text = bytes(data)
+            for length in lengths:
+                texts.append(text[start : start + length].decode())
+                start += length
+        else:
+            for place in places:
+                start += sum(lengths[following:place])
+                end = start + lengths[place]
+                texts.append(bytes(data[start:end]).decode())
+                start, following = end, place + 1
+        nulls = self.numbers(f"{name}.null")
+        return [None if nulls[place] else text for place, text in zip(places, texts, strict=True)] if nulls else texts
 
     def text_pieces(self, name: str) -> Iterator[tuple[int, Sequence[int], bytes]]:
         """A text column in pieces: the first row, the length of each text in bytes, and the joined texts.
@@ -126,53 +162,6 @@ class RowsPayload(NamedTuple):
         for first, lengths, data in self.text_pieces(name):
             rows = [first + row for row in _places(text, lengths, data)]
             yield [row for row in rows if not nulls[row]] if nulls else rows
-
-    def row(self, table: Table, row: int, first_seq: int) -> dict[str, Any]:
-        """One row of the frame that begins at `first_seq`, as in `row_dicts`, but without decoding the others."""
-        values = {column.name: self._value(table, column, row, first_seq) for column in table.columns}
-        return {name: value for name, value in values.items() if value is not None}
-
-    def _value(self, table: Table, column: Column, row: int, first_seq: int) -> Any:
-        name = table.stored_name(column)
-        match column.encoding:
-            case "position":
-                return first_seq + row
-            case "kind":
-                kind = self.kinds[table.name][self.numbers(f"{table.prefix}kind")[row]]
-                return kind[table.kind_columns.index(column.name)]
-            case "number" | "duration":
-                return self.numbers(name)[row]
-            case "offset":
-                return first_seq + self.numbers(name)[row]
-            case "text":
-                return self._text(name, row)
-            case "sparse":
-                place = self._place(name, row)
-                return None if place is None else self._text(name, place)
-            case "optional":
-                return (self.numbers(name)[row] or None) if name in self.columns else None
-            case "flag":
-                return self._place(name, row) is not None
-        at: int = self.numbers(table.prefix + table.time)[row]
-        if self.virtual:
-            return at
-        span = self.numbers(table.prefix + column.span)[row]
-        return at - span if column.encoding == "before" else at + span
-
-    def _place(self, name: str, row: int) -> int | None:
-        """The position of a row in the list of a sparse column or a flag; None: it is not listed."""
-        rows = self.numbers(f"{name}.row")
-        place = bisect_left(rows, row)
-        return place if place < len(rows) and rows[place] == row else None
-
-    def _text(self, name: str, place: int) -> str | None:
-        nulls = self.numbers(f"{name}.null")
-        if nulls and nulls[place]:
-            return None
-        lengths = self.numbers(f"{name}.length")
-        # In pieces: one call over a million rows would keep the interpreter from other threads.
-        start = sum(sum(lengths[first : min(place, first + _PIECE)]) for first in range(0, place, _PIECE))
-        return bytes(self.columns[f"{name}.text"][1][start : start + lengths[place]]).decode()
 
     def no_longer_outstanding(self) -> Iterator[int]:
         """Accepted seqs of events that were handled or that never will be."""
@@ -368,10 +357,3 @@ def decode_rows(payload: bytes) -> RowsPayload:
         columns[name] = (code, whole[start : start + length])
         start += length
     return RowsPayload({table.name: about[table.kinds_key] for table in TABLES}, about["virtual"], columns)
-
-
-def row_dicts(payload: RowsPayload, table: Table, first_seq: int) -> Iterator[dict[str, Any]]:
-    """A table's rows with the schema's columns; a null is a missing key."""
-    names = table.names
-    for values in zip(*(payload.values(table, column, first_seq) for column in table.columns), strict=True):
-        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}

@@ -110,6 +110,14 @@ def encode_trailer(end_offset: int) -> bytes:
     return _TRAILER.pack(end_offset, crc32(end_offset.to_bytes(8, "little")), _TRAILER_MARK)
 
 
+def walk(
+    segment: Path, wanted: Callable[[Header], bool] = lambda _: True, *, check_all: bool = False
+) -> Iterator[Frame | Damage]:
+    """The intact frames of a segment and its damaged stretches, as `FrameReader.frames`. Raises OSError."""
+    with FrameReader(segment) as reader:
+        yield from reader.frames(wanted, check_all=check_all)
+
+
 class FrameReader:
     """Reads the frames of one segment file, also a damaged one. A context manager, for one thread.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import ACCEPTED, ROWS, START, Damage, Frame, FrameReader
+from dispatcher.journal.format.frames import ACCEPTED, ROWS, START, Damage, Frame, walk
 from dispatcher.journal.format.segments import read_summary, segment_number, segment_path
 from dispatcher.journal.format.summary import Summary
 
@@ -87,14 +87,13 @@ class Outstanding:
         damages = []
         number = segment_number(segment)
         self._expect(number)
-        with FrameReader(segment) as reader:
-            for found in reader.frames(lambda header: header.kind in _WANTED):
-                if isinstance(found, Frame):
-                    self._add(found, number)
-                else:
-                    damages.append(found)
-                    if not (is_open and found.at_end):
-                        self._suspects.append(range(number, number + 1))
+        for found in walk(segment, lambda header: header.kind in _WANTED):
+            if isinstance(found, Frame):
+                self._add(found, number)
+            else:
+                damages.append(found)
+                if not (is_open and found.at_end):
+                    self._suspects.append(range(number, number + 1))
         summary = None if is_open else read_summary(segment)
         if summary is not None:
             self._reach(summary.next_accepted)

@@ -19,7 +19,7 @@ from dispatcher import Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, Table, read_rows
 from dispatcher.journal import writer as writer_module
 from dispatcher.journal.format.event_codec import encode_payload
-from dispatcher.journal.format.frames import Frame, FrameReader
+from dispatcher.journal.format.frames import Frame, walk
 from dispatcher.util.foreign import describe
 
 from ...journal_rows import begin, end
@@ -100,8 +100,7 @@ def files(journal: Path) -> list[str]:
 
 def frames_of(segment: Path) -> list[Frame]:
     """The frames of a sound segment."""
-    with FrameReader(segment) as reader:
-        found = list(reader.frames())
+    found = list(walk(segment))
     assert all(isinstance(frame, Frame) for frame in found)
     return found  # type: ignore[return-value]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.journal import EVENTS, TABLES, Column, Table
-from dispatcher.journal.format.columns import decode_rows, encode_rows, row_dicts
+from dispatcher.journal.format.columns import decode_rows, encode_rows
 from dispatcher.journal.format.schema import EventRow, TransitionRow
 
 KINDS = [("central", "Job", "STARTED", "handled")]
@@ -25,7 +25,7 @@ def test_frames_that_were_written_before_a_column_was_added_are_read(column: Col
     payload = decode_rows(encode_rows([EventRow(kind=0), EventRow(kind=0)], [], 1, KINDS, []).payload)
     later = Table(EVENTS.name, (*EVENTS.columns, column), EVENTS.time)
 
-    assert [row.get("added") for row in row_dicts(payload, later, 1)] == [value, value]
+    assert [row.get("added") for row in payload.rows(later, 1)] == [value, value]
 
 
 def test_a_frame_knows_its_rows_its_times_and_what_it_settles() -> None:

@@ -83,9 +83,9 @@ def scanned(path: Path, entity: str, machine: str | None = None) -> list[History
     moved_at = {row["seq"] for row in read_rows(path, TRANSITIONS) if row["entity"] == entity}
     for seq, event in events.items():
         if event.get("entity") == entity and machine is None and seq not in moved_at:
-            row = HistoryRow(seq, event["started_at"], None, None, event["event_type"], None, None)
-            fields = {name: getattr(row, name) for name in row.__slots__} | event_fields(event)
-            found.append((seq, 0, HistoryRow(**fields)))
+            about = event_fields(event)
+            row = HistoryRow(seq, event["started_at"], None, None, event["event_type"], None, None, **about)
+            found.append((seq, 0, row))
     return [row for _, _, row in sorted(found, key=lambda each: each[:2], reverse=True)]
 
 

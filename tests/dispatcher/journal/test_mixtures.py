@@ -12,7 +12,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ import pytest
 
 from dispatcher import JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, TABLES, read_rows, recover, tail, verify
-from dispatcher.journal.format.frames import ACCEPTED, ROWS, Frame, FrameReader
+from dispatcher.journal.format.frames import ACCEPTED, ROWS, Frame, walk
 from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
@@ -93,68 +93,41 @@ class Growing:
         return States(self.folder / "earlier", self.folder / "later", rows, self.lines)
 
 
-def same_segment_open(folder: Path) -> States:
-    """Two closed ones, and a third that grew between the copies."""
+PAIRS: dict[str, Sequence[str | int]] = {
+    # Two closed ones, and a third that grew between the copies.
+    "same segment open": ("roll", "roll", 1, "earlier", 2, "later", "close", "everything"),
+    # The open segment of the earlier state is closed in the later one, whose manifest says that all are.
+    "closed in between": ("roll", 1, "earlier", 1, "roll", "close", "later", "everything"),
+    # Retention has removed the earlier state's first two segments; the open one was closed, and two more begun.
+    "retained in between": ("roll", "roll", 1, "earlier", "roll", "roll", 1, "everything", "retain 3", "later"),
+    # Retention has removed all segments of the earlier state, and one more.
+    "nothing in common": ("roll", "roll", "earlier", "roll", "roll", 1, "everything", "retain 4", "later"),
+}
+"""How two states come about: a number writes so many frames, "roll" two and closes the segment, a name is a copy's."""
+
+
+def states_of(steps: Sequence[str | int], folder: Path) -> States:
     journal = Growing(folder)
-    journal.segments(2)
-    journal.write(1)
-    journal.copy("earlier")
-    journal.write(2)
-    journal.copy("later")
-    journal.writer.close()
-    journal.copy("everything")
+    for step in steps:
+        if isinstance(step, int):
+            journal.write(step)
+        elif step == "roll":
+            journal.segments(1)
+        elif step == "close":
+            journal.writer.close()
+        elif step.startswith("retain "):
+            journal.retain_from(int(step.split()[1]))
+        else:
+            journal.copy(step)
+    recover(folder / "everything")  # reads the open segment as well
     return journal.states()
 
 
-def closed_in_between(folder: Path) -> States:
-    """The open segment of the earlier state is closed in the later one, whose manifest says that all are."""
-    journal = Growing(folder)
-    journal.segments(1)
-    journal.write(1)
-    journal.copy("earlier")
-    journal.write(1)
-    journal.segments(1)
-    journal.writer.close()
-    journal.copy("later")
-    journal.copy("everything")
-    return journal.states()
-
-
-def retained_in_between(folder: Path) -> States:
-    """Retention has removed the earlier state's first two segments; the open one was closed, and two more begun."""
-    journal = Growing(folder)
-    journal.segments(2)
-    journal.write(1)
-    journal.copy("earlier")
-    journal.segments(2)
-    journal.write(1)
-    journal.copy("everything")
-    recover(folder / "everything")
-    journal.retain_from(3)
-    journal.copy("later")
-    return journal.states()
-
-
-def nothing_in_common(folder: Path) -> States:
-    """Retention has removed all segments of the earlier state, and one more."""
-    journal = Growing(folder)
-    journal.segments(2)
-    journal.copy("earlier")
-    journal.segments(2)
-    journal.write(1)
-    journal.copy("everything")
-    recover(folder / "everything")
-    journal.retain_from(4)
-    journal.copy("later")
-    return journal.states()
-
-
-PAIRS: list[Callable[[Path], States]] = [
-    same_segment_open,
-    closed_in_between,
-    retained_in_between,
-    nothing_in_common,
-]
+@pytest.fixture(params=PAIRS)
+def states(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> States:
+    made = states_of(PAIRS[request.param], tmp_path / "states")
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    return made
 
 
 def mixtures(states: States, folder: Path) -> Iterator[tuple[Path, str]]:
@@ -185,11 +158,8 @@ def payloads(folder: Path) -> set[bytes]:
         if "segment-" in path.name:
             plain = folder.parent / (re.sub(r"\.aside.*", "", path.name) + ".copy")
             shutil.copy(path, plain)
-            with FrameReader(plain) as reader:
-                frames = list(reader.frames())
-            found |= {
-                frame.payload for frame in frames if isinstance(frame, Frame) and frame.header.kind in (ROWS, ACCEPTED)
-            }
+            frames = [frame for frame in walk(plain) if isinstance(frame, Frame)]
+            found |= {frame.payload for frame in frames if frame.header.kind in (ROWS, ACCEPTED)}
             plain.unlink()
     return found
 
@@ -234,39 +204,30 @@ def check(mixture: Path, what: str, states: States) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", PAIRS)
 def test_recovery_shortens_and_removes_nothing_whole_in_any_mixture(
-    make: Callable[[Path], States], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    states: States, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")
-    states = make(tmp_path / "states")
-    monkeypatch.setattr("os.fsync", lambda _: None)
 
     for mixture, what in mixtures(states, tmp_path):
         check(mixture, what, states)
         shutil.rmtree(mixture)
 
 
-@pytest.mark.parametrize("make", PAIRS)
 def test_recovery_shortens_and_removes_nothing_whole_in_some_mixtures(
-    make: Callable[[Path], States], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    states: States, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")
-    states = make(tmp_path / "states")
-    monkeypatch.setattr("os.fsync", lambda _: None)
 
     every = list(mixtures(states, tmp_path))
     for mixture, what in random.Random(1).sample(every, 12):
         check(mixture, what, states)
 
 
-@pytest.mark.parametrize("make", PAIRS)
 def test_a_write_ahead_start_on_a_mixture_keeps_all_that_is_whole(
-    make: Callable[[Path], States], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    states: States, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")
-    states = make(tmp_path / "states")
-    monkeypatch.setattr("os.fsync", lambda _: None)
     mixture, _ = next(mixtures(states, tmp_path))  # every file there is, the later one of two
     for name in files(states.earlier):
         if not (mixture / name).exists():
@@ -331,7 +292,7 @@ def test_a_manifest_of_a_later_state_removes_no_segment(tmp_path: Path, first: i
 
 
 def test_segments_before_a_gap_that_retention_has_left_are_set_aside(tmp_path: Path) -> None:
-    states = nothing_in_common(tmp_path)
+    states = states_of(PAIRS["nothing in common"], tmp_path)
     shutil.copy(segment_path(states.earlier, 1), states.later)
 
     problems = verify(states.later).problems
