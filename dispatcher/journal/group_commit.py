@@ -9,9 +9,13 @@ An event that no thread waits for (`append_later`) is led by the log's own threa
 first of them: it alone takes such events from `_pending`, and so calls foreign code, in their order. A producer leads
 no further than up to the first of them, and leaves the rest to the writer.
 
-No wake-up is lost: a producer appends, chooses its gate, and then tries to lead and looks whether its event has ended;
-a leader ends an event and then reads its gate, and gives up the leadership and then looks at `_pending`. The writer
-says that it waits and then looks at `_pending`; a producer appends and then reads that.
+No wake-up is lost, because each thread writes before it looks at what the other has written:
+
+    producer   appends, chooses its gate, then   tries to lead, looks at `is_done`, waits at the gate
+    leader     sets `is_done`, then              reads the event's gate, opens it
+    leader     gives up the leadership, then     looks at `_pending`, wakes the first
+    writer     sets `_waits`, then               looks at `_pending`, waits for `_work`
+    producer   appends, then                     reads `_waits`, releases `_work`
 
 Producers that were just woken are about to post again. The leader waits for them as long as they come one shortly after
 the other: they would otherwise form two groups that take turns, at half the rate.
@@ -41,8 +45,8 @@ from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, share
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import is_owned, try_to_start
 
-_MOST_BYTES: Final = 1 << 20
-"""Of the events in a frame; one event may exceed it."""
+_MOST_BYTES_IN_FRAME: Final = 1 << 20
+"""One event may exceed it."""
 MOST_UNDER_WAY: Final = 4096
 """Events that `append_later` takes before it waits for one to be in the log."""
 
@@ -57,10 +61,10 @@ class GroupCommit:
     def __init__(
         self, log: SegmentLog, *, commits: bool, settle: Callable[[int], None], on_append: Callable[[], None]
     ) -> None:
-        self._log = log  # never changes, like the next three
-        self._commits = commits
-        self._settle = settle
-        self._on_append = on_append
+        self._log = log  # never changes
+        self._commits = commits  # never changes
+        self._settle = settle  # never changes
+        self._on_append = on_append  # never changes
         self._leading = threading.RLock()  # held by the leader; before the log's locks
         self._pending: deque[Append] = deque()  # any thread appends; the leader takes from the left, and puts back
         self.under_way: list[None] = []
@@ -174,7 +178,7 @@ class GroupCommit:
         self._wake_writer()
 
     def _is_nested(self) -> bool:
-        """The call comes from a signal handler or a `__del__`, and must not wait for another thread."""
+        """A signal handler or a `__del__` posts while its thread leads or holds a lock: it must not wait."""
         return is_owned(self._leading) or self._log.is_used_by_caller()
 
     def _is_writer(self) -> bool:
@@ -220,7 +224,7 @@ class GroupCommit:
             self._has_led(failed)
 
     def _has_to_lead(self) -> bool:
-        """Something is pending and no thread leads; one that leads hands over. The writer, which leads next if so."""
+        """Whether something is pending and no thread leads; a thread that leads hands over. The writer calls this."""
         if not self._pending or not self._leading.acquire(False):
             return False
         self._leading.release()
@@ -240,7 +244,7 @@ class GroupCommit:
                 self._told.popleft().tell()
 
     def _has_led(self, failed: bool) -> None:
-        """With the leadership given up."""
+        """Called with the leadership given up."""
         # First the next leader: the disk should not wait for the producers of this batch.
         if self._pending:
             self._hand_over()
@@ -291,7 +295,7 @@ class GroupCommit:
         """An iterator that takes the next batch from `_pending`, all of it in one step."""
         count = size = 0
         for entry in snapshot(self._pending.copy):
-            if (entry.is_later and not laters) or size >= _MOST_BYTES:
+            if (entry.is_later and not laters) or size >= _MOST_BYTES_IN_FRAME:
                 break
             count += 1
             size += len(entry.line)

@@ -27,7 +27,7 @@ from dispatcher.journal.format.segments import SegmentEnd, read_end, segment_num
 from dispatcher.journal.indexing import ENTITIES, report_unsound
 from dispatcher.journal.pacing import Pace
 from dispatcher.journal.reader import open_at_end, open_frames
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
+from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, unreadable
 from dispatcher.util.units import NS_PER_S
 
 _SETTLED_NS: Final = 50_000_000
@@ -37,9 +37,9 @@ _SETTLED_COARSE_NS: Final = 3_000_000_000
 _PIECE_S: Final = 0.003
 """Less than the switch interval, 5 ms. A wait beside a busy thread takes about that interval, so few are wanted."""
 _BYTES_AT_ONCE: Final = 1 << 18
-"""Bytes searched in one call."""
+"""Searched in one call."""
 _ROWS_AT_ONCE: Final = 64
-"""Rows decoded in one call."""
+"""Decoded in one call."""
 _MOST_JOURNALS: Final = 8
 """Journals for which something is kept between look-ups."""
 
@@ -238,7 +238,7 @@ class _LookUp:
             else:
                 self._damaged(f"{segment.name}: is missing")
         except OSError as error:
-            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+            raise unreadable(segment, error) from error
 
     def _is_later(self, first_seq: int) -> bool:
         """Whether all rows from `first_seq` on are too new. A transition may have the seq before its frame's first."""

@@ -40,8 +40,7 @@ ENTITIES: Final = tuple(
     (table, next(column for column in table.columns if column.name == "entity")) for table in TABLES
 )
 """The columns that are indexed."""
-_AT_ONCE: Final = 8192
-"""Entries sorted in one call."""
+_ENTRIES_AT_ONCE: Final = 8192
 _PIECE_S: Final = 0.001
 _BUSY_SHARE: Final = 32.0
 """How long the indexer waits while the writer is busy, as a multiple of its own work: it takes 3 % of the time."""
@@ -79,7 +78,6 @@ def build_index(segment: Path, pause: Callable[[], None] = lambda: None) -> byte
 
 
 def _hashes(payload: bytes, pause: Callable[[], None]) -> set[int]:
-    """The hashes of all entities in a frame."""
     rows = decode_rows(payload)
     # The names first: most come back in the frame, and a set tells that faster than a checksum is made.
     names: set[bytes] = set()
@@ -89,7 +87,7 @@ def _hashes(payload: bytes, pause: Callable[[], None]) -> set[int]:
             pause()
     hashes: set[int] = set()
     rest = iter(names)
-    while some := set(map(crc32, islice(rest, _AT_ONCE))):
+    while some := set(map(crc32, islice(rest, _ENTRIES_AT_ONCE))):
         hashes |= some
         pause()
     return hashes
@@ -107,14 +105,14 @@ class _Entries:
     def add(self, hashes: Collection[int], frame: int) -> None:
         self.count += len(hashes)
         rest = iter(hashes)
-        while some := [hash_ << 32 | frame for hash_ in islice(rest, _AT_ONCE)]:
+        while some := [hash_ << 32 | frame for hash_ in islice(rest, _ENTRIES_AT_ONCE)]:
             self._pending += some
-            if len(self._pending) >= _AT_ONCE:
+            if len(self._pending) >= _ENTRIES_AT_ONCE:
                 self._close_chunk()
 
     def in_order(self) -> Iterator[array[int]]:
         self._close_chunk()
-        bits = (self.count // _AT_ONCE).bit_length()
+        bits = (self.count // _ENTRIES_AT_ONCE).bit_length()
         starts = [0] * len(self._chunks)
         for number in range(1 << bits):
             limit = (number + 1) << (64 - bits)
@@ -192,7 +190,7 @@ class Indexer:
     """
 
     def __init__(self, segment_log: SegmentLog) -> None:
-        self._log = segment_log  # read only, like the next field
+        self._log = segment_log  # read only
         self._mode = Permissions[segment_log.config.permissions].file_mode
         # Leaf lock, re-entrant: a signal handler may post, and so close a segment, while its thread holds it.
         self._lock = threading.RLock()

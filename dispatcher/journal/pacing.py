@@ -23,16 +23,15 @@ class Pace:
         share: Callable[[], float] = lambda: 0.0,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._piece_s = piece_s  # read only, like the next two fields
-        self._share = share
-        self._wait = wait
+        self._piece_s = piece_s  # read only
+        self._share = share  # read only
+        self._wait = wait  # read only
         self._since_s = time.thread_time()  # of the last wait; that thread only
         self._look_at_s = time.perf_counter() + piece_s  # when to look at the processor time again; that thread only
         self.longest_s = 0.0  # that thread only
         """The most processor time between two waits."""
 
     def pause(self) -> None:
-        """Wait if the piece is done."""
         now_s = time.perf_counter()
         if now_s < self._look_at_s:
             return  # processor time is slower to ask for, and cannot have passed faster

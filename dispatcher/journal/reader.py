@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader
 from dispatcher.journal.format.schema import EVENTS, Table
 from dispatcher.journal.format.segments import segment_number, segment_path
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
+from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, unreadable
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ def _rows_frames(path: Path, segment: Path, report: Callable[[str], None]) -> It
         if not is_retired(path, segment_number(segment)):
             report(f"{segment.name}: is missing")
     except OSError as error:
-        raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+        raise unreadable(segment, error) from error
 
 
 def open_frames(segment: Path, *, keeps_interpreter: bool = False) -> FrameReader:

@@ -63,9 +63,9 @@ class SegmentLog:
     """
 
     def __init__(self, path: Path, config: JournalConfig, on_failure: Callable[[JournalError], None]) -> None:
-        self.path = path  # read only, like the next three
-        self.config = config
-        self._on_failure = on_failure
+        self.path = path  # read only
+        self.config = config  # read only
+        self._on_failure = on_failure  # read only
         self.on_closed: Callable[[], object] = _nothing
         """Called after a segment was closed and the next one begun, with no lock held; set before the first frame."""
         self._segment_bytes, self._segment_age_s = config.segment_bytes, config.segment_age_s  # read only

@@ -100,7 +100,7 @@ def look_at(path: Path | str) -> JournalSnapshot:
         stale = {segment_number(segment) for segment in open_segments(path)} & set(map(segment_number, closed))
         misnamed = misnamed_segments(path)
     except OSError as error:
-        raise JournalError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     if not is_journal:
         raise JournalError(f"{path}: not a journal: it has neither {MANIFEST} nor segment-*.journal")
     numbers = set(map(segment_number, closed))
@@ -127,6 +127,11 @@ def _stale_line(path: Path, number: int) -> str:
     return f"{open_segment_path(path, number).name}: is stale: {segment_path(path, number).name} is closed"
 
 
+def unreadable(path: Path, error: OSError) -> JournalError:
+    """A folder or a segment cannot be read."""
+    return JournalError(f"{path}: cannot be read: {error.strerror or error}")
+
+
 def check_journal(path: Path | str) -> Path:
     """The path, if the folder is a journal. Raises JournalError as `look_at`."""
     return look_at(path).path
@@ -145,7 +150,7 @@ def summarize(closed: Sequence[Path]) -> list[ClosedSegment]:
         except FileNotFoundError:
             found.append(ClosedSegment(segment, 0, None, is_gone=True))
         except OSError as error:
-            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+            raise unreadable(segment, error) from error
     return found
 
 

@@ -18,9 +18,8 @@ from dispatcher.util.descriptors import EventFile
 
 _MANY: Final = (1 << 40).to_bytes(8, sys.byteorder)
 """What opens an eventfd: each wait takes one off, so as many threads may pass."""
-_MOST_SKIPS: Final = 64
-_MOST_WAITS: Final = 4
-"""Of half an fsync each, for one batch."""
+_MOST_BATCHES_SKIPPED: Final = 64
+_MOST_HALF_SYNCS: Final = 4
 
 
 class Gate:
@@ -32,7 +31,6 @@ class Gate:
         self._lock.acquire()
 
     def wait(self) -> None:
-        """Wait until the gate is open."""
         self._lock.acquire()
         with contextlib.suppress(RuntimeError):  # `open` was repeated meanwhile, and has released it
             self._lock.release()
@@ -87,11 +85,11 @@ class Append:
         self.place: Gate | None = None
 
     def begin(self) -> bool:
-        """It is about to be written. False: it is to be left out. The leader calls this, and the next method."""
+        """The leader calls this before it writes the event. False: the event is to be left out."""
         return not self.is_withdrawn
 
     def end(self) -> None:
-        """It is in the log, or `error` is set. Its producer is woken after that."""
+        """The leader calls this once the event is in the log, or `error` is set; then it wakes the producer."""
         self.is_done = True
 
     def wake(self) -> None:
@@ -120,8 +118,8 @@ class Gathering:
         self._wanted = 0  # how many are to be pending; written by the leader, read by any thread
         self._complete = threading.Lock()  # held while the leader waits; any thread releases it
         self._complete.acquire()
-        self._sync_s = 0.0  # what an fsync takes; written by the leader, like the next two
-        self._misses = 0  # how often it has waited in vain, since it last did not; written by the leader
+        self._sync_s = 0.0  # what an fsync takes; written by the leader
+        self._misses = 0  # how often the leader has waited in vain, since it last did not; written by the leader
         self._skips = 0  # batches for which it does not wait; written by the leader
 
     def synced(self, took_s: float, producers: int) -> None:
@@ -147,13 +145,13 @@ class Gathering:
                 self._misses = 0
             else:
                 self._misses += 1
-                self._skips = min(1 << self._misses, _MOST_SKIPS)
+                self._skips = min(1 << self._misses, _MOST_BATCHES_SKIPPED)
         finally:
             self.is_on = False
 
     def _is_complete(self, pending: deque[Append]) -> bool:
         before = 0
-        for _ in range(_MOST_WAITS):
+        for _ in range(_MOST_HALF_SYNCS):
             # Look only after setting `is_on`: a producer that appended before did not see it.
             count = len(pending)
             if count >= self._wanted:

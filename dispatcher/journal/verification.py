@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, Damage, Frame
 from dispatcher.journal.format.history_index import HistoryIndex, UnsoundIndexError, index_path, segment_of
@@ -15,7 +14,7 @@ from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import MANIFEST, read_end, segment_number, segment_path
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.reader import open_frames
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at
+from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, unreadable
 
 
 class Verification(NamedTuple):
@@ -84,7 +83,7 @@ def verify(path: Path | str) -> Verification:
             if not is_retired(snapshot.path, segment_number(segment)):
                 problems.append(f"{segment.name}: is missing")
         except OSError as error:
-            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+            raise unreadable(segment, error) from error
     problems += _check_indexes(snapshot)
     return Verification(progress.events, progress.transitions, tuple(problems), snapshot.left_open, tuple(torn))
 
@@ -161,7 +160,7 @@ def _is_begun(segment: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+        raise unreadable(segment, error) from error
 
 
 def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -> Iterator[Finding]:

@@ -7,8 +7,12 @@ closed segments. `segment_log` has the files and their locks.
 
 `rows` and `transitions` are lists that the handler thread appends to, in single steps and without a lock. A thread
 that holds `_taking` copies their beginning and removes it once it is in the log, each in one step, so a row is never
-missed. An event's row is appended after its transitions: whoever copies `rows` first finds all transitions of these
-events, and leaves those with a greater seq, which belong to the event in hand.
+missed. Transitions come before the row of their event, and are copied after the rows:
+
+    handler thread    transitions += [of 7]   rows += [7]                  transitions += [of 8]
+    journal's thread                                        rows[:] = [7]                           transitions[:]
+
+It finds all transitions of event 7, and leaves the one of event 8, which is in hand.
 """
 
 from __future__ import annotations
@@ -99,9 +103,8 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
-        # Absolute, because a daemon may change its directory later. Read only, like the next two.
-        self.path = Path(path).absolute()
-        self.config = config or JournalConfig()
+        self.path = Path(path).absolute()  # a daemon may change its directory later; read only
+        self.config = config or JournalConfig()  # read only
         self._commits = self.config.durability == "sync"  # an append waits for the disk
         self._flush_commits = self._commits and not self.config.write_ahead  # a flush does
         # Held while rows become a frame; before the log's locks. Re-entrant: a signal handler may close the journal.
@@ -206,7 +209,7 @@ class JournalWriter:
         return self._kinds.setdefault((dispatcher, event_class, event_type, outcome), len(self._kinds))
 
     def transition_kind(self, machine: str, from_state: str, event_type: str, to_state: str, *, valid: bool) -> int:
-        """The number that represents this combination in `transitions`."""
+        """As `kind`, in `transitions`."""
         key = (machine, from_state, event_type, to_state, valid)
         kind = self._transition_kinds.get(key)
         if kind is None:
@@ -449,8 +452,8 @@ class _Keeper:
     """
 
     def __init__(self, segment_log: SegmentLog, write_late_rows: Callable[[], float | None]) -> None:
-        self._log = segment_log  # read only, like the next field
-        self._write_late_rows = write_late_rows
+        self._log = segment_log  # read only
+        self._write_late_rows = write_late_rows  # read only
         self._look_by_s = math.inf  # monotonic time of the next look for rows; guarded by log.changed
         self._is_watching = False  # that is soon; written under log.changed, read without it
         config = segment_log.config

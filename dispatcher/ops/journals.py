@@ -14,14 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
-from dispatcher.journal.format.segments import segment_number
 from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.reader import open_frames
-from dispatcher.journal.snapshot import look_at, summarize
+from dispatcher.journal.reader import open_at_end, open_frames
+from dispatcher.journal.snapshot import look_at, summarize, unreadable
 from dispatcher.ops.answers import Refusal
 from dispatcher.service import ServiceState
 from dispatcher.util.units import NS_PER_S
@@ -181,8 +179,7 @@ def _events(frame: Frame) -> Iterator[dict[str, Any]]:
 def _segments(path: Path) -> list[Path]:
     """The closed segments and, behind them, the open one, oldest first."""
     snapshot = look_at(path)
-    last = segment_number(snapshot.closed[-1]) if snapshot.closed else 0
-    return [*snapshot.closed, *(each for each in snapshot.left_open if segment_number(each) > last)]
+    return [*snapshot.closed, *open_at_end(snapshot)]
 
 
 def _frames_forward(path: Path, wanted: Callable[[Header | Summary], bool], deadline: Deadline) -> Iterator[Frame]:
@@ -226,4 +223,4 @@ def _opened(segment: Path) -> contextlib.AbstractContextManager[FrameReader | No
     except FileNotFoundError:
         return contextlib.nullcontext()
     except OSError as error:
-        raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+        raise unreadable(segment, error) from error

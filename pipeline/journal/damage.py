@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatcher.errors import JournalError
-from dispatcher.journal.snapshot import JournalSnapshot
+from dispatcher.journal.snapshot import JournalSnapshot, unreadable
 from dispatcher.journal.verification import Finding, Progress, check_folder, check_segment
 from pipeline.journal.scan import why_gone
 
@@ -64,4 +63,4 @@ def segment_problems(segment: Path) -> Iterator[Problem]:
     except FileNotFoundError:
         yield Problem(segment.name, None, None, why_gone(segment))
     except OSError as error:
-        raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+        raise unreadable(segment, error) from error

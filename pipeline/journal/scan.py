@@ -12,11 +12,10 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from dispatcher.errors import JournalError
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import Table
 from dispatcher.journal.format.segments import read_manifest, segment_number, segment_path
-from dispatcher.journal.snapshot import MANY, ClosedSegment, is_retired, look_at
+from dispatcher.journal.snapshot import MANY, ClosedSegment, is_retired, look_at, unreadable
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
 from pipeline.journal.conditions import Conditions
 
@@ -183,7 +182,7 @@ class _Wanted(NamedTuple):
         except FileNotFoundError:
             self.report_gone(why_gone(segment))
         except OSError as error:
-            raise JournalError(f"{segment}: cannot be read: {error.strerror or error}") from error
+            raise unreadable(segment, error) from error
 
     def _frames(self, reader: FrameReader, part: Part) -> Iterator[OpenedFrame]:
         position, has_end = 0, False

@@ -34,10 +34,10 @@ _BIG_ENDIAN: Final = sys.byteorder == "big"
 _WIDTHS: Final = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8}
 _ACCEPTED: Final = "accepted_seq"
 _SETTLED: Final = "settled"
-_PIECE: Final = 4096
-"""Rows searched in one call."""
-_BLOCK: Final = 256
-"""Rows whose starts a search computes together, if one of them may match."""
+_ROWS_AT_ONCE: Final = 4096
+"""Searched in one call."""
+_ROWS_OF_A_BLOCK: Final = 256
+"""Their starts are computed together, if one of them may match."""
 
 
 class RowsPayload(NamedTuple):
@@ -149,8 +149,8 @@ class RowsPayload(NamedTuple):
             return
         lengths, data = self.numbers(f"{name}.length"), self.columns[f"{name}.text"][1]
         start = 0
-        for first in range(0, len(lengths), _PIECE):
-            piece = lengths[first : first + _PIECE]
+        for first in range(0, len(lengths), _ROWS_AT_ONCE):
+            piece = lengths[first : first + _ROWS_AT_ONCE]
             end = start + sum(piece)
             yield first, piece, bytes(data[start:end])
             start = end
@@ -200,8 +200,6 @@ class EncodedRows(NamedTuple):
 
 
 class _Payload:
-    """Builds a payload."""
-
     def __init__(self) -> None:
         self._listed: list[tuple[str, str, int]] = []
         self._data: list[bytes] = []
@@ -309,10 +307,10 @@ def _places(text: bytes, lengths: Sequence[int], data: bytes) -> Iterator[int]:
         yield from (place for place, length in enumerate(lengths) if not length)
         return
     start, at = data.find(text), 0
-    for first in range(0, len(lengths), _BLOCK):
+    for first in range(0, len(lengths), _ROWS_OF_A_BLOCK):
         if start < 0:
             return
-        block = lengths[first : first + _BLOCK]
+        block = lengths[first : first + _ROWS_OF_A_BLOCK]
         end = at + sum(block)
         if start < end:
             starts = list(accumulate(block, initial=at))

@@ -68,14 +68,16 @@ class Lossless:
         """Pydantic's serializer of the class writes those values as `to_json` does, and in half the time."""
         self._allowed = [rule.types for rule in fields.values()]  # never changes
         self._kinds: set[tuple[type, ...]] = set()  # any thread adds, which is atomic; found allowed
-        self._get: Callable[[Any], Any] = attrgetter(*fields) if fields else _no_fields
-        self._is_single = len(fields) == 1
+        names = tuple(fields)
+        self._get: Callable[[Any], tuple[Any, ...]] = (
+            attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
+        )
         self._attributes = len(fields) if class_.__dictoffset__ else None  # None: slots only
         checks = [(index, rule.check) for index, rule in enumerate(fields.values()) if rule.check is not None]
         self._checks = checks  # never changes; by the index of their field
 
     def keeps(self, value: Any) -> bool:
-        values = (self._get(value),) if self._is_single else self._get(value)
+        values = self._get(value)
         kinds = tuple(map(type, values))
         if kinds not in self._kinds and not self._learn(kinds):
             return False
@@ -94,21 +96,16 @@ class Lossless:
         return False
 
 
-def _no_fields(value: Any) -> tuple[()]:
-    return ()
-
-
 def lossless(class_: type, schema: Schema) -> Lossless | None:
     """Which events of the class certainly come back equal from a line shorter than LONGEST_LINE.
 
     None if some field can be judged only after reading an event back.
     """
     try:
-        rules = _Rules(_definitions(schema))
-        found = Lossless(class_, rules.fields_of_root(schema))
+        rules = _Rules(_definitions(schema)).fields_of_root(schema)
     except _UnknownError:
         return None
-    return found if "type" in rules.names else None
+    return Lossless(class_, rules) if "type" in rules else None
 
 
 class _UnknownError(Exception):
@@ -131,8 +128,6 @@ class _Rules:
     def __init__(self, definitions: Mapping[str, Schema]) -> None:
         self._definitions = definitions
         self._under_way: list[str] = []  # references being followed
-        self.names: frozenset[str] = frozenset()
-        """The fields of the last class asked for."""
 
     def fields_of_root(self, schema: Schema) -> dict[str, _Rule]:
         """As `fields`, of the whole schema of an event class. A validator of the class may be around it: no rule."""
@@ -155,7 +150,6 @@ class _Rules:
             if name.startswith("_") or field.keys() - _FIELD or not field.get("init", True):
                 raise _UnknownError
             rules[name] = self._rule(field["schema"])
-        self.names = names
         return rules
 
     def _rule(self, schema: Schema) -> _Rule:
@@ -221,7 +215,6 @@ def _is_plain_moment(moment: datetime) -> bool:
 
 
 def _items_check(rule: _Rule) -> Callable[[Iterable[Any]], bool]:
-    """A check that all items pass the rule."""
     types, check = rule.types, rule.check
     if check is None:
         return lambda items: types.issuperset(map(type, items))

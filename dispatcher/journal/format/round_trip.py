@@ -28,8 +28,7 @@ from pydantic_core import MultiHostUrl, TzInfo, Url
 
 from dispatcher.util.foreign import text_of
 
-_QUOTED: Final = 80
-"""Characters of a value that a message shows."""
+_QUOTED_CHARACTERS: Final = 80
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 _NOT_STATE: Final = frozenset(("__dict__", "__weakref__", "__pydantic_fields_set__"))
 _MISSING: Final = object()
@@ -40,7 +39,7 @@ _HASHED: Final = frozenset((str, bytes, int, bool, type(None), date, UUID))
 Found = tuple[str, str]
 """The place of a difference below the values compared, like `.a[0]`, and what is wrong there."""
 Differ = Callable[[Any, Any], Found | None]
-"""Where and how two values of one class differ; None if they do not."""
+"""Where and how two values differ; None if they do not."""
 
 
 def difference(given: Any, back: Any, *, besides: frozenset[str] = frozenset()) -> str | None:
@@ -59,7 +58,7 @@ def difference(given: Any, back: Any, *, besides: frozenset[str] = frozenset()) 
 
 def quoted(value: Any) -> str:
     """The start of a value's repr, whatever it raises."""
-    return text_of(value, _QUOTED)
+    return text_of(value, _QUOTED_CHARACTERS)
 
 
 @lru_cache(maxsize=1024)
@@ -76,7 +75,6 @@ def slots_of(class_: type) -> tuple[str, ...]:
 
 
 def _differs(given: Any, back: Any) -> Found | None:
-    """Where and how two values differ; None if they do not."""
     kind = type(given)
     if kind is not type(back):
         return "", _would_be(given, back)
@@ -173,7 +171,7 @@ def _dicts_differ(given: dict[Any, Any], back: dict[Any, Any]) -> Found | None:
     if isinstance(given, defaultdict) and given.default_factory is not back.default_factory:  # type: ignore[attr-defined]
         return "", _would_be(given, back)
     for (key, value), (back_key, came_back) in zip(ours, theirs, strict=True):
-        if _differs(key, back_key) is not None:
+        if not (type(key) is type(back_key) is str and key == back_key) and _differs(key, back_key) is not None:
             return "", f"has the key {_would_be(key, back_key, verb='')}"
         found = _differs(value, came_back)
         if found is not None:

@@ -248,7 +248,7 @@ class SegmentFile:
         self.size = 0
         self.opened_s = time.monotonic()
         self._looked_ns = 0  # when an accepted event last looked for the file in its folder; Unix ns
-        self._rows = before.following()  # but for the two counts below, which change with each accepted event
+        self._rows = before.following()  # its counts of frames and accepted events are in `frames` and `next_accepted`
         self.frames = 0
         self.next_accepted = self._rows.first_accepted
         about: dict[str, int | str] = {
