@@ -67,6 +67,8 @@ class RowsPayload(NamedTuple):
 
         `wanted`: only these rows, in ascending order; the others are not decoded.
         """
+        if wanted is not None and not wanted:
+            return
         names, places = table.names, range(self.rows_of(table)) if wanted is None else wanted
         for values in zip(*(self._values(table, column, first_seq, places) for column in table.columns), strict=True):
             yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -121,7 +123,7 @@ class RowsPayload(NamedTuple):
         return {row: place for row, place in places if place < len(listed) and listed[place] == row}
 
     def _texts(self, name: str, places: Collection[int]) -> list[str | None]:
-        if not places:
+        if not places:  # a frame may lack a sparse column
             return []
         lengths, data = self.numbers(f"{name}.length"), self.columns[f"{name}.text"][1]
         texts: list[str | None] = []

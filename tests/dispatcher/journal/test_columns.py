@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from typing import Any
 
-from dispatcher.journal import EVENTS, TABLES, Column, Table
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Column, Table
 from dispatcher.journal.format.columns import decode_rows, encode_rows
 from dispatcher.journal.format.schema import EventRow, TransitionRow
 
@@ -53,3 +58,75 @@ def test_every_column_has_a_place_in_a_row_or_follows_from_those_that_have() -> 
         }
         assert all(names[column.span] == "duration" for column in table.columns if column.span)
         assert names[table.time] == "number"
+
+
+# -- any rows ----------------------------------------------------------------------------------------------------------
+
+KIND_NUMBERS = st.integers(0, 300)
+TEXTS = st.text(max_size=5)
+SHORT = st.sampled_from([0, 1, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**61, -5])
+EVENT_ROWS = st.builds(
+    EventRow, KIND_NUMBERS, st.none() | TEXTS, st.integers(0, 2**61), SHORT, SHORT,
+    st.none() | TEXTS, st.none() | TEXTS, st.sampled_from([0, 0, 3, 2**40]), st.booleans(),
+)  # fmt: skip
+TRANSITION_ROWS = st.builds(TransitionRow, KIND_NUMBERS, st.integers(5, 10), TEXTS, st.integers(0, 2**61))
+
+
+def event_dict(row: Any, seq: int, *, virtual: bool) -> dict[str, Any]:
+    at = row.started_at
+    found = {
+        "seq": seq,
+        "dispatcher": "d",
+        "event_class": "Job",
+        "event_type": f"E{row.kind}",
+        "entity": row.entity,
+        "enqueued_at": at if virtual else at - row.queue_ns,
+        "started_at": at,
+        "finished_at": at if virtual else at + row.handling_ns,
+        "queue_ns": row.queue_ns,
+        "handling_ns": row.handling_ns,
+        "outcome": "handled",
+        "error": row.error,
+        "payload": row.payload,
+        "accepted_seq": row.accepted_seq or None,
+        "redelivered": row.redelivered,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def transition_dict(row: Any) -> dict[str, Any]:
+    return {
+        "seq": row.seq,
+        "machine": "Job",
+        "entity": row.entity,
+        "from_state": f"S{row.kind}",
+        "event_type": "GO",
+        "to_state": "DONE",
+        "at": row.at,
+        "valid": row.kind % 2 == 0,
+    }
+
+
+@settings(deadline=None)
+@given(
+    events=st.lists(EVENT_ROWS, max_size=8),
+    transitions=st.lists(TRANSITION_ROWS, max_size=8),
+    virtual=st.booleans(),
+    wanted=st.sets(st.integers(0, 7)),
+)
+def test_any_rows_come_back_all_together_and_some_alone(
+    events: Sequence[Any], transitions: Sequence[Any], virtual: bool, wanted: set[int]
+) -> None:
+    kinds = [("d", "Job", f"E{number}", "handled") for number in range(301)]
+    moves = [("Job", f"S{number}", "GO", "DONE", number % 2 == 0) for number in range(301)]
+
+    payload = decode_rows(encode_rows(events, transitions, 5, kinds, moves, virtual=virtual).payload)
+
+    expected = {
+        EVENTS: [event_dict(row, seq, virtual=virtual) for seq, row in enumerate(events, 5)],
+        TRANSITIONS: list(map(transition_dict, transitions)),
+    }
+    for table, rows in expected.items():
+        assert list(payload.rows(table, 5)) == rows
+        some = sorted(place for place in wanted if place < len(rows))
+        assert list(payload.rows(table, 5, some)) == [rows[place] for place in some]

@@ -142,12 +142,6 @@ def test_a_row_has_the_transition_and_the_event_that_made_it(open_writer: Open, 
     )  # fmt: skip
 
 
-def test_an_unknown_entity_has_an_empty_history(indexed: Path) -> None:
-    assert entity_history(indexed, "job_77") == EntityHistory([], complete=True)
-    assert entity_history(indexed, "job_") == EntityHistory([], complete=True)
-    assert entity_history(indexed, "") == EntityHistory([], complete=True)
-
-
 @pytest.mark.parametrize("entity", ["job_3", "task_1"])
 def test_the_history_is_the_same_with_and_without_the_indexes(indexed: Path, entity: str) -> None:
     expected = scanned(indexed, entity)
@@ -261,18 +255,6 @@ def test_an_event_with_more_rows_than_the_limit_comes_whole(open_writer: Open, j
     assert [row.seq for row in entity_history(journal, "job_1", limit=3, before_seq=2).transitions] == [1]
     with pytest.raises(ValueError, match="limit=0: must be at least 1"):
         entity_history(journal, "job_1", limit=0)
-
-
-def test_only_transitions_of_one_machine_are_given(open_writer: Open, journal: Path) -> None:
-    writer = open_writer()
-    write(writer, "job_1", "job_1", machine="Job")
-    write(writer, "job_1", "job_1", machine="Task")
-    write(writer, "job_1")
-    writer.flush()
-
-    found = entity_history(journal, "job_1", machine="Task")
-
-    assert [(row.seq, row.machine) for row in found.transitions] == [(2, "Task")]
 
 
 def test_a_folder_without_a_journal_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ test_corruption.py."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,7 @@ from dispatcher.journal import (
     verification,
     verify,
 )
-from dispatcher.journal.format.frames import END, ROWS, START, encode_frame, encode_trailer
+from dispatcher.journal.format.frames import END, ROWS, START, Frame, encode_frame, encode_trailer
 from dispatcher.journal.format.segments import Manifest, open_segments, segment_path, segments
 
 from .conftest import JobEvent, files, flip, frames_of, seqs, write_event
@@ -120,48 +121,143 @@ def test_a_flip_of_any_byte_is_found(writer: JournalWriter, journal: Path) -> No
             assert f"{lengths[start]} bytes from byte {start} on hold no intact frame" in problems[0]
 
 
-def test_a_missing_segment_is_found_wherever_it_is(sound: Path, tmp_path: Path) -> None:
-    for number in (1, 2, 3):
-        path = segment_path(sound, number)
-        path.rename(tmp_path / "away")
-
-        assert f"{path.name}: is missing" in verify(sound).problems
-
-        (tmp_path / "away").rename(path)
+def swap(journal: Path) -> None:
+    second, third = segment_path(journal, 2), segment_path(journal, 3)
+    data = second.read_bytes(), third.read_bytes()
+    third.write_bytes(data[0])
+    second.write_bytes(data[1])
 
 
-def test_all_segments_missing_are_found(sound: Path) -> None:
-    for path in segments(sound):
-        path.unlink()
-
-    assert verify(sound).problems == tuple(f"segment-0000000{number}.journal: is missing" for number in (1, 2, 3))
+def replace(journal: Path, number: int, change: Callable[[bytes, list[Frame]], bytes]) -> None:
+    path = segment_path(journal, number)
+    path.write_bytes(change(path.read_bytes(), frames_of(path)))
 
 
-def test_a_missing_manifest_is_found(sound: Path) -> None:
-    (sound / "journal.json").unlink()
-
-    assert verify(sound).problems == ("journal.json: is missing",)
+def another(frames: list[Frame]) -> bytes:
+    return encode_frame(3, ROWS, 4, frames[1].payload, 7, 1, 1)
 
 
-def test_a_segment_of_a_number_far_off_is_found(sound: Path) -> None:
-    """All numbers in between were looked for, one by one."""
-    segment_path(sound, 3).rename(segment_path(sound, 100_000_000))
-
-    problems = verify(sound).problems
-
-    assert "segment-00000003.journal to segment-99999999.journal: are missing" in problems
-    assert seqs(sound) == [1, 2, 3, 4]
+def without_the_second(journal: Path) -> None:
+    segment_path(journal, 2).unlink()
+    (journal / "journal.json").unlink()
 
 
-def test_without_a_manifest_a_missing_segment_in_the_middle_is_found(sound: Path) -> None:
-    (sound / "journal.json").unlink()
-    segment_path(sound, 2).unlink()
+def of_no_intact_frame(number: int) -> list[str]:
+    name = f"segment-{number:08d}.journal"
+    return [
+        f"{name}: LENGTH bytes from byte 0 on hold no intact frame",
+        f"{name}: has no end",
+        f"{name}: its trailer does not point to its end",
+        f"{name}: has no intact frame",
+    ]
 
-    assert verify(sound).problems == (
-        "journal.json: is missing",
-        "segment-00000002.journal: is missing",
-        "segment-00000003.journal, frame 1: seq 5 follows 2",
-    )
+
+FOUND: dict[str, tuple[Callable[[Path], object], list[str], list[int]]] = {
+    "the first segment is missing": (
+        lambda journal: segment_path(journal, 1).unlink(),
+        ["segment-00000001.journal: is missing"],
+        [3, 4, 5, 6],
+    ),
+    "a segment in the middle is missing": (
+        lambda journal: segment_path(journal, 2).unlink(),
+        ["segment-00000002.journal: is missing", "segment-00000003.journal, frame 1: seq 5 follows 2"],
+        [1, 2, 5, 6],
+    ),
+    "the last segment is missing": (
+        lambda journal: segment_path(journal, 3).unlink(),
+        ["segment-00000003.journal: is missing"],
+        [1, 2, 3, 4],
+    ),
+    "all segments are missing": (
+        lambda journal: [path.unlink() for path in segments(journal)],
+        [f"segment-0000000{number}.journal: is missing" for number in (1, 2, 3)],
+        [],
+    ),
+    "the manifest is missing": (
+        lambda journal: (journal / "journal.json").unlink(),
+        ["journal.json: is missing"],
+        [1, 2, 3, 4, 5, 6],
+    ),
+    "the manifest and a segment in the middle are missing": (
+        without_the_second,
+        [
+            "journal.json: is missing",
+            "segment-00000002.journal: is missing",
+            "segment-00000003.journal, frame 1: seq 5 follows 2",
+        ],
+        [1, 2, 5, 6],
+    ),
+    # All numbers in between were looked for, one by one.
+    "a segment has a number far off": (
+        lambda journal: segment_path(journal, 3).rename(segment_path(journal, 100_000_000)),
+        [
+            "segment-00000003.journal to segment-99999999.journal: are missing",
+            "segment-100000000.journal: the manifest ends at 3",
+            *of_no_intact_frame(100_000_000),
+        ],
+        [1, 2, 3, 4],
+    ),
+    "the manifest does not know a segment": (
+        lambda journal: Manifest(1, 2, True).write(journal, sync=False),
+        ["segment-00000003.journal: the manifest ends at 2"],
+        [1, 2, 3, 4, 5, 6],
+    ),
+    "two segments are exchanged": (
+        swap,
+        [*of_no_intact_frame(2), *of_no_intact_frame(3)],
+        [1, 2],
+    ),
+    "a frame was taken out": (
+        lambda journal: replace(journal, 2, lambda data, frames: data[: frames[1].offset] + data[frames[1].end :]),
+        [
+            "segment-00000002.journal: 1 frames are missing at byte OFFSET",
+            "segment-00000002.journal, frame 2: seq 4 follows 2",
+            "segment-00000002.journal, frame 3: the segment had 2 events and 2 transitions, now 1 and 1",
+            "segment-00000002.journal: its trailer does not point to its end",
+        ],
+        [1, 2, 4, 5, 6],
+    ),
+    "the end was taken off": (
+        lambda journal: replace(journal, 3, lambda data, frames: data[: frames[-1].offset]),
+        ["segment-00000003.journal: has no end", "segment-00000003.journal: its trailer does not point to its end"],
+        [1, 2, 3, 4, 5, 6],
+    ),
+    "a frame follows the end": (
+        lambda journal: replace(journal, 3, lambda data, frames: data[: frames[-1].end] + another(frames)),
+        [
+            "segment-00000003.journal, frame 4: comes after the end",
+            "segment-00000003.journal: has no end",
+            "segment-00000003.journal: its trailer does not point to its end",
+        ],
+        [1, 2, 3, 4, 5, 6, 7],
+    ),
+    "a segment is empty": (
+        lambda journal: segment_path(journal, 3).write_bytes(b""),
+        [
+            "segment-00000003.journal: has no end",
+            "segment-00000003.journal: its trailer does not point to its end",
+            "segment-00000003.journal: has no intact frame",
+        ],
+        [1, 2, 3, 4],
+    ),
+    "the first frame of each segment is damaged": (
+        lambda journal: [flip(path, 100) for path in segments(journal)],
+        [f"segment-0000000{number}.journal: LENGTH bytes from byte 0 on hold no intact frame" for number in (1, 2, 3)],
+        [1, 2, 3, 4, 5, 6],
+    ),
+}
+"""What was done to the sound journal, all its problems, with numbers of bytes left out, and the seqs that are read."""
+
+
+@pytest.mark.parametrize("damage", FOUND)
+def test_all_that_is_wrong_is_found_and_all_else_is_read(sound: Path, damage: str) -> None:
+    change, problems, read = FOUND[damage]
+
+    change(sound)
+
+    found = [re.sub(r"\b[1-9]\d* bytes from", "LENGTH bytes from", line) for line in verify(sound).problems]
+    assert [re.sub(r"byte [1-9]\d*", "byte OFFSET", line) for line in found] == problems
+    assert seqs(sound) == read
 
 
 def test_a_missing_open_segment_is_found(writer: JournalWriter, journal: Path) -> None:
@@ -175,15 +271,6 @@ def test_a_missing_open_segment_is_found(writer: JournalWriter, journal: Path) -
         writer.close()
 
 
-def test_segments_that_the_manifest_does_not_know_are_found(sound: Path) -> None:
-    Manifest(2, 1, True).write(sound, sync=False)
-
-    problems = verify(sound).problems
-
-    assert "segment-00000002.journal: the manifest ends at 1" in problems
-    assert "segment-00000003.journal: the manifest ends at 1" in problems
-
-
 def test_an_open_segment_of_a_closed_journal_is_found(sound: Path) -> None:
     path = sound / ".segment-00000004.journal.open"
     start = encode_frame(4, START, 0, b'{"format": 1, "segment": 4, "first_seq": 7}')
@@ -195,66 +282,6 @@ def test_an_open_segment_of_a_closed_journal_is_found(sound: Path) -> None:
     # That is what a crash at the start of the next writer leaves.
     assert with_a_start_alone == (6, 6, (), (path,), ())
     assert verify(sound).problems == (f"{path.name}: is open, and the manifest says that all are closed",)
-
-
-def test_a_segment_under_the_name_of_another_is_found(sound: Path, tmp_path: Path) -> None:
-    second, third = segment_path(sound, 2), segment_path(sound, 3)
-    second.rename(tmp_path / "away")
-    third.rename(second)
-    (tmp_path / "away").rename(third)
-
-    problems = verify(sound).problems
-
-    for path in (second, third):
-        assert f"{path.name}: {path.stat().st_size - 16} bytes from byte 0 on hold no intact frame" in problems
-    assert seqs(sound) == [1, 2]
-
-
-def test_a_frame_that_was_taken_out_is_found(sound: Path) -> None:
-    path = segment_path(sound, 2)
-    first = frames_of(path)[1]
-    data = path.read_bytes()
-    path.write_bytes(data[: first.offset] + data[first.end :])
-
-    problems = verify(sound).problems
-
-    assert f"segment-00000002.journal: 1 frames are missing at byte {first.offset}" in problems
-    assert "segment-00000002.journal, frame 2: seq 4 follows 2" in problems
-    assert "segment-00000002.journal: its trailer does not point to its end" in problems
-    assert "segment-00000002.journal, frame 3: the segment had 2 events and 2 transitions, now 1 and 1" in problems
-
-
-def test_an_end_that_was_taken_off_is_found(sound: Path) -> None:
-    path = segment_path(sound, 3)
-    path.write_bytes(path.read_bytes()[: frames_of(path)[-1].offset])
-
-    assert verify(sound).problems == (
-        "segment-00000003.journal: has no end",
-        "segment-00000003.journal: its trailer does not point to its end",
-    )
-
-
-def test_a_frame_after_the_end_is_found(sound: Path) -> None:
-    path = segment_path(sound, 3)
-    data = path.read_bytes()
-    end = frames_of(path)[-1]
-    more = encode_frame(3, ROWS, 4, frames_of(path)[1].payload, 7, 1, 1)
-    path.write_bytes(data[: end.end] + more)
-
-    problems = verify(sound).problems
-
-    assert "segment-00000003.journal, frame 4: comes after the end" in problems
-    assert "segment-00000003.journal: has no end" in problems
-
-
-def test_an_empty_segment_is_found(sound: Path) -> None:
-    segment_path(sound, 3).write_bytes(b"")
-
-    assert verify(sound).problems == (
-        "segment-00000003.journal: has no end",
-        "segment-00000003.journal: its trailer does not point to its end",
-        "segment-00000003.journal: has no intact frame",
-    )
 
 
 @pytest.mark.parametrize(
@@ -280,14 +307,6 @@ def test_a_frame_that_is_whole_and_does_not_fit_is_found(sound: Path, values: di
     assert any(line.startswith(path.name) and problem in line for line in verify(sound).problems)
 
 
-def test_a_start_that_is_not_the_first_frame_is_found(sound: Path) -> None:
-    path = segment_path(sound, 2)
-    start = frames_of(path)[0]
-    rewrite(path, (1, encode_frame(2, START, 1, start.payload)))
-
-    assert "segment-00000002.journal, frame 1: is the start of segment 2" in verify(sound).problems
-
-
 @pytest.mark.parametrize("payload", [b"", b"\x05\0\0\0null!", b"\xff\xff\xff\xff{}", b"\x02\0\0\0{}"])
 def test_rows_that_are_none_are_found(sound: Path, payload: bytes) -> None:
     path = segment_path(sound, 2)
@@ -310,15 +329,6 @@ def test_a_gap_in_the_order_of_acceptance_is_found(open_writer: Open, journal: P
         "segment-00000001.journal, frame 2: accepted seq 3 follows 1",
         "segment-00000001.journal, frame 3: accepted seq 3 follows 3",
     )
-
-
-def test_all_problems_are_reported(sound: Path) -> None:
-    for number in (1, 2, 3):
-        flip(segment_path(sound, number), 100)
-
-    damaged = [line for line in verify(sound).problems if "no intact frame" in line]
-
-    assert [line[:24] for line in damaged] == [f"segment-0000000{number}.journal" for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.journal.turns import Append, DescriptorGate, Gate, shared_gate
+from dispatcher.journal.turns import DescriptorGate, Gate, shared_gate
 
 from ..conftest import TIMEOUT_S
 from ..waiting import in_threads
@@ -101,12 +101,3 @@ def test_without_a_descriptor_a_lock_serves(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "eventfd", refuse)
 
     assert type(shared_gate()) is Gate
-
-
-def test_a_producer_that_waits_nowhere_yet_needs_no_waking() -> None:
-    mine = Append(b"")
-
-    mine.end()
-    mine.wake()
-
-    assert mine.is_done

@@ -158,15 +158,6 @@ def test_a_relative_path_stays_the_same_folder_when_the_process_changes_its_dire
     assert len(rows(tmp_path / "journal", EVENTS)) == 1
 
 
-def test_a_null_is_left_out(writer: JournalWriter, journal: Path) -> None:
-    write_event(writer, JobEvent(None, None))
-    writer.close()
-
-    [row] = rows(journal, EVENTS)
-    nullable = {column.name for column in EVENTS.columns if column.nullable}
-    assert row.keys() == {column.name for column in EVENTS.columns} - nullable
-
-
 def test_events_are_numbered_from_1_and_transitions_have_the_number_of_their_event(
     writer: JournalWriter, journal: Path
 ) -> None:
@@ -177,62 +168,6 @@ def test_events_are_numbered_from_1_and_transitions_have_the_number_of_their_eve
     assert [row["seq"] for row in rows(journal, EVENTS)] == [1, 2, 3]
     assert [(row["seq"], row["at"]) for row in rows(journal, TRANSITIONS)] == [(1, 1000), (3, 3000), (3, 3000)]
     assert verify(journal).problems == ()
-
-
-@pytest.mark.parametrize("numbers", [(0, 255), (256, 65535), (65536, 2**32 - 1), (2**32, 2**62), (-5, 7)])
-def test_durations_of_any_size_come_back_as_they_were(
-    writer: JournalWriter, journal: Path, numbers: tuple[int, int]
-) -> None:
-    for number in numbers:
-        begin(writer, 2**62)
-        end(writer, "central", "Job", "STARTED", "handled", queue_ns=number, handling_ns=numbers[0])
-    writer.close()
-
-    read = rows(journal, EVENTS)
-    assert [(row["queue_ns"], row["handling_ns"]) for row in read] == [(number, numbers[0]) for number in numbers]
-    assert [row["enqueued_at"] for row in read] == [2**62 - number for number in numbers]
-
-
-def test_rows_that_differ_in_what_is_null_come_back_as_they_were(open_writer: Open, journal: Path) -> None:
-    writer = open_writer()
-    given: list[tuple[str | None, Any, BaseException | None, int, bool]] = [
-        ("job_1", None, None, 0, False),
-        (None, {"a": 1}, LookupError("größe"), 5, True),
-        ("", "", None, 0, False),
-        ("größe", None, LookupError("second"), 6, False),
-        (None, None, None, 7, True),
-    ]
-    for entity, payload, error, accepted_seq, redelivered in given:
-        write_event(writer, JobEvent(entity, payload), error=error, accepted_seq=accepted_seq, redelivered=redelivered)
-    writer.close()
-
-    assert [
-        (row.get("entity"), row.get("payload"), row.get("error"), row.get("accepted_seq"), row["redelivered"])
-        for row in rows(journal, EVENTS)
-    ] == [
-        ("job_1", None, None, None, False),
-        (None, '{"a":1}', "LookupError: größe", 5, True),
-        ("", '""', None, None, False),
-        ("größe", None, "LookupError: second", 6, False),
-        (None, None, None, 7, True),
-    ]
-
-
-def test_rows_of_many_kinds_keep_theirs(writer: JournalWriter, journal: Path) -> None:
-    for number in range(300):
-        begin(writer, number)
-        writer.transition(f"machine_{number % 7}", "e", State.NEW, Job.ENDED, State.NEW, valid=number % 2 == 0)
-        end(writer, f"dispatcher_{number % 5}", "Job", Job(1 + number % 2).name, "handled")
-        if number % 100 == 99:
-            writer.flush()
-    writer.close()
-
-    assert [(row["dispatcher"], row["event_type"]) for row in rows(journal, EVENTS)] == [
-        (f"dispatcher_{number % 5}", ("STARTED", "ENDED")[number % 2]) for number in range(300)
-    ]
-    assert [(row["machine"], row["valid"]) for row in rows(journal, TRANSITIONS)] == [
-        (f"machine_{number % 7}", number % 2 == 0) for number in range(300)
-    ]
 
 
 def surrogates_escaped(text: str) -> str:
