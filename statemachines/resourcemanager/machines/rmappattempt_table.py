@@ -190,7 +190,6 @@ def launched_and_registered(attempt: RMAppAttempt, event: RMAppAttemptRegistrati
 def update_status(attempt: RMAppAttempt, event: RMAppAttemptStatusUpdateEvent) -> None:
     """Keep the progress and the tracking URL of the master's heartbeat."""
     attempt.progress = event.progress
-    attempt.context.am_liveliness_monitor.received_ping(attempt.entity)
     url = event.tracking_url
     if url is not None and url != attempt.tracking_url:
         attempt.tracking_url = url

@@ -98,6 +98,7 @@ class ApplicationMasterService(Service):
             raise InvalidApplicationMasterRequestError(
                 f"the master of {attempt_id} is already registered: call allocate"
             )
+        context.am_liveliness_monitor.received_ping(attempt_id)
         master.response_id = 0
         master.last_response = None
         master.is_listened_to = True
@@ -142,6 +143,8 @@ class ApplicationMasterService(Service):
         if response_id is not None and response_id != master.response_id:
             return self._repeat(attempt_id, master, response_id)
         context = self._context
+        # At once: a busy handler thread may expire the attempt before it comes to the event.
+        context.am_liveliness_monitor.received_ping(attempt_id)
         attempt = context.attempts[attempt_id]
         if asks:
             asks = tuple(asks)
@@ -182,6 +185,7 @@ class ApplicationMasterService(Service):
         master = self._masters.get(attempt_id)
         if master is None or not (master.is_listened_to or master.has_finished):
             self._refuse(attempt_id, master)
+        context.am_liveliness_monitor.received_ping(attempt_id)
         if not master.has_finished:
             master.has_finished = True
             master.is_listened_to = False

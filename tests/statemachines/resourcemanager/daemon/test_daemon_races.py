@@ -22,6 +22,10 @@ from statemachines.resourcemanager.events import (
     ContainerStatus,
     NodesListManagerEvent,
     NodesListManagerEventType,
+    RMContainerEvent,
+    RMContainerEventType,
+    SchedulerEvent,
+    SchedulerEventType,
 )
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import node_id
@@ -248,6 +252,28 @@ def test_kill_while_the_scheduler_places_the_master_leaves_no_container() -> Non
         assert played.context.containers == {}
         assert played.invalid() == {}
         assert [each.free_memory_mb for each in played.do(played.context.scheduler.nodes)] == [10]
+
+
+def test_master_that_registers_behind_the_end_of_its_container_is_refused_as_in_yarn_and_followed_by_another() -> None:
+    with hand_played() as played:
+        app_id = played.manager.clients.submit_application(ApplicationSubmission("job", SMALL), TIMEOUT_S)
+        played.settle()
+        played.beat(N1)
+        played.settle()
+        attempt = played.context.apps[app_id].attempts[0]
+
+        def register(event: RMContainerEvent) -> None:  # the end of the container is posted, and not handled
+            if event.type is RMContainerEventType.EXPIRE:
+                played.manager.masters.register_application_master(attempt.entity)
+
+        played.manager.dispatcher.register(RMContainerEventType, register)
+        played.do(
+            lambda: played.context.post(SchedulerEvent(SchedulerEventType.CONTAINER_EXPIRED, attempt.master_container))
+        )
+        played.settle()
+
+        assert played.invalid() == {"RMAppAttempt": 1}
+        assert [each.state.name for each in played.context.apps[app_id].attempts] == ["FAILED", "SCHEDULED"]
 
 
 def test_node_that_is_lost_while_a_container_of_it_is_fetched_takes_it_along() -> None:

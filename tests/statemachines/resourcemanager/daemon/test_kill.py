@@ -25,6 +25,9 @@ PAUSE_S = 0.01
 """Between two applications of a client, so that each recovery stays small."""
 ANSWER_S = 60.0
 END_S = 180.0
+REFUSED_BY_YARN = "no transition from FINAL_SAVING on REGISTERED"
+"""A daemon that a busy machine holds up expires the container of a master that is about to register. The end of the
+container may be ahead of the registration in the queue, and YARN's table has no row for that either."""
 FINAL = {"FINISHED", "FAILED", "KILLED"}
 
 
@@ -146,6 +149,7 @@ def test_killed_at_any_moment_no_acknowledged_application_is_lost_or_doubled(
     caller.close()
     exit_status = daemons.end()
     errors = [line for line in daemons.log().splitlines() if line.startswith(("ERROR", "CRITICAL"))]
+    errors = [line for line in errors if REFUSED_BY_YARN not in line]
 
     names = {id: name for id, (name, _) in ended.items()}
     states = {id: state for id, (_, state) in ended.items()}

@@ -94,17 +94,6 @@ def test_master_is_monitored_from_its_launch(workshop: Workshop, state: str, eve
     assert FIRST in workshop.context.am_liveliness_monitor
 
 
-def test_heartbeat_of_the_master_is_a_sign_of_life(workshop: Workshop) -> None:
-    workshop = Workshop(am_expiry_interval_s=10)
-    attempt = workshop.attempt("RUNNING")
-    workshop.context.am_liveliness_monitor.register(FIRST)
-    workshop.clock.advance(7000)
-
-    send(attempt, "STATUS_UPDATE")
-
-    assert workshop.context.am_liveliness_monitor.next_deadline_ms() == 17_000
-
-
 def test_master_that_unregistered_moves_to_the_finishing_monitor_when_that_is_stored(workshop: Workshop) -> None:
     attempt, monitors = workshop.attempt("RUNNING"), workshop.context
     monitors.am_liveliness_monitor.register(FIRST)

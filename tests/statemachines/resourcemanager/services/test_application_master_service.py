@@ -117,6 +117,25 @@ def test_master_that_has_finished_is_told_to_exit(desk: Desk, masters: Applicati
     assert desk.posted.events == []
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_of_a_master_is_a_sign_of_life_before_its_event_is_handled(
+    desk: Desk, masters: ApplicationMasterService, name: str
+) -> None:
+    """A busy resource manager ended an attempt whose master had called: the call's event was still queued."""
+    attempt = registered(desk)
+    if name == "register_application_master":
+        desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
+    monitor = desk.context.am_liveliness_monitor
+    monitor.register(attempt.entity)
+    before_ms = monitor.next_deadline_ms()
+    desk.clock.advance(1000)
+
+    call(masters, name, attempt.entity)
+
+    assert before_ms is not None
+    assert monitor.next_deadline_ms() == before_ms + 1000
+
+
 def test_master_that_calls_out_of_turn_lives(desk: Desk, masters: ApplicationMasterService) -> None:
     attempt = desk.attempt("LAUNCHED")
     desk.context.master_sessions[attempt.entity] = MasterSession(desk.context.node_changes.latest)
