@@ -425,7 +425,11 @@ def in_all_orders(
     [
         (2, 2, 0, False),
         pytest.param(2, 3, 0, False, marks=pytest.mark.minutes),
-        (1, 2, 1, False),
+        (1, 1, 1, False),
+        pytest.param(1, 2, 1, False, marks=pytest.mark.minutes),
+        (1, 2, 0, True),
+        (1, 0, 1, True),
+        pytest.param(1, 1, 1, True, marks=pytest.mark.minutes),
         pytest.param(1, 0, 2, True, marks=pytest.mark.minutes),
     ],
 )
@@ -433,8 +437,3 @@ def test_no_post_waits_for_ever_in_any_order(
     monkeypatch: pytest.MonkeyPatch, preemptions: int, producers: int, later: int, closes: bool
 ) -> None:
     assert in_all_orders(monkeypatch, preemptions, producers, later, closes=closes) > 100
-
-
-@pytest.mark.slow
-def test_no_post_waits_for_ever_with_one_change_of_threads_at_any_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert in_all_orders(monkeypatch, 1, producers=1, later=1, closes=True) > 10

@@ -117,6 +117,8 @@ class Scheduler:
         task.until = None
 
     def _run_check(self) -> None:
+        if len(self.decisions) < len(self.choices):
+            return  # `walk` has seen all up to here in the order that this one branches off from
         global _scheduler
         _scheduler = None  # reads by the check are not steps
         try:
