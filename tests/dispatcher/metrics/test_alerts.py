@@ -51,17 +51,15 @@ def test_each_rule_has_a_test_that_it_fires_and_one_that_it_is_silent() -> None:
 
 @pytest.mark.slow
 @needs_promtool
-@pytest.mark.parametrize("alert", ALERTS)
-def test_the_tests_notice_a_rule_that_never_fires(tmp_path: Path, alert: str) -> None:
+def test_the_tests_notice_each_rule_that_never_fires(tmp_path: Path) -> None:
     rules = yaml.safe_load(RULES)
     for rule in rules["groups"][0]["rules"]:
-        if rule["alert"] == alert:
-            rule["expr"] = f"({rule['expr']}) > +Inf"
+        rule["expr"] = f"({rule['expr']}) > +Inf"
 
     ran = run_promtool(tmp_path, yaml.safe_dump(rules))
 
     assert ran.returncode != 0
-    assert f"name: {alert} fires" in ran.stdout + ran.stderr
+    assert [alert for alert in ALERTS if f"name: {alert} fires" not in ran.stdout + ran.stderr] == []
 
 
 TOO_EAGER = [
@@ -88,17 +86,21 @@ TOO_EAGER = [
 
 @pytest.mark.slow
 @needs_promtool
-@pytest.mark.parametrize(("alert", "strict", "eager"), TOO_EAGER)
-def test_the_tests_notice_a_rule_that_fires_on_what_only_looks_like_it(
-    tmp_path: Path, alert: str, strict: str, eager: str
-) -> None:
-    head, name, rest = RULES.partition(f"- alert: {alert}\n")
-    assert strict in rest.partition("- alert:")[0]
+@pytest.mark.parametrize("turn", range(3))
+def test_the_tests_notice_each_rule_that_fires_on_what_only_looks_like_it(tmp_path: Path, turn: int) -> None:
+    """One change of each alert at a time: the alerts have tests of their own, and promtool takes seconds."""
+    changes = {alert: [change for name, *change in TOO_EAGER if name == alert] for alert in ALERTS}
+    changed = {alert: changes[alert][turn] for alert in ALERTS if len(changes[alert]) > turn}
+    rules = RULES
+    for alert, (strict, eager) in changed.items():
+        head, name, rest = rules.partition(f"- alert: {alert}\n")
+        assert strict in rest.partition("- alert:")[0]
+        rules = head + name + rest.replace(strict, eager, 1)
 
-    ran = run_promtool(tmp_path, head + name + rest.replace(strict, eager, 1))
+    ran = run_promtool(tmp_path, rules)
 
     assert ran.returncode != 0
-    assert alert in ran.stdout + ran.stderr
+    assert [alert for alert in changed if f"alertname: {alert}," not in ran.stdout + ran.stderr] == []
 
 
 def shortened(rules: str) -> str:

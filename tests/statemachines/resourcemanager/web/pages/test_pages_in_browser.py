@@ -27,8 +27,7 @@ from ..front import NODE, NODE_ID, Front, front, until
 from .test_page_contents import MARKUP, MOST_BYTES, submit
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-WIDTHS = (390, 1280, 2560)
-MANY = 10_000
+MANY = 1_000
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,13 +42,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         started("Network.emulateNetworkConditions", offline=False, **network)
         yield started
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("ARTIFACTS_DIR") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def show(browser: Browser, made: Front, path: str, width: int = 1280, scheme: str = "light") -> None:
@@ -126,10 +118,9 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Front]:
         yield made
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark"), (2560, "light")])
 def test_every_page_fits_every_width_and_says_nothing_on_the_console(
-    browser: Browser, filled: Front, pictures: Path, width: int, scheme: str
+    browser: Browser, filled: Front, width: int, scheme: str
 ) -> None:
     apps = list(filled.door.app.state.rm.model.apps)
     about_one = (
@@ -140,8 +131,9 @@ def test_every_page_fits_every_width_and_says_nothing_on_the_console(
         show(browser, filled, path, width, scheme)
 
         assert overflow(browser) <= 0, path
-        picture = f"{len(apps)}-{width}-{scheme}{path.replace('/', '-').replace(':', '_')}.png"
-        browser.screenshot(pictures / picture)
+        if folder := os.environ.get("ARTIFACTS_DIR"):
+            picture = f"{len(apps)}-{width}-{scheme}{path.replace('/', '-').replace(':', '_')}.png"
+            browser.screenshot(Path(folder, picture))
     assert browser.problems == []
 
 
