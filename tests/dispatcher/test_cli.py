@@ -3,8 +3,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 
@@ -13,8 +15,10 @@ import pytest
 from dispatcher import JournalWriter
 from dispatcher.journal.format.frames import Frame, FrameReader
 
-from ..commands import run_command
+from ..commands import Ended, run_command, run_here
 from ..journal_rows import begin, end
+
+pytestmark = pytest.mark.long
 
 
 class Work(Enum):
@@ -41,10 +45,10 @@ def test_help_lists_the_commands_of_all_packages() -> None:
 
 
 def test_verify_passes_a_sound_journal(journal: Path) -> None:
-    done = run_command("journal", "verify", journal)
+    done = run_here("journal", "verify", journal)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "3 events, 0 transitions, 0 problems\n"
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "3 events, 0 transitions, 0 problems\n"
 
 
 def test_verify_names_what_is_damaged_and_exits_with_1(journal: Path) -> None:
@@ -55,20 +59,20 @@ def test_verify_names_what_is_damaged_and_exits_with_1(journal: Path) -> None:
     data[second.end - 1] ^= 1
     segment.write_bytes(data)
 
-    done = run_command("journal", "verify", journal)
+    done = run_here("journal", "verify", journal)
 
     length = second.end - second.offset
-    assert done.returncode == 1
-    first_line = done.stderr.splitlines()[0]
+    assert done.code == 1
+    first_line = done.err.splitlines()[0]
     assert first_line == f"{segment.name}: {length} bytes from byte {second.offset} on hold no intact frame"
-    assert f"{segment.name}, frame 3: seq 3 follows 1" in done.stderr
-    assert done.stdout.startswith("2 events, 0 transitions, ")
+    assert f"{segment.name}, frame 3: seq 3 follows 1" in done.err
+    assert done.out.startswith("2 events, 0 transitions, ")
 
 
 def test_tail_prints_the_last_events(journal: Path) -> None:
-    done = run_command("journal", "tail", "-n", 2, journal)
+    done = run_here("journal", "tail", "-n", 2, journal)
 
-    assert [line[:9] for line in done.stdout.splitlines()] == ['{"seq": 2', '{"seq": 3']
+    assert [line[:9] for line in done.out.splitlines()] == ['{"seq": 2', '{"seq": 3']
 
 
 def test_history_prints_what_happened_to_an_entity_and_indexes_the_journal(tmp_path: Path) -> None:
@@ -83,41 +87,41 @@ def test_history_prints_what_happened_to_an_entity_and_indexes_the_journal(tmp_p
                 writer.transition("Job", entity, Work.DO, Work.DO, Work.DO, valid=number != 2)
             end(writer, "central", "Work", "DO", outcome, entity=entity, queue_ns=5000, handling_ns=7, error=error)
 
-    table = run_command("journal", "history", path, "job_0")
-    pages = run_command("journal", "history", path, "job_0", "--limit", 1, "--before-seq", 5, "--format", "json")
+    table = run_here("journal", "history", path, "job_0")
+    pages = run_here("journal", "history", path, "job_0", "--limit", 1, "--before-seq", 5, "--format", "json")
 
-    assert (table.returncode, table.stderr) == (0, "")
-    assert [line.split() for line in table.stdout.splitlines()] == [
+    assert (table.code, table.err) == (0, "")
+    assert [line.split() for line in table.out.splitlines()] == [
         ["AT", "SEQ", "MACHINE", "FROM", "EVENT", "TO", "WAITED", "HANDLED", "IN", "REMARKS"],
         ["2023-11-14T22:13:20.006000Z", "5", "-", "-", "Work.DO", "-", "0.005", "ms", "0.000", "ms", "failed,",
          "ValueError:", "no"],
         ["2023-11-14T22:13:20.003000Z", "3", "Job", "DO", "Work.DO", "DO", "0.005", "ms", "0.000", "ms", "refused"],
         ["2023-11-14T22:13:20.000000Z", "1", "Job", "DO", "Work.DO", "DO", "0.005", "ms", "0.000", "ms"],
     ]  # fmt: skip
-    [row] = map(json.loads, pages.stdout.splitlines())
+    [row] = map(json.loads, pages.out.splitlines())
     assert (row["seq"], row["machine"], row["valid"], row["event_entity"]) == (3, "Job", False, "job_0")
-    assert pages.stderr == "older rows may exist: --before-seq 3\n"
+    assert pages.err == "older rows may exist: --before-seq 3\n"
     assert (path / ".segment-00000001.history").exists()
 
 
 def test_history_names_an_entity_that_it_does_not_find_and_a_missing_journal(journal: Path, tmp_path: Path) -> None:
-    unknown = run_command("journal", "history", journal, "job_1")
-    missing = run_command("journal", "history", tmp_path / "none", "job_1")
+    unknown = run_here("journal", "history", journal, "job_1")
+    missing = run_here("journal", "history", tmp_path / "none", "job_1")
 
-    assert (unknown.returncode, unknown.stdout) == (1, "")
-    assert unknown.stderr == f"{journal}: no rows about job_1\n"
-    assert missing.returncode != 0
-    assert missing.stderr == f"dispatcher: {tmp_path / 'none'}: no such journal folder\n"
+    assert (unknown.code, unknown.out) == (1, "")
+    assert unknown.err == f"{journal}: no rows about job_1\n"
+    assert missing.code != 0
+    assert missing.err == f"dispatcher: {tmp_path / 'none'}: no such journal folder\n"
 
 
 def test_history_reads_a_damaged_journal_and_says_so(journal: Path) -> None:
     (segment,) = journal.glob("segment-*")
     segment.write_bytes(segment.read_bytes()[:-40])
 
-    done = run_command("journal", "history", journal, "job_1")
+    done = run_here("journal", "history", journal, "job_1")
 
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"{segment.name}: ")
+    assert done.code == 1
+    assert done.err.startswith(f"{segment.name}: ")
     assert not (journal / ".segment-00000001.history").exists()
 
 
@@ -128,12 +132,12 @@ def test_recover_closes_what_a_crash_left_open(journal: Path) -> None:
     segment.with_name(f".{segment.name}.open").write_bytes(segment.read_bytes()[: third.end - 5])
     segment.unlink()
 
-    done = run_command("journal", "recover", journal)
+    done = run_here("journal", "recover", journal)
 
     cut = third.end - 5 - third.offset
-    assert done.stdout == f"{segment.name}: closed: kept 2 events, cut {cut} bytes\n"
-    assert run_command("journal", "verify", journal).stdout == "2 events, 0 transitions, 0 problems\n"
-    assert run_command("journal", "recover", journal).stdout == "nothing to repair: no segment is open\n"
+    assert done.out == f"{segment.name}: closed: kept 2 events, cut {cut} bytes\n"
+    assert run_here("journal", "verify", journal).out == "2 events, 0 transitions, 0 problems\n"
+    assert run_here("journal", "recover", journal).out == "nothing to repair: no segment is open\n"
 
 
 DAEMON = """
@@ -180,28 +184,43 @@ os._exit(0)
 """
 
 
-@pytest.fixture
-def crashed(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a daemon's module, and the journal that it left with two events accepted and not handled."""
-    (tmp_path / "daemon.py").write_text(DAEMON)
-    (tmp_path / "broken.py").write_text("1 / 0")
-    subprocess.run([sys.executable, "-c", LEAVE_UNHANDLED], cwd=tmp_path, check=True, timeout=60)
-    return tmp_path
+    folder = tmp_path_factory.mktemp("crashed")
+    (folder / "daemon.py").write_text(DAEMON)
+    (folder / "broken.py").write_text("1 / 0")
+    subprocess.run([sys.executable, "-c", LEAVE_UNHANDLED], cwd=folder, check=True, timeout=60)
+    return folder
 
 
-def test_recover_prints_the_events_that_were_accepted_and_not_handled(crashed: Path) -> None:
-    done = run_command("journal", "recover", "journal", cwd=crashed)
-
-    assert [json.loads(line)["event"]["name"] for line in done.stdout.splitlines()[1:]] == ["first", "second"]
-    assert done.stderr == "2 events were accepted and not handled\n"
+Recover = Callable[..., Ended]
 
 
-def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(crashed: Path) -> None:
-    done = run_command("journal", "recover", "journal", "--with", "daemon:make", cwd=crashed)
+@pytest.fixture
+def recover(crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recover]:
+    """The command in a copy of that folder."""
+    folder = shutil.copytree(crashed, tmp_path / "crashed")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield lambda *args: run_here("journal", "recover", "journal", *args)
+    for module in ("daemon", "broken"):
+        sys.modules.pop(module, None)
 
-    assert done.stdout.splitlines()[1:] == ["first True", "second True", "2 events handled, 0 failed, 0 left"]
-    again = run_command("journal", "recover", "journal", "--with", "daemon:make", cwd=crashed)
-    assert again.stdout.splitlines()[-1] == "0 events handled, 0 failed, 0 left"
+
+def test_recover_prints_the_events_that_were_accepted_and_not_handled(recover: Recover) -> None:
+    done = recover()
+
+    assert [json.loads(line)["event"]["name"] for line in done.out.splitlines()[1:]] == ["first", "second"]
+    assert done.err == "2 events were accepted and not handled\n"
+
+
+def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(recover: Recover) -> None:
+    done = recover("--with", "daemon:make")
+
+    assert done.out.splitlines()[1:] == ["first True", "second True", "2 events handled, 0 failed, 0 left"]
+    again = recover("--with", "daemon:make")
+    assert again.out.splitlines()[-1] == "0 events handled, 0 failed, 0 left"
 
 
 @pytest.mark.parametrize(
@@ -216,14 +235,16 @@ def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(c
         ("daemon:fail", "--with daemon:fail: the function raised KeyError: 'missing' ("),
     ],
 )
-def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(given: str, message: str, crashed: Path) -> None:
-    done = run_command("journal", "recover", "journal", "--with", given, cwd=crashed)
+def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(
+    given: str, message: str, recover: Recover
+) -> None:
+    done = recover("--with", given)
 
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"dispatcher: {message}")
-    assert done.stderr.count("\n") == 1
-    later = run_command("journal", "recover", "journal", "--with", "daemon:make", cwd=crashed)
-    assert later.stdout.splitlines()[-1] == "2 events handled, 0 failed, 0 left"
+    assert done.code == 2
+    assert done.err.startswith(f"dispatcher: {message}")
+    assert done.err.count("\n") == 1
+    later = recover("--with", "daemon:make")
+    assert later.out.splitlines()[-1] == "2 events handled, 0 failed, 0 left"
 
 
 @pytest.mark.parametrize(
@@ -237,13 +258,17 @@ def test_a_dispatcher_that_cannot_be_had_leaves_the_events_for_later(given: str,
     ],
     ids=" ".join,
 )
-def test_a_users_mistake_is_one_line_and_exit_code_2(args: tuple[str, ...], tmp_path: Path) -> None:
-    done = run_command(*args, cwd=tmp_path)
+def test_a_users_mistake_is_one_line_and_exit_code_2(
+    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
 
-    assert done.returncode == 2
-    assert done.stderr.startswith("dispatcher: nowhere")
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+    done = run_here(*args)
+
+    assert done.code == 2
+    assert done.err.startswith("dispatcher: nowhere")
+    assert done.err.count("\n") == 1
+    assert done.out == ""
 
 
 def test_the_package_is_the_command(tmp_path: Path) -> None:

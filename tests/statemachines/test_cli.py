@@ -16,7 +16,9 @@ from statemachines.cli import GraphFormat, graph
 from statemachines.graph import to_csv
 from statemachines.registry import FACTORIES
 
-from ..commands import TIMEOUT_S, read_until, run_command, start_command
+from ..commands import TIMEOUT_S, read_until, run_here, start_command
+
+pytestmark = pytest.mark.long
 
 CONFIG = """
 nodes: [{host: node1, memory_mb: 4096, vcores: 4}]
@@ -172,20 +174,21 @@ def test_many_storms_of_signals_do_not_change_the_exit_code(tmp_path: Path) -> N
     assert {storm(tmp_path, signal.SIGINT) for _ in range(4)} == {(130, "")}
 
 
-def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path) -> None:
+def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "rm.yaml").write_text("dispatcher: {queue_size: 3}")
 
-    done = run_command("run", "rm.yaml", cwd=tmp_path)
+    done = run_here("run", "rm.yaml")
 
-    assert done.returncode == 2
-    assert done.stderr.startswith(
+    assert done.code == 2
+    assert done.err.startswith(
         "dispatcher: rm.yaml, line 1, column 14: unknown key dispatcher.queue_size; allowed here: batch_size,"
     )
-    assert done.stderr.count("\n") == 1
+    assert done.err.count("\n") == 1
 
 
 def test_a_graph_is_printed_in_each_format() -> None:
-    printed = {name: run_command("graph", "rmapp", "--format", name).stdout for name in ("csv", "dot", "mermaid")}
+    printed = {name: run_here("graph", "rmapp", "--format", name).out for name in ("csv", "dot", "mermaid")}
 
     assert printed["csv"].startswith("from_state,event,to_states,arc\nNEW,")
     assert printed["dot"].startswith('digraph "RMApp" {')
@@ -203,7 +206,7 @@ def test_each_machine_has_a_graph_by_its_name_in_any_case(
 
 
 def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:
-    done = run_command("graph", "rmap")
+    done = run_here("graph", "rmap")
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"dispatcher: no state machine 'rmap'; expected one of {', '.join(FACTORIES).lower()}\n"
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"dispatcher: no state machine 'rmap'; expected one of {', '.join(FACTORIES).lower()}\n"

@@ -12,7 +12,9 @@ import pytest
 
 from dispatcher.journal import verify
 
-from ...commands import COMMAND, SAMPLE, TIMEOUT_S, read_until, run_command, start_command
+from ...commands import COMMAND, SAMPLE, TIMEOUT_S, read_until, run_here, start_command
+
+pytestmark = pytest.mark.long
 
 JOBS = """
 {"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
@@ -22,13 +24,16 @@ JOBS = """
 """
 
 
-def test_a_replay_accounts_for_all_applications_and_leaves_a_sound_journal(tmp_path: Path) -> None:
+def test_a_replay_accounts_for_all_applications_and_leaves_a_sound_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(JOBS)
 
-    done = run_command("replay", "jobs.json", "--no-report", cwd=tmp_path)
+    done = run_here("replay", "jobs.json", "--no-report")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [line.split() for line in done.stdout.splitlines()]
+    assert (done.code, done.err) == (0, "")
+    lines = [line.split() for line in done.out.splitlines()]
     assert ["Applications", "2"] in lines
     assert ["FINISHED", "1"] in lines
     assert ["FAILED", "1"] in lines
@@ -36,19 +41,22 @@ def test_a_replay_accounts_for_all_applications_and_leaves_a_sound_journal(tmp_p
     assert verify(run / "journal").problems == ()
 
 
-def test_derived_queues_are_told_in_a_line_and_refusals_with_their_reason(tmp_path: Path) -> None:
+def test_derived_queues_are_told_in_a_line_and_refusals_with_their_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(JOBS)
     (tmp_path / "derived.yaml").write_text("scheduler: {kind: capacity}")
     (tmp_path / "other.yaml").write_text("scheduler: {kind: capacity, queues: [{name: other}]}")
 
-    derived = run_command("replay", "jobs.json", "--config", "derived.yaml", "--no-report", cwd=tmp_path)
-    refused = run_command("replay", "jobs.json", "--config", "other.yaml", "--no-report", "--output", "o", cwd=tmp_path)
+    derived = run_here("replay", "jobs.json", "--config", "derived.yaml", "--no-report")
+    refused = run_here("replay", "jobs.json", "--config", "other.yaml", "--no-report", "--output", "o")
 
-    assert "No queues are configured; the capacity scheduler gets the workload's own: q\n" in derived.stdout
-    assert "FINISHED" in derived.stdout
-    assert "refused" not in derived.stdout
-    assert "No queues" not in refused.stdout
-    assert "2 applications refused: queue q does not exist; queues that accept applications: other\n" in refused.stdout
+    assert "No queues are configured; the capacity scheduler gets the workload's own: q\n" in derived.out
+    assert "FINISHED" in derived.out
+    assert "refused" not in derived.out
+    assert "No queues" not in refused.out
+    assert "2 applications refused: queue q does not exist; queues that accept applications: other\n" in refused.out
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -78,48 +86,54 @@ def test_a_signal_during_a_replay_drains_and_closes_the_journal_whole(
     assert not (tmp_path / "out" / "report").exists()
 
 
-def test_a_truncated_workload_is_named_with_row_and_column(tmp_path: Path) -> None:
+def test_a_truncated_workload_is_named_with_row_and_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(JOBS[:100])
 
-    done = run_command("replay", "jobs.json", cwd=tmp_path)
+    done = run_here("replay", "jobs.json")
 
-    assert done.returncode == 2
-    assert done.stderr.startswith("dispatcher: jobs.json, row 3, column ")
-    assert done.stderr.count("\n") == 1
+    assert done.code == 2
+    assert done.err.startswith("dispatcher: jobs.json, row 3, column ")
+    assert done.err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_bad_rows_are_skipped_and_counted_on_demand(tmp_path: Path) -> None:
+def test_bad_rows_are_skipped_and_counted_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(JOBS + '{"job.start.ms": -1, "job.queue.name": "q", "job.tasks": []}')
 
-    done = run_command("replay", "jobs.json", "--skip-bad-rows", "--no-report", cwd=tmp_path)
+    done = run_here("replay", "jobs.json", "--skip-bad-rows", "--no-report")
 
-    assert done.returncode == 0, done.stderr
-    assert "1 bad rows skipped" in done.stdout
+    assert done.code == 0, done.err
+    assert "1 bad rows skipped" in done.out
 
 
-def test_an_output_folder_with_a_journal_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_output_folder_with_a_journal_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.json").write_text(JOBS)
-    first = run_command("replay", "jobs.json", "--no-report", "--output", "out", cwd=tmp_path)
+    first = run_here("replay", "jobs.json", "--no-report", "--output", "out")
     before = sorted((tmp_path / "out").rglob("*.journal"))
 
-    second = run_command("replay", "jobs.json", "--no-report", "--output", "out", cwd=tmp_path)
+    second = run_here("replay", "jobs.json", "--no-report", "--output", "out")
 
-    assert first.returncode == 0
-    assert second.returncode == 2
-    assert "holds a journal already; choose a new or an empty folder" in second.stderr
+    assert first.code == 0
+    assert second.code == 2
+    assert "holds a journal already; choose a new or an empty folder" in second.err
     assert sorted((tmp_path / "out").rglob("*.journal")) == before
 
 
-def test_an_application_that_no_node_can_hold_is_named_as_waiting(tmp_path: Path) -> None:
+def test_an_application_that_no_node_can_hold_is_named_as_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     job = '{"job.start.ms": 0, "job.queue.name": "q", "am.memory-mb": 999999, "job.tasks": '
     (tmp_path / "jobs.json").write_text(job + '[{"container.host": "/r/n", "duration.ms": 1}]}')
 
-    done = run_command("replay", "jobs.json", "--no-report", cwd=tmp_path)
+    done = run_here("replay", "jobs.json", "--no-report")
 
-    assert done.returncode == 0
-    assert ["ACCEPTED", "1"] in [line.split() for line in done.stdout.splitlines()]
-    assert "waits for <memory:999999 MB, vCores:1>: no node could ever take it" in done.stdout
+    assert done.code == 0
+    assert ["ACCEPTED", "1"] in [line.split() for line in done.out.splitlines()]
+    assert "waits for <memory:999999 MB, vCores:1>: no node could ever take it" in done.out
 
 
 def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:

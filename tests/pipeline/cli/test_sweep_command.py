@@ -8,7 +8,7 @@ import pytest
 from dispatcher.errors import DispatcherError
 from pipeline.cli import sweep
 
-from ...commands import run_command
+from ...commands import run_command, run_here
 
 JOBS = """
 {"job.start.ms": 0, "job.queue.name": "q", "job.tasks":
@@ -57,11 +57,11 @@ def test_a_sweep_prints_and_writes_its_comparison(jobs: Path, tmp_path: Path, co
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(jobs: Path) -> None:
-    done = run_command("sweep", jobs, "--set", "scheduler=fifo,lifo")
+    done = run_here("sweep", jobs, "--set", "scheduler=fifo,lifo")
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("dispatcher: --set scheduler=lifo: scheduler.kind: 'lifo' is not allowed")
-    assert done.stderr.count("\n") == 1
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("dispatcher: --set scheduler=lifo: scheduler.kind: 'lifo' is not allowed")
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ ANY_JOBS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(ANY_JOBS, st.lists(st.tuples(st.integers(1, 250), st.booleans()), max_size=4), st.integers(1, 2))
 def test_killed_again_and_again_each_application_ends_once(
     jobs: list[Job], deaths: list[tuple[int, bool]], nodes: int
