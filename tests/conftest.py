@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import site
 import socket
 from collections.abc import Iterator
@@ -41,53 +42,8 @@ SPARK_PROCESSES = (
     "tests/pipeline/spark/cluster/",
 )
 """They start Spark in processes of their own, and do not use the worker's."""
-LONG_FILES = (
-    "tests/dispatcher/journal/test_clock.py",
-    "tests/dispatcher/journal/test_dropped_writer.py",
-    "tests/dispatcher/journal/test_forks.py",
-    "tests/dispatcher/journal/test_losses.py",
-    "tests/dispatcher/service/test_interpreter_exit.py",
-    "tests/dispatcher/service/test_interrupts.py",
-    "tests/dispatcher/stop/test_stop_anywhere.py",
-    "tests/dispatcher/stop/test_stop_interrupted.py",
-    "tests/dispatcher/test_cli.py",
-    "tests/dispatcher/test_interruption.py",
-    "tests/dispatcher/test_testing_helpers.py",
-    "tests/pipeline/cli/",
-    "tests/pipeline/journal/test_arrow_journal.py",
-    "tests/pipeline/lookup/test_postgres_table.py",
-    "tests/pipeline/report/page/test_report_page_in_browser.py",
-    "tests/pipeline/report/tables/",
-    "tests/pipeline/report/test_report_tables.py",
-    "tests/pipeline/streaming/cache/test_cached_calls.py",
-    "tests/pipeline/streaming/cache/test_postgres_results.py",
-    "tests/pipeline/streaming/calls/limits/test_adaptive_services.py",
-    "tests/pipeline/streaming/calls/limits/test_http_429.py",
-    "tests/pipeline/streaming/calls/test_histogram.py",
-    "tests/pipeline/streaming/task/test_source_checkpoints.py",
-    "tests/pipeline/streaming/task/test_task_recovery.py",
-    "tests/pipeline/sweep/test_page.py",
-    "tests/pipeline/yarnlog/test_formats.py",
-    "tests/statemachines/resourcemanager/daemon/",
-    "tests/statemachines/resourcemanager/services/test_node_changes.py",
-    "tests/statemachines/resourcemanager/test_config_extremes.py",
-    "tests/statemachines/resourcemanager/web/",
-    "tests/statemachines/simulation/test_openb.py",
-    "tests/test_isolation.py",
-    "tests/statemachines/simulation/test_preemption_replay.py",
-    "tests/statemachines/simulation/test_real_time_workload.py",
-    "tests/statemachines/simulation/test_recorded_waits.py",
-    "tests/statemachines/simulation/workload/test_broken_files.py",
-    "tests/statemachines/simulation/workload/test_sample.py",
-    "tests/statemachines/test_cli.py",
-    "tests/statemachines/test_time_travel.py",
-    "tests/test_command_mistakes.py",
-    "tests/test_packages.py",
-    "tests/test_run_script.py",
-    "tests/test_user_typing.py",
-    "tests/test_wheel.py",
-)
-"""They run a process for each test, a server, a whole trace, a type checker, or thousands of cases."""
+LONG = re.compile(r"^pytestmark = \[?[^\]]*\bpytest\.mark\.long\b", re.MULTILINE)
+"""In the text of a file of which all tests take seconds, alone or together."""
 
 HOST_VARIABLES = (
     "COLUMNS",
@@ -131,11 +87,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files of which the marks select no test: reading them all takes seconds."""
-    path = collection_path.relative_to(config.rootpath).as_posix()
-    for mark, files in (("spark", SPARK_FILES), ("long", LONG_FILES)):
-        if f"not {mark}" in config.option.markexpr and path.startswith(files):
-            return True
+    """Leave out files of which the marks select no test: importing them all takes seconds."""
+    expression = config.option.markexpr
+    if "not spark" in expression and needs_spark(collection_path.relative_to(config.rootpath).as_posix()):
+        return True
+    if "not long" in expression and collection_path.match("test_*.py") and LONG.search(collection_path.read_text()):
+        return True
     return None
 
 
@@ -149,8 +106,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if needs_spark(item.nodeid):
             item.add_marker(pytest.mark.spark)
-        elif item.nodeid.startswith(LONG_FILES):
-            item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: not needs_spark(item.nodeid))
 
 

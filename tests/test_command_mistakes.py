@@ -23,6 +23,8 @@ from dispatcher.cli import USER_ERROR, group
 from .commands import Ended, run_here
 from .journal_rows import begin, end
 
+pytestmark = pytest.mark.long
+
 TRACEBACK = "Traceback"
 
 NAMES = (

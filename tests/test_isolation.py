@@ -18,6 +18,8 @@ from dispatcher.web import doors
 
 from .commands import ROOT, TIMEOUT_S, run_command
 
+pytestmark = pytest.mark.long
+
 HOSTILE = {
     "COLUMNS": "12",
     "DISPATCHER_COMPILE": "yes",

@@ -20,6 +20,8 @@ from .commands import ROOT, TIMEOUT_S, read_until
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+pytestmark = pytest.mark.long
+
 if not (ROOT / ".venv" / "bin" / "dispatcher").exists():
     pytest.skip("scripts/run would set up a virtual environment first", allow_module_level=True)
 

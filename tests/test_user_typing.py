@@ -18,6 +18,8 @@ import pytest
 from .documents import PAGES, examples_of
 from .installs import PACKAGES, ROOT, TIMEOUT_S, build_wheel, copy_tree, install_editable, pip
 
+pytestmark = pytest.mark.long
+
 SESSION = "from pyspark.sql import SparkSession\n\nspark: SparkSession\n"
 """The session that examples for Spark are given."""
 

@@ -16,6 +16,8 @@ from dispatcher.compiled.loaded import describe_build
 from .commands import COMMAND, ROOT, run_command
 from .installs import PACKAGES, TIMEOUT_S, build_wheel, copy_tree, pip
 
+pytestmark = pytest.mark.long
+
 CONFIG = ROOT / "config"
 EXAMPLES = sorted(path.stem for path in CONFIG.glob("*.yaml"))
 ALL_EXAMPLES = sorted([*EXAMPLES, "grafana/dispatcher.json", "systemd/dispatcher.service"])

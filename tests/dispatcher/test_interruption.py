@@ -14,6 +14,8 @@ import pytest
 
 from ..commands import TIMEOUT_S, living_in_session
 
+pytestmark = pytest.mark.long
+
 LINE = "dispatcher: interrupted\n"
 
 START = """

@@ -17,6 +17,8 @@ from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work
 
+pytestmark = pytest.mark.long
+
 
 def test_await_drained_returns_once_everything_is_handled() -> None:
     got: list[int] = []

@@ -34,6 +34,8 @@ from statemachines.time_travel import (
 from ..commands import SAMPLE
 from .simulation.replays import app, config, finish, node, task, workload
 
+pytestmark = pytest.mark.long
+
 
 class S(Enum):
     NEW = auto()

@@ -20,6 +20,8 @@ from dispatcher.journal.format.segments import read_summary, segments
 
 from ..conftest import TIMEOUT_S, Numbered, Work
 
+pytestmark = pytest.mark.long
+
 _NS_PER_S = 1_000_000_000
 _SLOW_NS = 30 * _NS_PER_S
 """A busy machine is not slower than this between two looks at the clock; a step is longer."""

@@ -23,6 +23,8 @@ from ..conftest import TIMEOUT_S
 from ..waiting import no_thread_is_left, until
 from .conftest import Job, Posted, after_a_crash, write_event
 
+pytestmark = pytest.mark.long
+
 AHEAD = JournalConfig(write_ahead=True, durability="interval")
 
 

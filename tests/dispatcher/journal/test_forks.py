@@ -42,6 +42,7 @@ from ..waiting import until
 from .conftest import Job, Posted, State, write_event
 
 pytestmark = [
+    pytest.mark.long,
     *forks,
     pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks at the descriptors in /proc"),
 ]

@@ -18,6 +18,8 @@ from dispatcher.journal.format.segments import MANIFEST, open_segment_path, segm
 from ...commands import run_command
 from .conftest import after_a_crash, crash_amid, files, frames_of, write_event
 
+pytestmark = pytest.mark.long
+
 Open = Callable[..., JournalWriter]
 
 EACH = 3

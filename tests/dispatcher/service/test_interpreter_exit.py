@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 TIMEOUT_S = 180.0
 
 PROLOGUE = """

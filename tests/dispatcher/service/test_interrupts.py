@@ -25,6 +25,8 @@ from ..conftest import TIMEOUT_S, Numbered, Work
 from ..recorder import Recorder
 from ..waiting import no_thread_is_left
 
+pytestmark = pytest.mark.long
+
 FILES = frozenset(
     str(Path(dispatcher.__file__).parent / name)
     for name in ("service.py", "async_dispatcher.py", "dispatcher_group.py", "dispatching/stopping.py")

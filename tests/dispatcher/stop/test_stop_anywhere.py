@@ -32,6 +32,8 @@ from dispatcher import (
 from ..conftest import TIMEOUT_S, Numbered, Work, assert_accounts_balance
 from ..waiting import no_thread_is_left, until
 
+pytestmark = pytest.mark.long
+
 EVENTS = 30
 
 

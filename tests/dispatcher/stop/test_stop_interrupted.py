@@ -14,6 +14,8 @@ from dispatcher.testing import ManualClock
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from ..waiting import in_threads, until
 
+pytestmark = pytest.mark.long
+
 Make = Callable[..., AsyncDispatcher]
 
 

@@ -7,6 +7,8 @@ import pytest
 from dispatcher import ConfigError
 from pipeline.cli.masters import check_master
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     "master",

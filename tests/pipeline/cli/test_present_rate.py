@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from pipeline.cli.replay_command import PresentRate
 from statemachines.resourcemanager import ReplayProgress
+
+pytestmark = pytest.mark.long
 
 
 def at(wall_s: float, events: int) -> ReplayProgress:

@@ -7,9 +7,12 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from pipeline.cli.report_progress import shown_progress
+
+pytestmark = pytest.mark.long
 
 TIMEOUT_S = 60.0
 

@@ -26,6 +26,8 @@ from pipeline.journal.conditions import Conditions
 from pipeline.journal.damage import quick_check, segment_problems
 from pipeline.journal.scan import Part, plan, read_batches, scan
 
+pytestmark = pytest.mark.long
+
 KINDS = [("rm", "AType", "A", "handled"), ("nm", "BType", "ÄÖ", "failed"), ("rm", "AType", "B", "unregistered")]
 MOVES = [("RMApp", "NEW", "START", "RUNNING", True), ("Döner", "NEW", "KILL", "NEW", False)]
 

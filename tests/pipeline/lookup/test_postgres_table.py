@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'central-dispatcher[postgres]'")
 
+pytestmark = pytest.mark.long
+
 NODES = (
     "DROP TABLE IF EXISTS nodes",
     "CREATE TABLE nodes (node text PRIMARY KEY, rack text, memory int)",

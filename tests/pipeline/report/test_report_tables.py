@@ -20,6 +20,8 @@ from pipeline.report.tables.registry import TABLES
 from ..journal_builder import JournalBuilder
 from .tables.at_hand import in_order, of_journal
 
+pytestmark = pytest.mark.long
+
 APP_1, APP_2 = "application_0_0001", "application_0_0002"
 C1, C2 = "container_0_0001_01_000001", "container_0_0001_01_000002"
 DECLARED = [

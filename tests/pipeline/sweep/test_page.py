@@ -10,6 +10,8 @@ from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_sections import render_page
 from pipeline.sweep.page import DRAWN, render_sweep_page
 
+pytestmark = pytest.mark.long
+
 FIGURES = {
     "nodes": 10,
     "applications": 5,

@@ -24,6 +24,8 @@ from .written import (
     prefixed,
 )
 
+pytestmark = pytest.mark.long
+
 MOVE = "application_1_0001 State change from NEW to NEW_SAVING on event = START"
 PLAIN = LAYOUTS["Hadoop"]
 REFUSAL = [

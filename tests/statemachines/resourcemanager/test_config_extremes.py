@@ -16,6 +16,8 @@ from dispatcher.config import parse_config
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.simulation.workload import read_workload
 
+pytestmark = pytest.mark.long
+
 TIMEOUT_S = 60.0
 
 Key = tuple[str | int, ...]

@@ -11,6 +11,8 @@ from statemachines.simulation.workload import read_workload
 
 from .replays import run
 
+pytestmark = pytest.mark.long
+
 OPENB = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "openb"
 
 

@@ -10,6 +10,8 @@ from statemachines.resourcemanager.events import EXIT_PREEMPTED
 
 from .replays import Journal, app, node, run, task, workload
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("heartbeat_interval_ms", [0, 1000])
 def test_preempted_containers_run_again_and_every_application_ends(tmp_path: Path, heartbeat_interval_ms: int) -> None:

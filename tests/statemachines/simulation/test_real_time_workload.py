@@ -18,6 +18,8 @@ from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import NodeSpec, Workload
 
+pytestmark = pytest.mark.long
+
 TIMEOUT_S = 60.0
 SLOT = Resource(1024, 1000)
 HOUR_MS = 3_600_000

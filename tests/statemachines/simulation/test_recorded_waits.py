@@ -14,6 +14,8 @@ from statemachines.simulation.workload import ApplicationSpec, Workload, read_wo
 
 from .replays import app, node, run, workload
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 OPENB = ROOT.parent / "shared" / "data" / "openb"
 

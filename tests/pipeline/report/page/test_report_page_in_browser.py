@@ -23,6 +23,7 @@ WIDTHS = [390, 700, 1280, 2560]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.skipif(
         CHROMIUM is None, reason="no chromium on the PATH; on Debian: apt-get install --no-install-recommends chromium"

@@ -9,6 +9,8 @@ import pytest
 from ...journal_builder import SECOND, JournalBuilder
 from .at_hand import in_order, of_journal, of_relations
 
+pytestmark = pytest.mark.long
+
 APP_1, APP_2 = "application_0_0001", "application_0_0002"
 
 

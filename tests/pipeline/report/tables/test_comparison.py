@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from .at_hand import in_order, of_relations
+
+pytestmark = pytest.mark.long
 
 
 def figures(rows: list[tuple[Any, ...]]) -> list[dict[str, Any]]:

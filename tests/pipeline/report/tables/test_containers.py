@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pipeline.report.digests.buckets import TimeBuckets
 
 from ...journal_builder import SECOND, JournalBuilder
 from .at_hand import in_order, of_journal, of_relations
+
+pytestmark = pytest.mark.long
 
 C1, C2, C3 = (f"container_0_0001_01_00000{number}" for number in (1, 2, 3))
 APP, ATTEMPT = "application_0_0001", "appattempt_0_0001_000001"

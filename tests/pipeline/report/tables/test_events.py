@@ -14,6 +14,8 @@ from pipeline.report.digests.buckets import TimeBuckets
 from ...journal_builder import SECOND, JournalBuilder
 from .at_hand import Tables, in_order, of_journal, of_parts, of_relations
 
+pytestmark = pytest.mark.long
+
 US, MS = 1_000, 1_000_000
 Event = dict[str, Any]
 

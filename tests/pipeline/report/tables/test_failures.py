@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from .at_hand import Rows, in_order, of_relations
+
+pytestmark = pytest.mark.long
 
 EVENT = ("seq", "event_class", "event_type", "entity", "outcome", "error", "payload")
 MOVE = ("machine", "from_state", "event_type", "to_state")

@@ -17,6 +17,8 @@ from ...journal_builder import SECOND, JournalBuilder
 from ..lives import MACHINE, MIXED, RETURNING, Move, move
 from .at_hand import NONE, Tables, in_order, of_journal, of_parts, of_relations
 
+pytestmark = pytest.mark.long
+
 APP_1, APP_2 = "application_0_0001", "application_0_0002"
 DECLARED = [
     ("RMApp", "NEW", "START", "NEW_SAVING"),

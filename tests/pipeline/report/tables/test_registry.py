@@ -6,6 +6,8 @@ import pytest
 
 from pipeline.report.tables.registry import COMPARISON, TABLES, Column
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("name", "unit"),

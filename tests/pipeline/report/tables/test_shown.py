@@ -7,9 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from pipeline.report.page.page_views import ROWS_SHOWN
 from pipeline.report.tables.shown import row_count, rows_of_page, total
+
+pytestmark = pytest.mark.long
 
 
 def write(folder: Path, name: str, *files: list[dict[str, Any]]) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pipeline.report.digests.buckets import TimeBuckets
 
 from .at_hand import in_order, of_relations
+
+pytestmark = pytest.mark.long
 
 CONTAINER = (
     *("container", "application", "node", "memory_mb", "vcores_milli", "gpus", "gpu_milli"),

@@ -29,6 +29,8 @@ from pipeline.streaming.wait import ordered_wait, unordered_wait
 from ...counting_server import CountingServer, ask
 from ..calls.harness import until
 
+pytestmark = pytest.mark.long
+
 TIMEOUT = 60.0
 JOB = Path(__file__).with_name("cached_job.py")
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'central-dispatcher[postgres]'")
 
+pytestmark = pytest.mark.long
+
 Make = Callable[..., PostgresResults]
 _numbers = itertools.count()
 

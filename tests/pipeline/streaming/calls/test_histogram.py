@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.streaming.calls.histogram import Histogram, bounds_of, bucket_of
 
+pytestmark = pytest.mark.long
+
 # Of any magnitude, since uniformly chosen ones would nearly all be huge.
 DURATION_NS = st.integers(0, 63).flatmap(lambda bits: st.integers(0, (2 << bits) - 1))
 DURATIONS = st.lists(DURATION_NS, max_size=100)

@@ -32,6 +32,8 @@ from .task_fakes import (
     wait_for,
 )
 
+pytestmark = pytest.mark.long
+
 # ---------------------------------------------------------------------------------------------------------- checkpoints
 
 

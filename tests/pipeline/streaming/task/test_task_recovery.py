@@ -29,6 +29,8 @@ from .task_fakes import (
     values,
 )
 
+pytestmark = pytest.mark.long
+
 # ---------------------------------------------------------------------------------------------------------- restoring
 
 

@@ -16,6 +16,8 @@ from ..builders import EVENT_TYPES
 from ..machines.course import HOSTS, LEAVES, SCHEDULERS, Course, Step
 from .happenings import TO_APPLICATIONS, TO_NODES, Forged, Happening, Illegal, Submit, ToApplication, ToNode
 
+pytestmark = pytest.mark.long
+
 SIZES = st.sampled_from([Resource(1, 1), Resource(4, 2), Resource(2, 5), Resource(7, 7)])
 TASKS = st.builds(
     ContainerSpec,
@@ -104,7 +106,7 @@ def check_to_the_end(scheduler: str, interval_ms: int, steps: list[Step]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from([0, 100]), courses(FOR_APPLICATIONS, FOR_NODES, ILLEGAL))
 def test_nothing_is_oversubscribed_leaked_or_stuck_whatever_happens(
     scheduler: str, interval_ms: int, steps: list[Step]
@@ -114,7 +116,7 @@ def test_nothing_is_oversubscribed_leaked_or_stuck_whatever_happens(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(courses(FOR_APPLICATIONS, FOR_NODES, FORGED, FORGED))
 def test_illegal_events_break_no_handler_and_no_books(scheduler: str, steps: list[Step]) -> None:
     with taken(scheduler, 0, steps) as course:

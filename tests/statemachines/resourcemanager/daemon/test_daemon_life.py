@@ -24,6 +24,8 @@ from ....dispatcher.waiting import in_threads, until
 from ...simulation.replays import TIMEOUT_S, app, config, node, task, workload
 from ..stores import applications_in
 
+pytestmark = pytest.mark.long
+
 MASTER = Resource(1, 1)
 LOAD = workload(
     node("n1", 1000, 1000),

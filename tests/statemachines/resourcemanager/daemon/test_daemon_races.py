@@ -34,6 +34,8 @@ from statemachines.simulation.cluster import SimulatedCluster
 
 from ...simulation.replays import TIMEOUT_S, config, node
 
+pytestmark = pytest.mark.long
+
 N1, N2 = node_id("n1"), node_id("n2")
 SMALL = Resource(1, 1)
 

@@ -37,6 +37,8 @@ from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, No
 from ....dispatcher.waiting import in_threads, until
 from ...simulation.replays import TIMEOUT_S, config
 
+pytestmark = pytest.mark.long
+
 CLIENTS = 3
 APPLICATIONS = 15
 """Of each client."""

@@ -18,6 +18,8 @@ from statemachines.resourcemanager import ApplicationSubmission, Resource
 from ..stores import sqlite_store
 from .daemons import Daemons
 
+pytestmark = pytest.mark.long
+
 KILLS = 100
 CLIENTS = 6
 LONGEST_LIFE_S = 0.3

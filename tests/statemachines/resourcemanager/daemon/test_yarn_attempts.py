@@ -16,6 +16,8 @@ from statemachines.resourcemanager.services.resource_tracker_service import Node
 
 from .yarn_cluster import Master, Yarn, ask, first_attempt, hosts_of
 
+pytestmark = pytest.mark.long
+
 EXPIRY_MS = 1000
 
 

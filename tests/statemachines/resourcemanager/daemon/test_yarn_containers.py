@@ -18,6 +18,8 @@ from statemachines.simulation.workload import NodeSpec
 
 from .yarn_cluster import Yarn, ask, hosts_of
 
+pytestmark = pytest.mark.long
+
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "fifo": {"kind": "fifo"},
     "capacity": {"kind": "capacity", "maximum_am_resource_percent": 100},

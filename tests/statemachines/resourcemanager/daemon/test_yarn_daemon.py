@@ -12,6 +12,8 @@ import pytest
 from dispatcher.cli import main
 from statemachines.resourcemanager.statestore import SqliteRMStateStore
 
+pytestmark = pytest.mark.long
+
 CAPACITY = "scheduler: {kind: capacity, queues: ["
 SQLITE = "metrics: {enabled: false}\nstate_store: {kind: sqlite, path: rm.db}"
 

@@ -18,6 +18,8 @@ from statemachines.resourcemanager.machines.states import RMAppAttemptState
 
 from .yarn_cluster import Master, Yarn, ask, first_attempt
 
+pytestmark = pytest.mark.long
+
 REASON = "no longer needed"
 # Those that an application which ends by itself comes through.
 APP_STATES = [s.name for s in RMAppState if s.name not in {"NEW", "KILLING", "FAILED", "KILLED"}]

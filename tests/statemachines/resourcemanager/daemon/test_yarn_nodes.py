@@ -19,6 +19,8 @@ from statemachines.simulation.workload import NodeSpec
 
 from .yarn_cluster import Yarn, ask, hosts_of
 
+pytestmark = pytest.mark.long
+
 EXPIRY_MS = 1000
 
 

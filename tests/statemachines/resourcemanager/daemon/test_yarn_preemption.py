@@ -12,6 +12,8 @@ from statemachines.simulation.workload import NodeSpec
 
 from .yarn_cluster import Master, Yarn, ask
 
+pytestmark = pytest.mark.long
+
 INTERVAL_MS, GRACE_MS = 3_000, 15_000
 AT_ONCE = {"enabled": True, "total_preemption_per_round": 1, "natural_termination_factor": 1}
 

@@ -10,6 +10,8 @@ from statemachines.resourcemanager.errors import ApplicationNotFoundError, Inval
 
 from .yarn_cluster import Master, Yarn, ask
 
+pytestmark = pytest.mark.long
+
 
 def tree(*queues: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"kind": "capacity", "queues": list(queues), "maximum_am_resource_percent": 100, **more}

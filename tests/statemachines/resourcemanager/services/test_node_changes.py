@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 
+import pytest
+
 from statemachines.resourcemanager.events import NodesListManagerEventType
 from statemachines.resourcemanager.services.node_changes import NodeChange, NodeChangeLog
+
+pytestmark = pytest.mark.long
 
 USABLE, UNUSABLE = NodesListManagerEventType.NODE_USABLE, NodesListManagerEventType.NODE_UNUSABLE
 

@@ -20,6 +20,8 @@ from .front import BASE, Front, front, until
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+pytestmark = pytest.mark.long
+
 KEPT = 10
 FEW = 100
 MANY = 900

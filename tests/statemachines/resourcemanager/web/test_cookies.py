@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from dispatcher.errors import ConfigError
 from statemachines.resourcemanager.web.cookies import Flaw, Signer, is_user_name, secret_of
 
+pytestmark = pytest.mark.long
+
 SECRET = b"0123456789abcdef"
 NOW_MS = 1_700_000_000_000
 

@@ -18,6 +18,8 @@ from statemachines.resourcemanager.web import RMDoor  # noqa: E402
 
 from ...simulation.replays import TIMEOUT_S  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 NO_METRICS_PORT = {"enabled": False}
 
 

@@ -31,6 +31,8 @@ from statemachines.resourcemanager.web.publisher import ModelPublisher
 from ..daemon.yarn_cluster import Yarn, ask, first_attempt
 from .reference import built_afresh, shown
 
+pytestmark = pytest.mark.long
+
 TIMEOUT_S = 60.0
 NEVER_MS = 60_000
 

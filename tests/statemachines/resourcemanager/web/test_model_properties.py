@@ -21,6 +21,8 @@ from ..daemon.test_cluster_properties import APPLICATIONS, FOR_APPLICATIONS, FOR
 from ..machines.course import HOSTS, SCHEDULERS, Course, Step
 from .reference import built_afresh, shown
 
+pytestmark = pytest.mark.long
+
 TIMEOUT_S = 60.0
 SUBMISSIONS = st.builds(
     Submit, APPLICATIONS, max_attempts=st.integers(1, 3), priority=st.integers(0, 1), keeps=st.booleans()
@@ -112,7 +114,7 @@ def courses() -> st.SearchStrategy[list[Step]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(courses())
 def test_the_model_shows_what_reports_built_afresh_do(scheduler: str, steps: list[Step]) -> None:
     check(scheduler, steps)

@@ -15,6 +15,8 @@ from dispatcher.web.tokens import add_line, new_token
 
 from .front import NODE, NODE_ID, Front, bearer, front, submission, until
 
+pytestmark = pytest.mark.long
+
 QUEUES = {
     "kind": "capacity",
     "acl_submit_applications": " ",

@@ -19,6 +19,8 @@ from statemachines.simulation.workload import NodeSpec
 from ..daemon.yarn_cluster import Yarn
 from .served import BASE, Served
 
+pytestmark = pytest.mark.long
+
 QUEUES = {
     "kind": "capacity",
     "queues": [

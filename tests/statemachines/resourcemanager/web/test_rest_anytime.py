@@ -20,6 +20,8 @@ from ..daemon.yarn_cluster import Master, Yarn
 from .served import Served
 from .test_rest_answers import check_sums
 
+pytestmark = pytest.mark.long
+
 ANSWER_S = 5.0
 """Far more than an answer takes, and far less than the handler is blocked for."""
 

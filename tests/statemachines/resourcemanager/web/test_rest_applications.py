@@ -16,6 +16,8 @@ from statemachines.simulation.workload import NodeSpec
 from ..daemon.yarn_cluster import Yarn
 from .served import Served
 
+pytestmark = pytest.mark.long
+
 NODE = NodeSpec("n1", Resource(4096, 4000))
 PUBLIC = {
     "id", "user", "name", "queue", "state", "finalStatus", "progress", "trackingUI", "diagnostics", "clusterId",

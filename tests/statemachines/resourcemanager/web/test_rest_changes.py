@@ -15,6 +15,8 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from .front import NODE, NODE_ID, Front, front, message, until
 
+pytestmark = pytest.mark.long
+
 QUEUES = {
     "kind": "capacity",
     "queues": [{"name": "default", "capacity": 60}, {"name": "other", "capacity": 40, "maximum_lifetime_s": 1000}],

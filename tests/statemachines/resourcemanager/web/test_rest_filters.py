@@ -15,6 +15,8 @@ from statemachines.simulation.workload import NodeSpec
 from ..daemon.yarn_cluster import Yarn
 from .served import Served
 
+pytestmark = pytest.mark.long
+
 CAPACITY = {"kind": "capacity", "queues": [{"name": "a", "capacity": 50}, {"name": "b", "capacity": 50}]}
 
 

@@ -21,6 +21,8 @@ from statemachines.resourcemanager.web.rest.writing.submission_body import submi
 
 from .front import BASE, Front, front
 
+pytestmark = pytest.mark.long
+
 APP = "application_1_0001"
 
 numbers = st.one_of(

@@ -24,6 +24,8 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 from ..daemon.daemons import Daemons  # noqa: E402
 from ..stores import sqlite_store  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 KILLS = int(os.environ.get("RM_KILLS", "10"))
 CLIENTS = 4
 LONGEST_LIFE_S = 1.0

@@ -28,6 +28,8 @@ from ...simulation.replays import TIMEOUT_S  # noqa: E402
 from ..daemon.yarn_cluster import Yarn  # noqa: E402
 from .served import Served  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 COUNT = 1_000
 
 

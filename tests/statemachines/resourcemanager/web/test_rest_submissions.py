@@ -16,6 +16,8 @@ from statemachines.resourcemanager.submission import Credentials, LocalResource,
 
 from .front import NODE, Front, front, message, submission
 
+pytestmark = pytest.mark.long
+
 GPU_QUEUES = {
     "kind": "capacity",
     "queues": [

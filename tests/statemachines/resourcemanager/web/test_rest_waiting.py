@@ -16,6 +16,8 @@ from statemachines.resourcemanager.web.waits import MOST, Waits
 
 from .front import front, message, until
 
+pytestmark = pytest.mark.long
+
 PATH = "/api/v1/apps/{}/waiting"
 
 

@@ -24,6 +24,8 @@ from statemachines.resourcemanager.web.shared import RMWeb  # noqa: E402
 
 from .front import Front, bearer, front, message, submission, until  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 NEW = "/apps/new-application"
 
 

@@ -13,6 +13,8 @@ from ....commands import ROOT
 
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+pytestmark = pytest.mark.long
+
 RUN = """
 import json
 from measure import Settings

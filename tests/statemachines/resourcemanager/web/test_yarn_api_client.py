@@ -25,6 +25,8 @@ from statemachines.simulation.workload import NodeSpec  # noqa: E402
 from ..daemon.yarn_cluster import Master, Yarn  # noqa: E402
 from .served import Served  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 NODE = NodeSpec("n1", Resource(4096, 4000))
 NODE_ID = "n1:45454"
 

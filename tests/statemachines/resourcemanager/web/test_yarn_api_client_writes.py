@@ -19,7 +19,7 @@ from .front import NODE, NODE_ID, Front, front, submission, until  # noqa: E402
 QUEUES = {"kind": "capacity", "queues": [{"name": "default", "capacity": 60}, {"name": "other", "capacity": 40}]}
 FAR = "2099-12-31T22:51:00.104+0530"
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 """The client leaves the sessions open that it makes for a moment."""
 
 

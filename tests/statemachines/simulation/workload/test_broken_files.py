@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from statemachines.simulation.workload import WorkloadError, read_workload
 
+pytestmark = pytest.mark.long
+
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,8000,1000,2,T4\nn2,8000,1000,0,\n"
 PODS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"

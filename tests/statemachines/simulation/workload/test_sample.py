@@ -10,6 +10,8 @@ import pytest
 
 from statemachines.simulation.workload import Outcome, read_workload
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[4]
 SAMPLE = ROOT / "config" / "workloads" / "sample"
 FILES = ("sls-jobs.json", "sls-nodes.json")

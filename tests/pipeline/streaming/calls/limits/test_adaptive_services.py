@@ -12,6 +12,8 @@ from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit
 
 from .services import FixedWindow, Schedule, Service, SlidingWindow, TokenBucket, run
 
+pytestmark = pytest.mark.long
+
 STEADY = Schedule((0, 300))
 CHANGING = Schedule((0, 300), (3, 100), (6, 300))
 RETRY_AFTER = pytest.mark.parametrize("retry_after_s", [None, 1.0, 0.0], ids=["exact", "whole-seconds", "not-told"])

@@ -9,6 +9,8 @@ from pipeline.streaming.calls.rate_limit import RateLimit
 
 from ....limited_service import LimitedService, client, token_bucket
 
+pytestmark = pytest.mark.long
+
 LIMIT_PER_S = 150
 TIMEOUT_S = 60
 

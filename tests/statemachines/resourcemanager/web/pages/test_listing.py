@@ -17,6 +17,8 @@ from starlette.requests import Request
 from statemachines.resourcemanager.web.pages.listing import Column, Page, Query, first_page, page_of, parse
 from statemachines.resourcemanager.web.pages.site import Problem
 
+pytestmark = pytest.mark.long
+
 COLUMNS = (Column("value", "Value", lambda item: item[0]), Column("note", "Note"))
 
 

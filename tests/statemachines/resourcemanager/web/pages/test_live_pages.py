@@ -24,6 +24,8 @@ from ....simulation.replays import TIMEOUT_S  # noqa: E402
 from ..front import Front, front, until  # noqa: E402
 from .test_page_contents import submit  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 EVENTS = {"Accept": "text/event-stream"}
 
 

@@ -13,6 +13,8 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 from ..front import NODE, NODE_ID, Front, front, until  # noqa: E402
 from .test_page_contents import submit  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 QUEUES = [{"name": "a", "capacity": 50}, {"name": "b", "capacity": 50, "acl_submit_applications": " "}]
 
 

@@ -23,6 +23,8 @@ from statemachines.resourcemanager import ApplicationSubmission, Resource
 from ....simulation.replays import TIMEOUT_S
 from ..front import NODE, NODE_ID, Front, front, until
 
+pytestmark = pytest.mark.long
+
 MARKUP = "<img src=x onerror=alert(1)>\"'&</td>"
 BIDI = "a\u202eb\u2066c\u200f"
 PAGES = ("/cluster", "/cluster/apps", "/cluster/nodes", "/cluster/scheduler", "/cluster/dispatcher", "/cluster/about")

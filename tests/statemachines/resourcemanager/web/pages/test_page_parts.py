@@ -17,6 +17,8 @@ from statemachines.resourcemanager.web.pages import formats, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
 from statemachines.resourcemanager.web.waits import KEPT_S, Waits
 
+pytestmark = pytest.mark.long
+
 
 def bars(svg: str) -> list[tuple[str, float, float]]:
     """Style, x and width of each bar."""

@@ -9,6 +9,8 @@ import pytest
 
 import statemachines.drawing
 
+pytestmark = pytest.mark.long
+
 SHEET = (Path(statemachines.drawing.__file__).parent / "style.css").read_text(encoding="utf-8")
 MOST_BYTES = 20_000
 TEXT_AA = 4.5
