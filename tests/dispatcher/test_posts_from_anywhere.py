@@ -41,5 +41,6 @@ def test_posts_that_interrupt_other_posts_are_accounted_for(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_posts_from_a_signal_handler_at_250_a_second_are_accounted_for(tmp_path: Path) -> None:
-    check(2.0, 250, tmp_path)
+@pytest.mark.parametrize("seconds", [0.7, pytest.param(2.0, marks=pytest.mark.minutes)])
+def test_posts_from_a_signal_handler_at_250_a_second_are_accounted_for(tmp_path: Path, seconds: float) -> None:
+    check(seconds, 250, tmp_path)

@@ -48,7 +48,7 @@ WALKS = [
     for producers in (1, 2)
     for full in ("unbounded", "reject", "block", "timeout")
     for rules in ALL_STOPS
-    for is_long in (producers == 2 and (full == "timeout" or (full == "block" and rules not in (Rules(), _NO_STOP))),)
+    for is_long in (producers == 2 and (full == "timeout" or rules not in (Rules(), _NO_STOP)),)
 ]
 
 

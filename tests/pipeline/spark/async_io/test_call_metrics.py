@@ -168,15 +168,20 @@ def test_observation_has_the_counts_of_all_tasks(spark: SparkSession) -> None:
     assert 0 < metrics.call_time.min_s <= metrics.call_time.quantile(0.5) <= metrics.call_time.max_s < 1
 
 
-def test_counts_do_not_depend_on_the_steps_that_follow(spark: SparkSession) -> None:
+def test_counts_do_not_depend_on_the_steps_that_follow_and_are_exported_to_prometheus(spark: SparkSession) -> None:
     """A filter, a projection or an aggregate after the operator must not see the rows with the metrics."""
-    observation = Observation()
+    observation, registry = Observation(), CollectorRegistry()
 
     found = eventful_calls(spark, observation, on_error="drop").where("id > 30").groupBy().count().collect()
 
     metrics = call_metrics(observation)
+    register_call_metrics(metrics, "eventful", registry)
     assert found == [(5,)]
     assert (metrics.completed, metrics.dropped) == (20, 20)
+    labels = {"operator": "eventful"}
+    assert registry.get_sample_value("async_calls_total", labels) == 50
+    assert registry.get_sample_value("async_dropped_total", labels) == 20
+    assert registry.get_sample_value("async_call_seconds_count", labels) == 40
 
 
 def test_task_that_a_limit_ends_is_told_as_missing(spark: SparkSession) -> None:
@@ -217,19 +222,6 @@ def test_columns_that_are_never_null_stay_so(spark: SparkSession) -> None:
     assert [field.nullable for field in found.schema] == [False] * 4
     assert sorted(row.id for row in found.collect()) == [0, 1, 2]
     assert call_metrics(observation).completed == 3
-
-
-def test_counts_of_a_query_are_exported_to_prometheus(spark: SparkSession) -> None:
-    observation, registry = Observation(), CollectorRegistry()
-    eventful_calls(spark, observation, on_error="drop").collect()
-
-    metrics = call_metrics(observation)
-    register_call_metrics(metrics, "eventful", registry)
-
-    labels = {"operator": "eventful"}
-    assert registry.get_sample_value("async_calls_total", labels) == 50
-    assert registry.get_sample_value("async_dropped_total", labels) == 20
-    assert registry.get_sample_value("async_call_seconds_count", labels) == 40
 
 
 def test_observation_of_a_stream_is_refused(spark: SparkSession) -> None:
