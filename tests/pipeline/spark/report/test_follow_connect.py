@@ -16,6 +16,7 @@ TIMEOUT_S = 240.0
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 def test_journal_is_followed_over_connect(connect_mode: Any, journal: JournalBuilder, tmp_path: Path) -> None:
     for name, value in FOR_FEW_ROWS.items():
         connect_mode.conf.set(name, value)

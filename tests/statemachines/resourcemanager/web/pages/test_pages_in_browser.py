@@ -112,7 +112,7 @@ def fill(made: Front, count: int) -> None:
     until(lambda: len(made.door.app.state.rm.model.apps) == count, "all are published")
 
 
-@pytest.fixture(scope="module", params=[0, 1, MANY])
+@pytest.fixture(scope="module", params=[0, MANY])
 def filled(request: pytest.FixtureRequest) -> Iterator[Front]:
     with front(NODE, max_completed_applications=MANY, web={"refresh_ms": 250}) as made:
         fill(made, request.param)
