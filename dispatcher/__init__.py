@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dispatcher.metrics import MetricsServer, register_metrics
     from dispatcher.multi_dispatcher import MultiDispatcher
     from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
-    from dispatcher.signals import run_until_signal
+    from dispatcher.supervision.signals import run_until_signal
     from dispatcher.view import DispatcherView, FailureRecord, QueueCounts, RunningNow, TypeNumbers, dispatchers
 
 __all__ = [
@@ -83,55 +83,10 @@ __all__ = [
     "run_until_signal",
 ]
 
-# Imported on demand, so that the command handles signals before it imports all this.
-_HOMES = {
-    "AsyncDispatcher": "dispatcher.async_dispatcher",
-    "DispatcherConfig": "dispatcher.config",
-    "JournalConfig": "dispatcher.config",
-    "MetricsConfig": "dispatcher.config",
-    "load_config": "dispatcher.config",
-    "DispatcherGroup": "dispatcher.dispatcher_group",
-    "ConfigError": "dispatcher.errors",
-    "DispatcherError": "dispatcher.errors",
-    "EventNotDeclaredError": "dispatcher.errors",
-    "EventRefusedError": "dispatcher.errors",
-    "ForkedProcessError": "dispatcher.errors",
-    "GilDisabledError": "dispatcher.errors",
-    "JournalError": "dispatcher.errors",
-    "JournalLossError": "dispatcher.errors",
-    "MailboxClosedError": "dispatcher.errors",
-    "MailboxStateError": "dispatcher.errors",
-    "QueueFullError": "dispatcher.errors",
-    "RejectedExecutionError": "dispatcher.errors",
-    "ServiceStateError": "dispatcher.errors",
-    "UnregisteredEventTypeError": "dispatcher.errors",
-    "DispatcherEventHandler": "dispatcher.event",
-    "Event": "dispatcher.event",
-    "EventHandler": "dispatcher.event",
-    "MultiListenerHandler": "dispatcher.event",
-    "EventDispatcher": "dispatcher.event_dispatcher",
-    "JournalWriter": "dispatcher.journal",
-    "MailboxExecutor": "dispatcher.mailbox",
-    "MailboxProcessor": "dispatcher.mailbox",
-    "TaskMailbox": "dispatcher.mailbox",
-    "MetricsServer": "dispatcher.metrics",
-    "register_metrics": "dispatcher.metrics",
-    "MultiDispatcher": "dispatcher.multi_dispatcher",
-    "CompositeService": "dispatcher.service",
-    "Service": "dispatcher.service",
-    "ServiceState": "dispatcher.service",
-    "ServiceStateChangeListener": "dispatcher.service",
-    "run_until_signal": "dispatcher.signals",
-    "DispatcherView": "dispatcher.view",
-    "FailureRecord": "dispatcher.view",
-    "QueueCounts": "dispatcher.view",
-    "RunningNow": "dispatcher.view",
-    "TypeNumbers": "dispatcher.view",
-    "dispatchers": "dispatcher.view",
-}
-
-__getattr__ = lazy_names(__name__, _HOMES)
+# Each of the imports above happens when its name is first used, so that the command handles signals before it imports
+# all this.
+__getattr__ = lazy_names(__name__)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

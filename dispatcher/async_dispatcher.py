@@ -245,12 +245,6 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self.queue.check_not_forked()
         return self._drain.future()
 
-    def run_until_signal(self) -> int:
-        """Start, and run until SIGINT, SIGTERM or a stop; returns an exit code. See `dispatcher.run_until_signal`."""
-        from dispatcher.signals import run_until_signal  # it needs the health of dispatchers
-
-        return run_until_signal(self)
-
     def is_stopped(self) -> bool:
         """The dispatcher handles no more events, and the handler thread has ended."""
         return self._drain.finished.is_set()

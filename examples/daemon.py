@@ -26,8 +26,8 @@ from dispatcher import (
     register_metrics,
     run_until_signal,
 )
-from dispatcher.health import register_check
 from dispatcher.ops import OpsDoor
+from dispatcher.supervision.health import register_check
 
 Order = Enum("Order", ["PLACED"])
 Letter = Enum("Letter", ["CONFIRMED"])

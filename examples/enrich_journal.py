@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import EVENTS, check_journal
-from dispatcher.signals import StopSignals
+from dispatcher.supervision.signals import StopSignals
 from pipeline.lookup import PartialCache, SqliteTable
 from pipeline.spark import lookup_join, read_journal, spark_session
 from pipeline.spark.call_metrics import call_metrics, format_call_metrics

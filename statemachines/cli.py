@@ -15,9 +15,9 @@ from dispatcher import AsyncDispatcher, CompositeService, JournalWriter, Service
 from dispatcher.cli.console import echo, echo_text
 from dispatcher.config import configure_logging, parse_config
 from dispatcher.errors import ConfigError
-from dispatcher.health import parts_of
 from dispatcher.journal import write_run_config
-from dispatcher.signals import StopSignals
+from dispatcher.supervision.health import parts_of
+from dispatcher.supervision.signals import StopSignals
 from dispatcher.supervision.systemd import Supervision
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.graph import FORMATS

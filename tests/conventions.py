@@ -9,7 +9,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -64,8 +64,6 @@ class Import:
     target: str
     names: tuple[str, ...]
     line: int
-    is_lazy: bool = field(compare=False)
-    """Inside a function: it happens when that is called."""
 
 
 def read_modules(root: Path, packages: Iterable[str]) -> list[Module]:
@@ -98,7 +96,7 @@ def imports_upward(modules: Sequence[Module], layers: Layers) -> Violations:
         if room is None:
             found[module.name] = f"{module.name}: is in no room; add it to LAYERS in test_conventions.py"
             continue
-        for target, line in _edges(module, known, lazy_too=True):
+        for target, line in _edges(module, known):
             other = _room(target, room_of)
             if other is not None and other != room and rank[other] >= rank[room]:
                 found[f"{module.name} -> {target}"] = (
@@ -109,9 +107,9 @@ def imports_upward(modules: Sequence[Module], layers: Layers) -> Violations:
 
 
 def import_circles(modules: Sequence[Module]) -> Violations:
-    """Modules that import each other when they are loaded, or under TYPE_CHECKING."""
+    """Modules that import each other, wherever the imports stand: in a function or under TYPE_CHECKING as well."""
     known = {module.name for module in modules}
-    graph = {module.name: {target for target, _ in _edges(module, known, lazy_too=False)} for module in modules}
+    graph = {module.name: {target for target, _ in _edges(module, known)} for module in modules}
     return {
         " <-> ".join(circle): f"{', '.join(circle)}: import each other; move what both need to a module below them"
         for circle in _circles(graph)
@@ -204,11 +202,6 @@ def resource_manager_reaches(modules: Sequence[Module], home: str, publishers: C
 
 
 def _imports_of(module: Module) -> Iterator[Import]:
-    functions = [
-        range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in module.nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
     for node in module.nodes:
         if isinstance(node, ast.Import):
             targets: list[tuple[str, tuple[str, ...]]] = [(alias.name, ()) for alias in node.names]
@@ -218,15 +211,12 @@ def _imports_of(module: Module) -> Iterator[Import]:
             targets = [(each.value, ()) for each in node.args[:1] if isinstance(each, ast.Constant)]
         else:
             continue
-        is_lazy = any(node.lineno in lines for lines in functions)
-        yield from (Import(target, names, node.lineno, is_lazy) for target, names in targets)
+        yield from (Import(target, names, node.lineno) for target, names in targets)
 
 
-def _edges(module: Module, names: Container[str], *, lazy_too: bool) -> Iterator[tuple[str, int]]:
+def _edges(module: Module, names: Container[str]) -> Iterator[tuple[str, int]]:
     """The modules among `names` that a module imports. A name in them that it imports counts as that module."""
     for each in module.imports:
-        if each.is_lazy and not lazy_too:
-            continue
         inner = [f"{each.target}.{name}" for name in each.names]
         targets = [name for name in inner if name in names]
         if len(targets) < max(1, len(inner)) and each.target in names:

@@ -4,7 +4,7 @@ The first SIGINT or SIGTERM prints the line, silences standard error, ends the p
 such as Spark's, and then raises KeyboardInterrupt on the main thread, so that `with` and `finally` remove what is
 unfinished. Further signals change nothing, and whatever hangs, the process ends after `_LONGEST_S`.
 
-A command that ends in good order replaces the handlers meanwhile, with `dispatcher.signals.StopSignals`.
+A command that ends in good order replaces the handlers meanwhile, with `dispatcher.supervision.signals.StopSignals`.
 
 This is imported before anything else, so that a signal during the imports finds it: it imports only what is quick.
 """

@@ -27,16 +27,4 @@ __all__ = [
     "register_metrics",
 ]
 
-_HOMES = {
-    "DispatcherCollector": "dispatcher.metrics.collector",
-    "EntityNow": "dispatcher.metrics.entities",
-    "EntityPage": "dispatcher.metrics.entities",
-    "EntitySource": "dispatcher.metrics.entities",
-    "MachineNow": "dispatcher.metrics.entities",
-    "MetricsServer": "dispatcher.metrics.server",
-    "MetricsSource": "dispatcher.metrics.collector",
-    "register_entities": "dispatcher.metrics.entities",
-    "register_metrics": "dispatcher.metrics.collector",
-}
-
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__ = lazy_names(__name__)

@@ -14,10 +14,10 @@ from prometheus_client.registry import REGISTRY
 
 from dispatcher.config import MetricsConfig
 from dispatcher.errors import ConfigError
-from dispatcher.health import Health, HealthAnswer
-from dispatcher.health import health as health_of_process
 from dispatcher.metrics.page import render_page
 from dispatcher.service import Service
+from dispatcher.supervision.health import Health, HealthAnswer
+from dispatcher.supervision.health import health as health_of_process
 from dispatcher.util.foreign import reraise_interrupt
 from dispatcher.util.http_server import BoundedHTTPServer
 from dispatcher.util.terminal import one_line
@@ -34,7 +34,8 @@ class MetricsServer(Service):
     """Serves `/metrics`, `/livez` and `/readyz` (also as `/healthz`) while started, on threads of its own.
 
     `/metrics` shows `registry`. The other pages show `health`, as JSON, with status 200 or 503: see
-    `dispatcher.health`. Add the server to a daemon first: then it answers while the others start and while they drain.
+    `dispatcher.supervision.health`. Add the server to a daemon first: then it answers while the others start and while
+    they drain.
     While started, it watches the outermost composite service that it belongs to (`Health.watch`).
 
     An answer needs neither the handler thread, nor a lock that a handler or logging may hold. Clients cannot exhaust

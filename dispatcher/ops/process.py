@@ -14,10 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from dispatcher.health import health
 from dispatcher.ops.answers import milliseconds
 from dispatcher.ops.dispatchers import service_tree
 from dispatcher.service import CompositeService, Service, all_services
+from dispatcher.supervision.health import health
 from dispatcher.util.foreign import plain_text
 
 _PROC: Final = Path("/proc/self")

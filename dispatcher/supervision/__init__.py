@@ -1,1 +1,1 @@
-"""Supervision of the process from outside: registered checks, its status in one line, systemd."""
+"""Supervision of the process from outside: health and its checks, signals, systemd."""

@@ -17,18 +17,20 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-from dispatcher.health import Health
-from dispatcher.health import health as health_of_process
-from dispatcher.service import Service
+from dispatcher.service import Service, ServiceState
+from dispatcher.supervision.health import Health
+from dispatcher.supervision.health import health as health_of_process
 from dispatcher.supervision.notify_socket import notify_socket, watchdog_s
-from dispatcher.supervision.status_line import status_line
+from dispatcher.util.terminal import one_line
 from dispatcher.util.threads import start_or_postpone
+from dispatcher.view import DispatcherView
 
 STATUS_EVERY_S: Final = 10.0
 EXTEND_EVERY_S: Final = 5.0
 _EXTEND_BY_USEC: Final = 15_000_000
 """The time to stop that each request asks for; the next request comes well before it is over."""
 _END_S: Final = 1.0
+_LONGEST_STATUS: Final = 500
 
 
 class Supervision:
@@ -134,3 +136,31 @@ class _Repeated(threading.Thread):
     def end(self) -> None:
         self._has_ended = True
         self.due.set()
+
+
+def status_line(health: Health) -> str:
+    """Such as `stuck (central); central: 12 queued, 345 handled, 1 failed, Job.SUBMITTED runs for 61.2 s`.
+
+    At most about 500 characters, printable. Any thread; waits for no check.
+    """
+    answer = health.ready(waits_for_checks=False)
+    first = [reason for reason in answer.reasons if reason.reason == answer.status]
+    names = ", ".join(name for reason in first if (name := reason.dispatcher or reason.service))
+    status = f"{answer.status} ({names})" if names else answer.status
+    return one_line("; ".join([status, *map(_line_of, health.views())]), _LONGEST_STATUS)
+
+
+def _line_of(view: DispatcherView) -> str:
+    stats = view.stats()
+    counts = f"{view.name}: {stats.queue_size:,} queued, {stats.handled:,} handled, {stats.failed:,} failed"
+    return f"{counts}, {_doing(view)}"
+
+
+def _doing(view: DispatcherView) -> str:
+    running = view.running()
+    if running is not None:
+        what = "a mail" if running.kind == "mail" else f"{running.event_class}.{running.event_type}"
+        return f"{what} runs for {running.running_s:.1f} s"
+    if view.is_draining():
+        return "draining"
+    return "idle" if view.state is ServiceState.STARTED else view.state.name.lower()

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.config import configure_logging, load_config
-from dispatcher.signals import StopSignals
+from dispatcher.supervision.signals import StopSignals
 from dispatcher.util.garbage import tune_garbage_collection
 from pipeline.cli.report_command import Master, print_refusals, report
 from statemachines.resourcemanager import Replay, ReplayProgress, ResourceManagerConfig

@@ -13,7 +13,7 @@ from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.errors import ConfigError
 from dispatcher.journal import check_journal, read_run_config
 from dispatcher.journal.format.segments import segments
-from dispatcher.signals import StopSignals
+from dispatcher.supervision.signals import StopSignals
 from pipeline.cli.masters import check_master
 from pipeline.cli.report_progress import shown_progress
 from pipeline.cli.sessions import open_spark

@@ -18,10 +18,10 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, Service, ServiceState
 from dispatcher.dispatching.monitor import QueueSizeLog
-from dispatcher.health import Health
 from dispatcher.journal import EVENTS, read_rows, verify
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.metrics.server import MetricsServer
+from dispatcher.supervision.health import Health
 from dispatcher.supervision.systemd import Supervision
 from dispatcher.util import threads
 from dispatcher.util.garbage import Freezer

@@ -118,7 +118,7 @@ FAILING = """
 import sys
 from dispatcher import AsyncDispatcher
 from dispatcher.cli import main
-from dispatcher.health import parts_of
+from dispatcher.supervision.health import parts_of
 from statemachines.resourcemanager import ResourceManager
 
 def start(manager, begin=ResourceManager.service_start):

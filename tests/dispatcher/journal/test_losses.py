@@ -11,9 +11,9 @@ from unittest.mock import patch
 import pytest
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalLossError, JournalWriter
-from dispatcher.health import Health
 from dispatcher.journal import Loss, recover, verify
 from dispatcher.journal.format.segments import MANIFEST, open_segment_path, segment_path, segments
+from dispatcher.supervision.health import Health
 
 from ...commands import run_command
 from .conftest import after_a_crash, crash_amid, files, frames_of, write_event

@@ -31,8 +31,8 @@ from dispatcher import (
     MetricsServer,
     register_metrics,
 )
-from dispatcher.health import Health
 from dispatcher.metrics.page import render_page
+from dispatcher.supervision.health import Health
 from dispatcher.view import DispatcherView
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work

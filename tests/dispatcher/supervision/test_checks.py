@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.health import Health
 from dispatcher.supervision.checks import Checks
+from dispatcher.supervision.health import Health
 
 from ..conftest import TIMEOUT_S, Gate
 from ..recorder import fail

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig
-from dispatcher.health import Health
-from dispatcher.supervision.status_line import status_line
-from dispatcher.supervision.systemd import Supervision
+from dispatcher.supervision.health import Health
+from dispatcher.supervision.systemd import Supervision, status_line
 
 from ..conftest import TIMEOUT_S, Gate, Numbered
 from ..recorder import fail

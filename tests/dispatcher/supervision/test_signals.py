@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher import signals
-from dispatcher.signals import StopSignals
+from dispatcher.supervision import signals
+from dispatcher.supervision.signals import StopSignals
 
 from ..waiting import until
 

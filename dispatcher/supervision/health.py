@@ -101,7 +101,7 @@ class HealthAnswer:
 class Health:
     """Answers for the dispatchers that `views` returns, the watched services and the checks. Any thread.
 
-    `dispatcher.health.health` is the one of the process; an instance of your own may look at fewer dispatchers.
+    `health`, below, is the one of the process; an instance of your own may look at fewer dispatchers.
     """
 
     def __init__(

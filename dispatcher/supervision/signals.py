@@ -16,8 +16,8 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from dispatcher.health import parts_of
 from dispatcher.service import Service, ServiceState
+from dispatcher.supervision.health import parts_of
 from dispatcher.supervision.systemd import Supervision
 from dispatcher.util.foreign import tell
 
@@ -125,9 +125,9 @@ def run_until_signal(service: Service) -> int:
     its parts failed, which also ends the wait. A second signal during the stop changes nothing: `drain_timeout_s`
     bounds the stop. Main thread only.
 
-    Meanwhile the health of the process (`dispatcher.health`) covers the service and its parts. If systemd started the
-    process (NOTIFY_SOCKET), it hears when the service has started, how it is, and that it stops; with WATCHDOG_USEC
-    also that the process is live.
+    Meanwhile the health of the process (`dispatcher.supervision.health`) covers the service and its parts. If systemd
+    started the process (NOTIFY_SOCKET), it hears when the service has started, how it is, and that it stops; with
+    WATCHDOG_USEC also that the process is live.
 
     Raises:
         ValueError: called outside the main thread; Python handles signals on the main thread only.

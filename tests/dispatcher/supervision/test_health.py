@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
-from dispatcher.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
 from dispatcher.journal import Loss
+from dispatcher.supervision.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
 from dispatcher.view import DispatcherView, dispatchers
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Work
-from .recorder import Recorder, fail
-from .waiting import until
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ..recorder import Recorder, fail
+from ..waiting import until
 
 Make = Callable[..., AsyncDispatcher]
 
