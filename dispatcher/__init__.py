@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dispatcher.metrics import MetricsServer, register_metrics
     from dispatcher.multi_dispatcher import MultiDispatcher
     from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
+    from dispatcher.stats import DispatcherStats
     from dispatcher.supervision.signals import run_until_signal
     from dispatcher.view import DispatcherView, FailureRecord, QueueCounts, RunningNow, TypeNumbers, dispatchers
 
@@ -45,6 +46,7 @@ __all__ = [
     "DispatcherError",
     "DispatcherEventHandler",
     "DispatcherGroup",
+    "DispatcherStats",
     "DispatcherView",
     "Event",
     "EventDispatcher",

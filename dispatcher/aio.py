@@ -37,9 +37,9 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> boo
     mode, for others to be written; later, the post goes on.
     """
     target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
-    answer = _post_if_room(target.queue, event)
+    answer = _post_if_room(target.core.queue, event)
     if answer is None:
-        answer = await _post_once_room(target.queue, event)
+        answer = await _post_once_room(target.core.queue, event)
     if isinstance(answer, bool):
         return answer
     try:
@@ -119,14 +119,14 @@ async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: 
         RuntimeError: called by a handler of the dispatcher, which would wait for itself.
     """
     parts = dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else (dispatcher,)
-    if any(part.is_handling() for part in parts):
+    if any(part.core.is_handling() for part in parts):
         raise RuntimeError(f"{dispatcher.name}: a handler cannot wait until its own dispatcher is drained")
     deadline = None if timeout is None else monotonic() + timeout
     while True:
         for part in parts:
             left_s = None if deadline is None else max(0.0, deadline - monotonic())
             try:
-                if not await asyncio.wait_for(asyncio.wrap_future(part.when_drained()), left_s):
+                if not await asyncio.wait_for(asyncio.wrap_future(part.core.when_drained()), left_s):
                     return False
             except TimeoutError:
                 return False

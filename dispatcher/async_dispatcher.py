@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -35,13 +36,13 @@ from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
-from dispatcher.queue.later import PostMethods
+from dispatcher.queue.later import post_later
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Caller, Service
-from dispatcher.stats import DispatcherStats, StatsAttributes
+from dispatcher.stats import DispatcherStats
 from dispatcher.util.foreign import tell
 from dispatcher.util.functions import require_plain
 from dispatcher.view import DispatcherView
@@ -52,7 +53,40 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class AsyncDispatcher(Service, StatsAttributes, PostMethods):
+@dataclass(kw_only=True, slots=True)
+class Core:
+    """What this package uses of a dispatcher: its group, `aio`, metrics, the journal's commands. Any thread.
+
+    Its fields never change, but for the group's.
+    """
+
+    queue: EventQueue
+    progress: Progress
+    """How far the handler thread has got."""
+    journal: JournalWriter | None
+    stop_wait: StopWait
+    is_handling: Callable[[], bool]
+    """Whether the caller is a handler of this dispatcher: on its thread, or in a coroutine that has not ended."""
+    when_drained: Callable[[], Future[bool]]
+    """A future: True once drained, False if the dispatcher ends first. Does not block.
+
+    Raises ForkedProcessError: the handler thread is in the parent process.
+    """
+    nudge: Callable[[], None]
+    """Make the loop check the queue's phase, even if its thread waits or is in a long batch."""
+    shut_for_stop: Callable[[], bool]
+    """Refuse posts from outside; returns whether the handler thread has run, and so has to end. Does not wait."""
+    siblings: tuple[Core, ...] = ()
+    """Those of the group, this one among them; set by the group before the start."""
+    group: Service | None = None
+    """Set by the group before the start."""
+
+    def is_inside(self) -> bool:
+        """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
+        return any(each.is_handling() for each in self.siblings or (self,))
+
+
+class AsyncDispatcher(Service):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
@@ -76,12 +110,12 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
     ) -> None:
         super().__init__(name)
         config = dispatcher_config(config, queue_capacity)
+        times: Times = "all" if journal is not None else config.measure_times
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
-        self.drain_timeout_s: Final = config.drain_timeout_s
+        self._drain_timeout_s: Final = config.drain_timeout_s
         self._time_service = time_service
-        self.siblings: tuple[AsyncDispatcher, ...] = (self,)  # set by a group before the start; see is_inside
-        self.group: Service | None = None  # set by a group before the start
+        self._journal = journal  # where handled events are recorded; None: nowhere
         # Which of "thread" and "stop" calls `_end`: the handler thread, or a stop that came before it ran. The first to
         # look sets it, in one step.
         self._end_by: dict[str, str] = {}
@@ -89,47 +123,64 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         self._has_acted = False  # the handler thread's last act is done; handler thread
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
-        self.journal = journal  # where handled events are recorded; None: nowhere
-        self.progress = Progress()  # how far the handler thread has got
-        self._write_ahead = write_ahead = WriteAhead(name, journal)
-        times: Times = "all" if journal is not None else config.measure_times
-        size_log = QueueSizeLog(name, config, lambda: self.queue.contents.by_type()[0], self.progress.event)
-        self.queue = queue = EventQueue(
-            name, mailbox, config, times=times, is_inside=self.is_inside, on_size=size_log, write_ahead=write_ahead
+        self._progress = progress = Progress()
+        self._write_ahead = WriteAhead(name, journal)
+        self._queue = queue = EventQueue(
+            name,
+            mailbox,
+            config,
+            times=times,
+            is_inside=lambda: self.core.is_inside(),
+            on_size=QueueSizeLog(name, config, lambda: self._queue.contents.by_type()[0], progress.event),
+            write_ahead=self._write_ahead,
         )
-        self._coroutines = Coroutines(name, config, mailbox, self.progress, loop, self._timers)
-        self._routes = routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.supersede_by)
-        self._drain, errors = Drain(queue, self.progress), ErrorPolicy(self, routes, exit_action)
-        self._dispatching = dispatching = BatchDispatching(
+        self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers)
+        self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.supersede_by)
+        self._drain = Drain(queue, progress)
+        self._errors = ErrorPolicy(self, self._routes, exit_action)
+        self._dispatching = BatchDispatching(
             name,
             queue,
             mailbox,
-            routes,
+            self._routes,
             config,
-            progress=self.progress,
+            progress=progress,
             drain=self._drain,
-            errors=errors,
+            errors=self._errors,
             journal=journal,
             clock_ns=clock_ns,
             idle_action=idle_action,
         )
-        limit_ns, on_slow = dispatching.slow.limit_ns, dispatching.slow.mail_ended
-        self._processor = processor = MailboxProcessor(dispatching, mailbox, slow_after_ns=limit_ns, on_slow=on_slow)
-        self._coroutines.connect(dispatching, errors, processor)
+        self._processor = MailboxProcessor(
+            self._dispatching,
+            mailbox,
+            slow_after_ns=self._dispatching.slow.limit_ns,
+            on_slow=self._dispatching.slow.mail_ended,
+        )
+        self._coroutines.connect(self._dispatching, self._errors, self._processor)
         self._executor = self._coroutines.executor()
         self._event_handler = DispatcherEventHandler(queue.post)
-        self.view = DispatcherView(self, config, self._thread, dispatching, processor)
         self._monitor = Monitor(
             name,
             config,
             self._thread,
-            dispatching,
-            processor,
+            self._dispatching,
+            self._processor,
             self._break_batch,
             self._coroutines.describe_holdup,
             self._retry_stops,
         )
-        self.stop_wait = StopWait(name, queue, self._drain, self._coroutines, self.nudge, self._describe_handler)
+        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
+        self.core = Core(
+            queue=queue,
+            progress=progress,
+            journal=journal,
+            stop_wait=StopWait(name, queue, self._drain, self._coroutines, self._nudge, self._describe_handler),
+            is_handling=self._is_handling,
+            when_drained=self._when_drained,
+            nudge=self._nudge,
+            shut_for_stop=self._shut_for_stop,
+        )
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
             journal.attach(
                 self,
@@ -194,6 +245,39 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         """Where to post: `event_handler.handle(event)` returns whether the event was accepted."""
         return self._event_handler
 
+    def post_without_waiting(self, event: Any) -> bool:
+        """As `event_handler.handle`, for a thread that must not wait for room.
+
+        Raises:
+            QueueFullError: the queue is full and its policy is `block`; the event was not accepted.
+        """
+        return self._queue.post_without_waiting(event)
+
+    def post_later(self, event: Any) -> Future[bool]:
+        """Post without waiting for the disk: the future's result is True once the event is accepted.
+
+        In write-ahead mode, the event is in the journal then, and under `sync` on the disk; posts that are under way at
+        the same time share a write and an fsync. Otherwise the future is done on return. Posts of a thread, by this and
+        by `event_handler.handle`, are handled in their order.
+
+        Blocks while a bounded queue is full, as its policy says; each post under way takes up room. If 4096 are under
+        way, blocks until this one is done. `stop` and `await_drained` wait for those under way.
+
+        `cancel()` of the future withdraws the event as long as the journal's thread has not begun to write it, and
+        returns False from then on. Callbacks of the future run on that thread: they must be short, and must not wait
+        for a post.
+
+        The future's error is one of:
+            EventRefusedError: what `handle` returns False for: a full queue, a stop, or a disk that failed. After an
+                error of the disk, the event may be there after the next start.
+            EventNotDeclaredError, JournalError: the event cannot be kept in the journal.
+            What `coalesce_by` raised.
+
+        Raises:
+            ForkedProcessError: this process is a fork of the one that made the dispatcher.
+        """
+        return post_later(self._queue, event)
+
     @property
     def mailbox_executor(self) -> MailboxExecutor:
         """Runs callables on the handler thread, between two events.
@@ -201,19 +285,19 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         Raises:
             ForkedProcessError: the handler thread is in the parent process.
         """
-        self.queue.check_not_forked()
+        self._queue.check_not_forked()
         return self._executor
 
     def is_redelivering(self) -> bool:
         """On the handler thread: whether the current event was accepted by an earlier run, and may have been handled
         there. Such an event also has `redelivered = True`, if it accepts attributes."""
-        return 0 < self.progress.accepted_seq() <= self.progress.redelivered_upto
+        return 0 < self._progress.accepted_seq() <= self._progress.redelivered_upto
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
         """Whether an event or a mail waits. A cheap check, for idle actions."""
-        return bool(self.queue.entries) or self._mailbox.new_mail
+        return bool(self._queue.entries) or self._mailbox.new_mail
 
     def is_handler_thread(self) -> bool:
         return self._mailbox.is_mailbox_thread()
@@ -229,21 +313,12 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
             RuntimeError: called by a handler, which would wait for itself, or on the thread of a handler's event loop.
             ForkedProcessError: the handler thread is in the parent process.
         """
-        if self.is_handling():
+        if self._is_handling():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
         if self._coroutines.is_on_loop():
             raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
-        self.queue.check_not_forked()
+        self._queue.check_not_forked()
         return self._drain.wait(timeout)
-
-    def when_drained(self) -> Future[bool]:
-        """A future: True once drained, False if the dispatcher ends first. Any thread; does not block.
-
-        Raises:
-            ForkedProcessError: the handler thread is in the parent process.
-        """
-        self.queue.check_not_forked()
-        return self._drain.future()
 
     def is_stopped(self) -> bool:
         """The dispatcher handles no more events, and the handler thread has ended."""
@@ -253,24 +328,20 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         """As in Service. A handler that the stop has given up on may still run: see `is_stopped`."""
         deadline = None if timeout is None else monotonic() + timeout
         has_stopped = super().wait_for_service_to_stop(timeout)
-        if has_stopped and not self.is_handling():  # the handler may be about to return
+        if has_stopped and not self._is_handling():  # the handler may be about to return
             self._drain.finished.wait(GRACE_S if deadline is None else max(0.0, min(GRACE_S, deadline - monotonic())))
         return has_stopped
 
-    # -- statistics: any thread ----------------------------------------------------------------------------------
-
-    def stats(self) -> DispatcherStats:
-        """All that is counted, at this moment."""
-        return self.view.stats()
+    # -- what it does now: any thread -------------------------------------------------------------------------------
 
     @property
-    def capacity(self) -> int | None:
-        """Most events in the queue; None: no bound."""
-        return self.queue.room.capacity
+    def stats(self) -> DispatcherStats:
+        """All that is counted, at this moment: each look takes a new snapshot."""
+        return self.view.stats()
 
     def queue_size(self) -> int:
         """Events that wait, without the one in hand."""
-        return len(self.queue.entries)
+        return len(self._queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:
         """Events that wait, by event type; without the types that cannot be hashed. See `view` for a long queue."""
@@ -280,25 +351,24 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
         return self._drain.is_drained()
 
-    def is_handling(self) -> bool:
-        """Whether the caller is a handler of this dispatcher: on its thread, or in a coroutine that has not ended."""
+    def _is_handling(self) -> bool:
         return self._mailbox.is_mailbox_thread() or self._coroutines.is_inside()
 
-    def is_inside(self) -> bool:
-        """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
-        return any(sibling.is_handling() for sibling in self.siblings)
+    def _when_drained(self) -> Future[bool]:
+        self._queue.check_not_forked()
+        return self._drain.future()
 
     def _keeps_stop_waiting(self) -> Caller | None:
         """As in Service: the caller is a handler, or on the thread of a handler's event loop before all is handled."""
         if self._end_by.get("end") == "thread" and not self.is_stopped():
-            if self.is_handling():
+            if self._is_handling():
                 return "handler"
             if self._coroutines.is_on_loop() and not self.is_drained():
                 return "loop"
         return super()._keeps_stop_waiting()
 
     def _longest_stop_s(self) -> float:
-        return self.drain_timeout_s
+        return self._drain_timeout_s
 
     # -- handler thread -------------------------------------------------------------------------------------------
 
@@ -337,9 +407,9 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
 
     def _act_last(self) -> None:
         if not self.is_stopped() and self._end_by.setdefault("end", "thread") == "thread":
-            self.queue.shutdown.end()
+            self._queue.shutdown.end()
             if self._thread_has_failed:
-                self.queue.shutdown.discard()
+                self._queue.shutdown.discard()
             self._end()
         # After a failure the service becomes STOPPED and notifies its listeners. And a stop that began in a handler,
         # but could not start a thread, goes on here.
@@ -349,13 +419,13 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
 
     def _end(self) -> None:
         """End what belongs to the handler thread: that thread, or a stop if it never ran. Repeating it is harmless."""
-        if self.queue.phase == FORKED:
+        if self._queue.phase == FORKED:
             return
         self._monitor.stop()
         self._coroutines.end()
         closing = {"the mailbox": self._processor.close}
-        if self.journal is not None:
-            closing = {"the journal": self.journal.close, **closing}
+        if self._journal is not None:
+            closing = {"the journal": self._journal.close, **closing}
         for what, close in closing.items():
             try:
                 close()
@@ -369,19 +439,19 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
 
     def _on_journal_failure(self, error: JournalError) -> None:
         """On the thread that met the error: end the handler thread with it, unless the policy is to continue."""
-        if self.journal is not None and self.journal.config.failure_policy != "continue":
+        if self._journal is not None and self._journal.config.failure_policy != "continue":
             with contextlib.suppress(MailboxStateError):  # it has ended
                 self._processor.report_throwable(error)
 
     # -- life cycle (service hooks) -----------------------------------------------------------------------------------
 
     def service_start(self) -> None:
-        self.queue.check_not_forked()
+        self._queue.check_not_forked()
         self.view.note_start()
         recovered = self._write_ahead.take_recovered()
         if recovered:
-            self.progress.redelivered_upto = recovered[-1][0]
-            self.queue.put_first(recovered)
+            self._progress.redelivered_upto = recovered[-1][0]
+            self._queue.put_first(recovered)
         time_service = self._timers()
         if self._dispatching.times.measures:
             metrics = self._processor.metrics_controller
@@ -393,70 +463,68 @@ class AsyncDispatcher(Service, StatsAttributes, PostMethods):
 
     def service_stop(self) -> None:
         """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""
-        if self.queue.phase == FORKED:
+        if self._queue.phase == FORKED:
             return
-        if self.shut_for_stop():
-            StopWait.wait_for_all((self.stop_wait,), self.drain_timeout_s)
+        if self._shut_for_stop():
+            StopWait.wait_for_all((self.core.stop_wait,), self._drain_timeout_s)
         if not self.is_stopped() and not self._thread.is_alive():
             self._end()
 
-    def shut_for_stop(self) -> bool:
-        """Refuse posts from outside; returns whether the handler thread has run, and so has to end. Does not wait."""
+    def _shut_for_stop(self) -> bool:
         # An interrupted start may leave a thread that has no ident yet. Once a stop is to call `_end`, it does not run.
         ends_by = self._end_by.get("end") or (
             self._end_by.setdefault("end", "stop") if self._thread.ident is None else "thread"
         )
         has_run = ends_by == "thread"
         if self._drain_on_stop and has_run:
-            self.queue.shutdown.shut(DRAINING)
+            self._queue.shutdown.shut(DRAINING)
         else:
-            self.queue.shutdown.shut(ABANDONED)
-            self.queue.shutdown.discard()
+            self._queue.shutdown.shut(ABANDONED)
+            self._queue.shutdown.discard()
         return has_run
 
     def _is_over(self) -> bool:
         return self.is_stopped()
 
     def _stop_on_own_thread(self) -> None:
-        if self.queue.phase < DRAINING:
-            self.shut_for_stop()
-            self.nudge()
+        if self._queue.phase < DRAINING:
+            self._shut_for_stop()
+            self._nudge()
         super()._stop_on_own_thread()
 
     def stop_on_failure(self, error: BaseException) -> None:
         """As in Service. In a group, the whole group fails: events for this dispatcher would be stuck."""
-        if self.group is None:
+        if self.core.group is None:
             super().stop_on_failure(error)
         else:
             self.note_failure(error)
-            self.group.stop_on_failure(error)
+            self.core.group.stop_on_failure(error)
 
-    def nudge(self) -> None:
-        """Make the loop check the queue's phase, even if its thread waits or is in a long batch. Any thread."""
-        self.queue.wake()
+    def _nudge(self) -> None:
+        self._queue.wake()
         self._break_batch()
         self._coroutines.nudge()
 
     def _break_batch(self) -> None:
         """Make the current batch end after the current event."""
-        if self.progress.since_ns:
+        if self._progress.since_ns:
             self._processor.send_control_mail_if_open(lambda: None, "end the batch")
 
     def _timers(self) -> ProcessingTimeService:
         return self._time_service or shared_time_service()
 
     def _describe_handler(self) -> str:
-        return describe_run(self._thread, current_run(self.progress, self._processor))
+        return describe_run(self._thread, current_run(self._progress, self._processor))
 
     def _after_fork(self) -> None:
         """In a child process: a started dispatcher has no handler thread here, and one with a journal no journal."""
         super()._after_fork()
-        if self._thread.ident is None and self.journal is None:
+        if self._thread.ident is None and self._journal is None:
             # In Python 3.13.0 to 3.13.3, no thread made before a fork starts after it (python/cpython#134381).
             threading.Thread.__init__(self._thread, target=self._run, name=self.name, daemon=True)
             return
         self._terminated = True  # nothing of it runs here, so nothing is waited for
         self.view.forget()
         self._drain.after_fork()
-        self.queue.shutdown.after_fork()
-        self._mailbox.after_fork(self.queue.check_not_forked)
+        self._queue.shutdown.after_fork()
+        self._mailbox.after_fork(self._queue.check_not_forked)

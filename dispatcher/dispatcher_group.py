@@ -52,8 +52,10 @@ class DispatcherGroup(CompositeService):
         self._drain_timeout_s = drain_timeout_s
         self.partitions = partitions
         self.add_services(partitions)
+        cores = tuple(partition.core for partition in partitions)
         for partition in partitions:
-            partition.siblings, partition.group = partitions, self
+            partition.core.siblings = cores
+            partition.core.group = self
             partition.register_service_listener(self._on_partition)
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
@@ -64,22 +66,22 @@ class DispatcherGroup(CompositeService):
 
     def is_drained(self) -> bool:
         """All partitions were drained at one moment during this call."""
-        done = [partition.progress.done for partition in self.partitions]
+        done = [partition.core.progress.done for partition in self.partitions]
         # If `begun` still equals the earlier `done`, no partition took an event in between: all were drained at once.
         return all(partition.is_drained() for partition in self.partitions) and (
-            done == [partition.progress.begun for partition in self.partitions]
+            done == [partition.core.progress.begun for partition in self.partitions]
         )
 
     def await_drained(self, timeout: float | None = None) -> bool:
         """As AsyncDispatcher.await_drained, for all partitions."""
-        if self.partitions[0].is_inside():
+        if self.partitions[0].core.is_inside():
             raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
         if self._keeps_stop_waiting() == "loop":
             raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             for partition in self.partitions:
-                drained = partition.when_drained()
+                drained = partition.core.when_drained()
                 try:
                     if not drained.result(None if deadline is None else max(0.0, deadline - monotonic())):
                         return False
@@ -107,7 +109,7 @@ class DispatcherGroup(CompositeService):
 
     def service_stop(self) -> None:
         """Drain all partitions together, then stop each, within the drain timeout."""
-        if any(partition.queue.phase == FORKED for partition in self.partitions):
+        if any(partition.core.queue.phase == FORKED for partition in self.partitions):
             for partition in self.partitions:
                 partition.stop()  # there is nothing to wait for
             return
@@ -120,23 +122,23 @@ class DispatcherGroup(CompositeService):
             raise
         finally:
             # Wait for all at once: each handler that hangs would otherwise cost the others their time.
-            waits = [partition.stop_wait for partition in self.partitions if partition.shut_for_stop()]
+            waits = [each.core.stop_wait for each in self.partitions if each.core.shut_for_stop()]
             StopWait.wait_for_all(waits, max(0.0, deadline - monotonic()))
             self._stop_children(partial(self._end_child, deadline), self.partitions)
 
     def _drain_together(self, drained_by: float) -> None:
         for partition in self.partitions:
             # It lingers: once drained it does not end, because handlers of the others may still post to it.
-            partition.queue.shutdown.shut(DRAINING, lingers=True)
-            partition.nudge()
-        queues = [partition.queue.shutdown for partition in self.partitions]
+            partition.core.queue.shutdown.shut(DRAINING, lingers=True)
+            partition.core.nudge()
+        queues = [partition.core.queue.shutdown for partition in self.partitions]
         while self.await_drained(drained_by - monotonic()):
             if QueueShutdown.end_together(queues, self._is_at_rest):
                 break
 
     def _is_at_rest(self) -> bool:
         """No partition has an event in hand."""
-        return all(each.progress.begun == each.progress.done for each in self.partitions)
+        return all(each.core.progress.is_at_rest() for each in self.partitions)
 
     def _on_partition(self, partition: Service) -> None:
         """Stop the group when a partition fails: events for that partition would be stuck."""

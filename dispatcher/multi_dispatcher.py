@@ -74,7 +74,7 @@ class MultiDispatcher(DispatcherGroup):
 
     def queue_contents(self) -> dict[Enum, int]:
         """As AsyncDispatcher.queue_contents, for all partitions."""
-        return sums(chain.from_iterable(partition.queue.contents.by_type()[0] for partition in self.partitions))
+        return sums(chain.from_iterable(partition.core.queue.contents.by_type()[0] for partition in self.partitions))
 
     def post_without_waiting(self, event: Any) -> bool:
         """As AsyncDispatcher.post_without_waiting."""

@@ -7,10 +7,9 @@ direction in which events move: an event that moves meanwhile may be missed, but
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.runs import MAIL_TYPE, current_run
@@ -20,8 +19,6 @@ from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import RoutingTable
 from dispatcher.util.histogram import Histogram
-
-T = TypeVar("T")
 
 _ByType = dict[tuple[str, str], int]
 _TimesByType = dict[tuple[str, str], tuple[int, float]]
@@ -150,6 +147,11 @@ class DispatcherStats:
     def failed(self) -> int:
         return sum(self.failed_by_type.values())
 
+    @property
+    def pending(self) -> int:
+        """Events accepted that wait or are in hand."""
+        return self.in_hand + self.queue_size
+
 
 METRICS: Final[dict[str, MetricSpec]] = {
     name: hint.__metadata__[0]
@@ -157,42 +159,6 @@ METRICS: Final[dict[str, MetricSpec]] = {
     if hasattr(hint, "__metadata__")
 }
 """The fields of the statistics that are metrics."""
-
-
-class Stat(Generic[T]):
-    """An attribute of a dispatcher that reads one of its statistics from a snapshot taken anew."""
-
-    def __init__(self, read: Callable[[DispatcherStats], T]) -> None:
-        self._read = read  # never changes
-
-    def __get__(self, dispatcher: Any, owner: type) -> T:
-        return self if dispatcher is None else self._read(dispatcher.stats())  # type: ignore[return-value]
-
-
-class StatMethod(Stat[Callable[[], T]]):
-    """As `Stat`, for one that is called: `dispatcher.idle_s()`."""
-
-    def __init__(self, read: Callable[[DispatcherStats], T]) -> None:
-        super().__init__(lambda stats: lambda: read(stats))
-
-
-class StatsAttributes:
-    """The statistics as attributes of the dispatcher, for any thread; `DispatcherStats` says what each is."""
-
-    accepted = Stat(lambda stats: stats.accepted)
-    handled = Stat(lambda stats: stats.handled)
-    failed = Stat(lambda stats: stats.failed)
-    discarded = Stat(lambda stats: stats.discarded)
-    discarded_by_reason = Stat(lambda stats: stats.discarded_by_reason)
-    rejected = Stat(lambda stats: stats.rejected)
-    mails_run = Stat(lambda stats: stats.mails_run)
-    queue_time = Stat(lambda stats: stats.queue_time or Histogram())
-    handling_time = Stat(lambda stats: stats.handling_time or Histogram())
-    handled_by_type = StatMethod(lambda stats: stats.handled_by_type)
-    failed_by_type = StatMethod(lambda stats: stats.failed_by_type)
-    handler_running_s = StatMethod(lambda stats: stats.handler_running_s)
-    idle_s = StatMethod(lambda stats: stats.idle_s)
-    pending = StatMethod(lambda stats: stats.in_hand + stats.queue_size)
 
 
 def take_stats(

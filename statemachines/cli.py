@@ -89,10 +89,9 @@ def run(
                 continue
             echo(f"{settings.name}: stopping")
             supervision.stopping()
-    dispatcher = manager.dispatcher
+    stats = manager.dispatcher.stats
     echo(
-        f"{settings.name}: stopped; events handled {dispatcher.handled}, failed {dispatcher.failed}, "
-        f"discarded {dispatcher.discarded}"
+        f"{settings.name}: stopped; events handled {stats.handled}, failed {stats.failed}, discarded {stats.discarded}"
     )
     failed = [each for each in dispatchers if each.failure_cause is not None]
     for each in failed:

@@ -84,13 +84,13 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
         """Under _lock: the first of `name`, `name#2`, ... that no dispatcher has which may still count events."""
         for label in chain([name], (f"{name}#{number}" for number in numbers_from(2))):
             holder = self._named.get(label)
-            if holder is None or holder.is_stopped() or holder.queue.phase == FORKED:
+            if holder is None or holder.is_stopped() or holder.core.queue.phase == FORKED:
                 return label
         raise AssertionError("numbers never end")
 
     def _stats_so_far(self, dispatcher: AsyncDispatcher) -> DispatcherStats:
         # The counters are read one after another while the handler thread works: do not let their sum decrease.
-        stats = dispatcher.stats()
+        stats = dispatcher.stats
         with self._lock:
             accepted = self._accepted[dispatcher] = max(stats.accepted, self._accepted.get(dispatcher, 0))
         return replace(stats, accepted=accepted)
@@ -128,7 +128,7 @@ def _contents(dispatchers: dict[str, AsyncDispatcher]) -> Metric:
         labels=["dispatcher", "event_class", "event_type"],
     )
     for name, dispatcher in dispatchers.items():
-        for event_type, count in dispatcher.queue.contents.by_type()[0]:
+        for event_type, count in dispatcher.core.queue.contents.by_type()[0]:
             family.add_metric([name, class_name(event_type), type_name(event_type)], count)
     return family
 

@@ -71,45 +71,6 @@ def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool)
 nesting.entries(_post_ahead)
 
 
-class PostMethods:
-    """The methods of a dispatcher for posts that wait for less than `event_handler.handle` does. Any thread."""
-
-    queue: EventQueue  # never changes
-
-    def post_without_waiting(self, event: Any) -> bool:
-        """As `event_handler.handle`, for a thread that must not wait for room.
-
-        Raises:
-            QueueFullError: the queue is full and its policy is `block`; the event was not accepted.
-        """
-        return self.queue.post_without_waiting(event)
-
-    def post_later(self, event: Any) -> Future[bool]:
-        """Post without waiting for the disk: the future's result is True once the event is accepted.
-
-        In write-ahead mode, the event is in the journal then, and under `sync` on the disk; posts that are under way at
-        the same time share a write and an fsync. Otherwise the future is done on return. Posts of a thread, by this and
-        by `event_handler.handle`, are handled in their order.
-
-        Blocks while a bounded queue is full, as its policy says; each post under way takes up room. If 4096 are under
-        way, blocks until this one is done. `stop` and `await_drained` wait for those under way.
-
-        `cancel()` of the future withdraws the event as long as the journal's thread has not begun to write it, and
-        returns False from then on. Callbacks of the future run on that thread: they must be short, and must not wait
-        for a post.
-
-        The future's error is one of:
-            EventRefusedError: what `handle` returns False for: a full queue, a stop, or a disk that failed. After an
-                error of the disk, the event may be there after the next start.
-            EventNotDeclaredError, JournalError: the event cannot be kept in the journal.
-            What `coalesce_by` raised.
-
-        Raises:
-            ForkedProcessError: this process is a fork of the one that made the dispatcher.
-        """
-        return post_later(self.queue, event)
-
-
 class _LaterPost(LaterAppend):
     """An event on its way through the log into the queue."""
 

@@ -39,7 +39,7 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
             raise
         except Exception as error:
             raise ConfigError(f"--with {factory}: the function raised {_described(error)}") from error
-        if not isinstance(dispatcher, AsyncDispatcher) or dispatcher.journal is not journal:
+        if not isinstance(dispatcher, AsyncDispatcher) or dispatcher.core.journal is not journal:
             raise ConfigError(
                 f"{factory}: should return an AsyncDispatcher(journal=journal) with the journal it was given, "
                 f"not yet started; it returned {_shown(dispatcher)}"
@@ -48,7 +48,8 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
             dispatcher.await_drained()
     finally:
         journal.close()
-    return dispatcher.handled, dispatcher.failed, journal.outstanding
+    stats = dispatcher.stats
+    return stats.handled, stats.failed, journal.outstanding
 
 
 def _load(factory: str) -> Callable[[JournalWriter], Any]:

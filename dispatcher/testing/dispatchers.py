@@ -25,7 +25,7 @@ class DrainDispatcher(AsyncDispatcher):
         """
         if not super().await_drained(timeout):
             raise AssertionError(
-                f"{self.name} is not drained after {timeout} s: in hand {self.progress.event()!r}, "
+                f"{self.name} is not drained after {timeout} s: in hand {self._progress.event()!r}, "
                 f"queued {self.queue_contents()}"
             )
         return True

@@ -161,7 +161,7 @@ def _virtual_time(ms: int) -> str:
 
 
 def _print_replay(run: Replay, console: Console) -> None:
-    progress, dispatcher = run.progress(), run.manager.dispatcher
+    progress, failed = run.progress(), run.manager.dispatcher.stats.failed
     summary = summary_table()
     total = len(run.workload.applications)
     submitted = sum(progress.applications_by_state.values())
@@ -173,8 +173,8 @@ def _print_replay(run: Replay, console: Console) -> None:
     summary.add_row("Containers", f"{progress.containers:,}", f"{progress.containers / progress.wall_s:,.0f}/s")
     summary.add_row("Events", f"{progress.events:,}", f"{progress.events_per_s:,.0f}/s in {progress.wall_s:.1f} s")
     summary.add_row("Virtual time", _virtual_time(progress.virtual_ms))
-    if dispatcher.failed:
-        summary.add_row("Failed events", f"{dispatcher.failed:,}", style="red")
+    if failed:
+        summary.add_row("Failed events", f"{failed:,}", style="red")
     console.print(summary)
     print_refusals(run.refusals(), console)
     _print_recorded_waits(run, console)

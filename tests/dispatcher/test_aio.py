@@ -54,7 +54,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 
 def waiting(dispatcher: AsyncDispatcher) -> int:
     """The number of producers that wait for room."""
-    return len(dispatcher.queue.room.waiters)
+    return len(dispatcher.core.queue.room.waiters)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_post_gives_up_after_the_queues_timeout(make: Make, gate: Gate) -> Non
         return await aio.post(dispatcher, Numbered(2))
 
     assert not run(main())
-    assert dispatcher.rejected == {"timeout": 1}
+    assert dispatcher.stats.rejected == {"timeout": 1}
 
 
 def test_posts_that_are_awaited_keep_their_order_in_a_full_queue(make: Make) -> None:
@@ -204,7 +204,7 @@ def test_tasks_and_threads_get_room_in_the_order_in_which_they_came(make: Make) 
     ended(*threads)
     assert handled == list(range(10))
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.queue.room.remaining() == 1
+    assert dispatcher.core.queue.room.remaining() == 1
 
 
 def test_a_cancelled_wait_for_room_withdraws_the_event(full: Make, gate: Gate) -> None:
@@ -224,7 +224,7 @@ def test_a_cancelled_wait_for_room_withdraws_the_event(full: Make, gate: Gate) -
     assert run(main())
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 1, 3]
-    assert dispatcher.queue.room.remaining() == 1
+    assert dispatcher.core.queue.room.remaining() == 1
     assert_accounts_balance(dispatcher, accepted=3)
 
 
@@ -276,7 +276,7 @@ def test_a_loop_that_no_longer_runs_holds_up_no_producer(full: Make, gate: Gate,
         task.get_coro().close()
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == ([0, 1, 3] if end == "is closed" else [0, 1, 3, 2])
-    assert dispatcher.queue.room.remaining() == 1
+    assert dispatcher.core.queue.room.remaining() == 1
     assert waiting(dispatcher) == 0
 
 
@@ -289,11 +289,11 @@ def test_a_loop_that_stops_with_a_wake_up_holds_up_no_producer(full: Make, gate:
         def release(self) -> bool:
             return False  # the loop runs, and stops before the task looks
 
-    dispatcher.queue.room.enter(Unseen())
+    dispatcher.core.queue.room.enter(Unseen())
     behind = started(lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
     until(lambda: waiting(dispatcher) == 2)
     gate.opened.set()
-    until(lambda: dispatcher.queue.room.remaining() == 1)
+    until(lambda: dispatcher.core.queue.room.remaining() == 1)
     assert behind.is_alive()
     clock.advance(1000)
     ended(behind)
@@ -315,7 +315,7 @@ def test_a_stop_ends_the_waits_of_tasks(full: Make, gate: Gate) -> None:
         return answers
 
     assert run(main()) == [False, False]
-    assert dispatcher.rejected == {"draining": 2}
+    assert dispatcher.stats.rejected == {"draining": 2}
     assert_accounts_balance(dispatcher, accepted=2)
 
 
@@ -358,7 +358,7 @@ def test_a_post_waits_for_room_in_the_partition_of_its_event(gate: Gate) -> None
 
     with dispatcher:
         assert run(main()) == [True] * 5
-    assert sum(partition.handled for partition in dispatcher.partitions) == 4
+    assert sum(partition.stats.handled for partition in dispatcher.partitions) == 4
 
 
 PLANS = st.lists(
@@ -406,11 +406,11 @@ def test_tasks_and_threads_share_a_full_queue(
     with dispatcher:
         run(main())
 
-    assert len(handled) == len(set(handled)) == answers.count(True) == dispatcher.accepted
+    assert len(handled) == len(set(handled)) == answers.count(True) == dispatcher.stats.accepted
     for place, _ in enumerate(plan):
         own = [number for number in handled if number // 100 == place]
         assert own == sorted(own)
-    assert dispatcher.queue.room.remaining() == capacity
+    assert dispatcher.core.queue.room.remaining() == capacity
     assert waiting(dispatcher) == 0
 
 
@@ -475,7 +475,7 @@ def test_a_post_in_write_ahead_mode_waits_for_room(tmp_path: Path, gate: Gate) -
     with dispatcher:
         assert run(main()) == [True] * 4
     assert numbers(gate) == [0, 1, 2, 4]
-    assert dispatcher.accepted == dispatcher.handled == 4
+    assert dispatcher.stats.accepted == dispatcher.stats.handled == 4
 
 
 def test_a_refused_post_in_write_ahead_mode_leaves_no_cycle(tmp_path: Path, gate: Gate) -> None:
@@ -526,7 +526,7 @@ def test_await_drained_of_a_dispatcher_that_stops_ends(make: Make, gate: Gate) -
         late = asyncio.ensure_future(aio.await_drained(dispatcher))
         await turn()
         stopping = asyncio.ensure_future(aio.stop(dispatcher))
-        while not dispatcher.discarded:
+        while not dispatcher.stats.discarded:
             await turn()
         gate.opened.set()
         await stopping
@@ -638,7 +638,7 @@ def test_a_stop_goes_on_where_no_thread_can_start(make: Make, monkeypatch: pytes
     run(aio.stop(dispatcher))
 
     assert dispatcher.is_stopped()
-    assert dispatcher.handled == 1
+    assert dispatcher.stats.handled == 1
 
 
 def test_a_stop_whose_task_is_cancelled_goes_on(make: Make, gate: Gate) -> None:
@@ -659,7 +659,7 @@ def test_a_stop_whose_task_is_cancelled_goes_on(make: Make, gate: Gate) -> None:
     gate.opened.set()
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.handled == 1
+    assert dispatcher.stats.handled == 1
 
 
 def test_await_drained_waits_for_what_partitions_post_to_each_other(gate: Gate) -> None:

@@ -281,7 +281,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def wait_for_the_stop(self) -> None:
         assert self.stopper is not None
-        while self.dispatcher.queue.phase == RUNNING or not (self.drain or not self.dispatcher.queue_size()):
+        while self.dispatcher.core.queue.phase == RUNNING or not (self.drain or not self.dispatcher.queue_size()):
             assert self.stopper.is_alive()
 
     @invariant()
@@ -291,11 +291,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert self.answers == self.expected_answers
         assert dispatcher.queue_size() == len(self.queue)
         assert dispatcher.queue_contents() == Counter(event.type for event in self.queue)
-        assert (dispatcher.handled, dispatcher.failed) == (self.handled, self.failed)
-        assert dispatcher.stats().discarded_by_reason == +self.discarded
-        assert dispatcher.rejected == +self.rejected
+        assert (dispatcher.stats.handled, dispatcher.stats.failed) == (self.handled, self.failed)
+        assert dispatcher.stats.discarded_by_reason == +self.discarded
+        assert dispatcher.stats.rejected == +self.rejected
         in_hand = int(self.is_held)
-        assert dispatcher.accepted == self.accepted
+        assert dispatcher.stats.accepted == self.accepted
         assert self.accepted == (self.handled + self.failed + len(self.queue) + in_hand + self.discarded.total())
         assert dispatcher.is_stopped() == self.has_ended
 

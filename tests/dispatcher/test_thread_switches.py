@@ -248,7 +248,7 @@ def test_a_turn_used_up_in_vain_is_never_seen_as_an_event_in_hand() -> None:
     """The first statements of the `except` clause called `type`, after which another thread could run."""
     dispatcher = AsyncDispatcher()
     dispatching: Any = dispatcher._processor._default_action
-    progress, turns = dispatcher.progress, repeat((), 1)
+    progress, turns = dispatcher.core.progress, repeat((), 1)
     progress.turns = (1, turns)
 
     try:
@@ -301,7 +301,7 @@ ORDERS: dict[str, tuple[Callable[[], Listing], list[str]]] = {
         ["store phase", "store gate", "store alert"],
     ),
     "turns and what they count up to are read at once": (
-        lambda: Listing(type(AsyncDispatcher().progress).taken),
+        lambda: Listing(type(AsyncDispatcher().core.progress).taken),
         ["load turns"],
     ),
 }
@@ -331,7 +331,7 @@ def test_a_post_reads_the_alert_after_the_append(post: str) -> None:
 
 
 def test_each_step_on_a_shared_list_is_one_call_in_c() -> None:
-    queue = AsyncDispatcher(DispatcherConfig(queue_capacity=1)).queue
+    queue = AsyncDispatcher(DispatcherConfig(queue_capacity=1)).core.queue
     room, parking = queue.room, queue._parking
     steps = [
         queue.entries.append,

@@ -12,10 +12,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.service import ServiceState
@@ -230,7 +230,8 @@ class ReadModel:
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
-        spare = SpareTime(self._manager.dispatchers)
+        dispatchers = self._manager.dispatchers
+        spare = SpareTime(len(dispatchers), lambda: sum(each.stats.idle_s for each in dispatchers))
         while True:
             next_s = loop.time() + self._refresh_s
             self._ask.clear()
@@ -311,20 +312,17 @@ class ReadModel:
             self._counted, self._chosen = ({}, Counter()), ({}, {})
 
 
-class Dispatching(Protocol):
-    """What SpareTime needs of a dispatcher."""
-
-    def idle_s(self) -> float:
-        """Seconds that its handler thread has been idle."""
-
-
 class SpareTime:
     """How much of the interpreter's time the handler threads leave: they share it, whatever the number of cores."""
 
-    def __init__(self, dispatchers: Sequence[Dispatching], clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._dispatchers = dispatchers
+    def __init__(
+        self, threads: int, idle_s: Callable[[], float], clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`idle_s()`: seconds that all the `threads` have been idle, added up."""
+        self._threads = threads
+        self._total_idle_s = idle_s
         self._clock_s = clock_s
-        self._at_s, self._idle_s = clock_s(), self._total_idle_s()
+        self._at_s, self._idle_s = clock_s(), idle_s()
 
     def share(self) -> float:
         """Of the time since the last call, 0 to 1."""
@@ -333,11 +331,8 @@ class SpareTime:
         took_s = self._at_s - before_s
         if took_s <= 0:
             return 0.0
-        busy = len(self._dispatchers) - (self._idle_s - idle_before_s) / took_s
+        busy = self._threads - (self._idle_s - idle_before_s) / took_s
         return min(1.0, max(0.0, 1.0 - busy))
-
-    def _total_idle_s(self) -> float:
-        return sum(dispatcher.idle_s() for dispatcher in self._dispatchers)
 
 
 def pause_s(cost_ns: int, spare_share: float) -> float:

@@ -85,7 +85,7 @@ def test_the_stop_of_a_group_keeps_the_grace_of_its_members_within_its_timeout()
     [joint_s] = timeouts
     assert joint_s is not None
     assert 29.0 < joint_s <= 29.5
-    assert all(0.4 < member.drain_timeout_s <= 30.0 for member in members)
+    assert all(0.4 < member._drain_timeout_s <= 30.0 for member in members)
 
 
 def test_without_drain_a_stop_discards_what_is_queued() -> None:
@@ -106,12 +106,12 @@ def test_without_drain_a_stop_discards_what_is_queued() -> None:
 
     stopping = threading.Thread(target=group.stop)
     stopping.start()
-    while central.discarded < 2:
+    while central.stats.discarded < 2:
         stopping.join(0.001)
     gate.set()
     stopping.join(60)
 
-    assert (central.handled, central.discarded) == (1, 2)
+    assert (central.stats.handled, central.stats.discarded) == (1, 2)
 
 
 def test_one_that_fails_takes_the_others_along() -> None:
@@ -136,21 +136,21 @@ def test_a_member_whose_handler_stops_it_alone_ends_with_the_group() -> None:
     """The stop of its handler came first, so the group's did nothing; its thread lingered for ever."""
     has_stopped, others_linger = threading.Event(), threading.Event()
 
-    class First(AsyncDispatcher):
-        def nudge(self) -> None:
-            """The group calls this once it lets the member linger, before the other one."""
-            super().nudge()
-            others_linger.set()
-            assert has_stopped.wait(60)
+    def nudge_first() -> None:
+        """The group calls this once it lets the first member linger, before the other one."""
+        nudge()
+        others_linger.set()
+        assert has_stopped.wait(60)
 
     def stop(_: Event[Ball]) -> None:
         assert others_linger.wait(60)
         stopping.stop()
         has_stopped.set()
 
-    stopping = AsyncDispatcher(name="stopping")
+    first, stopping = AsyncDispatcher(name="first"), AsyncDispatcher(name="stopping")
+    nudge, first.core.nudge = first.core.nudge, nudge_first
     stopping.register(Ball, stop)
-    group = DispatcherGroup("both", [First(name="first"), stopping])
+    group = DispatcherGroup("both", [first, stopping])
     group.init()
     group.start()
     assert stopping.event_handler.handle(Event(Ball.PING))
@@ -158,7 +158,7 @@ def test_a_member_whose_handler_stops_it_alone_ends_with_the_group() -> None:
     group.stop()
 
     assert group.is_stopped()
-    assert (stopping.handled, stopping.discarded) == (1, 0)
+    assert (stopping.stats.handled, stopping.stats.discarded) == (1, 0)
 
 
 @pytest.mark.parametrize("which", [0, 1])

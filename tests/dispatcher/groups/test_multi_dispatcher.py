@@ -101,7 +101,7 @@ def test_different_partitions_work_side_by_side(start: Start) -> None:
         assert dispatcher.event_handler.handle(Keyed(key))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert [(partition.handled, partition.failed) for partition in dispatcher.partitions] == [(1, 0)] * 3
+    assert [(partition.stats.handled, partition.stats.failed) for partition in dispatcher.partitions] == [(1, 0)] * 3
 
 
 @pytest.mark.parametrize("partitions", [0, -1])
@@ -136,7 +136,7 @@ def test_while_draining_a_handler_of_one_partition_may_post_to_the_others(start:
     assert gate.entered.wait(TIMEOUT_S)
     stopper = threading.Thread(target=dispatcher.stop)
     stopper.start()
-    until(lambda: all(partition.queue.phase for partition in dispatcher.partitions))
+    until(lambda: all(partition.core.queue.phase for partition in dispatcher.partitions))
     refused = dispatcher.event_handler.handle(Keyed(1))
 
     gate.opened.set()
@@ -146,7 +146,7 @@ def test_while_draining_a_handler_of_one_partition_may_post_to_the_others(start:
     assert answers == [True] * 5
     assert got == {0: 2, 1: 2, 2: 2}
     assert dispatcher.is_stopped()
-    assert sum(partition.discarded for partition in dispatcher.partitions) == 0
+    assert sum(partition.stats.discarded for partition in dispatcher.partitions) == 0
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -157,9 +157,9 @@ def test_a_handler_may_stop_it(start: Start, drain: bool) -> None:
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert dispatcher.is_stopped()
     until(lambda: all(partition.in_state(ServiceState.STOPPED) for partition in dispatcher.partitions))
-    assert sum(partition.accepted for partition in dispatcher.partitions) == sum(accepted)
+    assert sum(partition.stats.accepted for partition in dispatcher.partitions) == sum(accepted)
     if drain:
-        assert sum(partition.handled for partition in dispatcher.partitions) == sum(accepted)
+        assert sum(partition.stats.handled for partition in dispatcher.partitions) == sum(accepted)
 
 
 def test_a_stop_returns_in_time_although_the_handlers_of_all_partitions_hang(
@@ -204,7 +204,7 @@ def test_a_handler_error_does_not_strand_its_partition(start: Start) -> None:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert got == [1, 2]
-    assert dispatcher.partitions[1].failed == 1
+    assert dispatcher.partitions[1].stats.failed == 1
     assert dispatcher.state is ServiceState.STARTED
 
 
@@ -262,7 +262,7 @@ def test_await_drained_waits_for_what_partitions_post_to_each_other(start: Start
         assert dispatcher.await_drained(TIMEOUT_S)
         assert dispatcher.is_drained()
 
-    assert sum(partition.handled for partition in dispatcher.partitions) == 20 * 51
+    assert sum(partition.stats.handled for partition in dispatcher.partitions) == 20 * 51
 
 
 def test_await_drained_in_a_handler_is_refused_whichever_partition_it_is_of(start: Start) -> None:
@@ -297,10 +297,10 @@ def test_full_partitions_whose_handlers_post_to_each_other_never_deadlock(start:
             dispatcher.event_handler.handle(Keyed(key, 3))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert all(partition.queue.room.remaining() == 1 for partition in dispatcher.partitions)
-    assert all(not partition.failed for partition in dispatcher.partitions)
+    assert all(partition.core.queue.room.remaining() == 1 for partition in dispatcher.partitions)
+    assert all(not partition.stats.failed for partition in dispatcher.partitions)
     if policy == "block":
-        assert sum(partition.handled for partition in dispatcher.partitions) == rounds * 3 * 15
+        assert sum(partition.stats.handled for partition in dispatcher.partitions) == rounds * 3 * 15
 
 
 def test_each_partition_has_its_metrics(start: Start) -> None:
@@ -342,7 +342,7 @@ def test_a_handler_can_be_taken_back_from_all_partitions(start: Start) -> None:
     for key in range(3):
         dispatcher.event_handler.handle(Keyed(key))
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert [partition.failed for partition in dispatcher.partitions] == [1, 1, 1]
+    assert [partition.stats.failed for partition in dispatcher.partitions] == [1, 1, 1]
 
 
 def test_events_coalesce_in_each_partition(start: Start, gate: Gate) -> None:
@@ -387,7 +387,7 @@ def test_a_multi_dispatcher_that_never_started_stops_and_discards() -> None:
     dispatcher.stop()
 
     assert dispatcher.is_stopped()
-    assert [partition.discarded for partition in dispatcher.partitions] == [0, 1]
+    assert [partition.stats.discarded for partition in dispatcher.partitions] == [0, 1]
 
 
 def test_producers_and_a_stop_at_the_same_time_lose_no_event(start: Start) -> None:
@@ -400,8 +400,8 @@ def test_producers_and_a_stop_at_the_same_time_lose_no_event(start: Start) -> No
     in_threads(produce, produce, dispatcher.stop)
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert sum(partition.handled for partition in dispatcher.partitions) == sum(accepted)
-    assert sum(partition.discarded for partition in dispatcher.partitions) == 0
+    assert sum(partition.stats.handled for partition in dispatcher.partitions) == sum(accepted)
+    assert sum(partition.stats.discarded for partition in dispatcher.partitions) == 0
 
 
 class _PausingDeque(deque[Any]):
@@ -436,7 +436,7 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
     producer = threading.Thread(target=lambda: accepted.append(dispatcher.event_handler.handle(Keyed(0, -1))))
     producer.start()
     assert _PausingDeque.reached.wait(TIMEOUT_S)
-    shut_first = first.shut_for_stop
+    shut_first = first.core.shut_for_stop
 
     def shut_late() -> bool:
         if not first._mailbox.is_mailbox_thread():  # not the last act of its handler thread
@@ -445,7 +445,7 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
             producer.join(TIMEOUT_S)
         return shut_first()
 
-    monkeypatch.setattr(first, "shut_for_stop", shut_late)
+    monkeypatch.setattr(first.core, "shut_for_stop", shut_late)
     dispatcher.stop()
 
     assert (accepted, answers) in (([True], [True]), ([False], []))

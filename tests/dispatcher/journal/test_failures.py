@@ -321,7 +321,7 @@ def test_a_producer_is_refused_when_the_log_fails_and_the_dispatcher_stops(
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     assert not accepted
-    assert dispatcher.rejected == {"journal": 1}
+    assert dispatcher.stats.rejected == {"journal": 1}
     assert dispatcher.state is ServiceState.STOPPED
     assert isinstance(dispatcher.failure_cause, JournalError)
     assert "the journal cannot be written: Input/output error" in str(dispatcher.failure_cause)
@@ -366,7 +366,7 @@ def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
         later = dispatcher.post_later(Posted(Job.STARTED, 2)) if keyed else None
         thread.start()
         if not keyed:
-            until(lambda: dispatcher.queue.room.waiters, "the post that waits for room")
+            until(lambda: dispatcher.core.queue.room.waiters, "the post that waits for room")
         gate.opened.set()
         assert waiting.result(TIMEOUT_S) is False
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -381,7 +381,7 @@ def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
     assert answers == [False, False]
     if later is not None:
         assert isinstance(later.exception(TIMEOUT_S), EventRefusedError)
-    assert dispatcher.rejected == {"journal": 7 + keyed}
+    assert dispatcher.stats.rejected == {"journal": 7 + keyed}
     assert dispatcher.failure_cause is None
     dispatcher.stop()
     assert len([message for message in caplog.messages if "and accepts no more events" in message]) == 1
@@ -405,13 +405,13 @@ def test_a_handler_that_posts_while_draining_without_a_journal_is_refused_for_th
     assert gate.entered.wait(TIMEOUT_S)
     stopping = threading.Thread(target=dispatcher.stop, daemon=True)
     stopping.start()
-    until(lambda: dispatcher.queue.phase != RUNNING, "the drain")
+    until(lambda: dispatcher.core.queue.phase != RUNNING, "the drain")
     monkeypatch.setattr(segments_module.os, "write", fail)
     gate.opened.set()
     stopping.join(TIMEOUT_S)
 
     assert answers == [False]
-    assert dispatcher.rejected == {"journal": 1}
+    assert dispatcher.stats.rejected == {"journal": 1}
 
 
 def test_a_journal_that_fails_while_nothing_is_posted_stops_the_dispatcher(

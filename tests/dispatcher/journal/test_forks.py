@@ -125,7 +125,7 @@ def uses_of(daemon: Daemon) -> dict[str, Callable[[], Any]]:
         "post without waiting": lambda: dispatcher.post_without_waiting(event),
         "post later": lambda: dispatcher.post_later(event),
         "await drained": lambda: dispatcher.await_drained(1.0),
-        "when drained": dispatcher.when_drained,
+        "when drained": dispatcher.core.when_drained,
         "mailbox executor": lambda: dispatcher.mailbox_executor,
         "attach": lambda: journal.attach(),
         "make a dispatcher of it": lambda: AsyncDispatcher(name="another", journal=journal),
@@ -155,7 +155,7 @@ def quiet_uses_of(daemon: Daemon) -> dict[str, Callable[[], Any]]:
     """What a child may do, as its way out of a `with` block or a `finally` does: it changes nothing."""
     dispatcher = daemon.dispatcher
     return {
-        "stats": dispatcher.stats,
+        "stats": lambda: dispatcher.stats,
         "stop": daemon.service.stop,
         "wait": lambda: daemon.service.wait_for_service_to_stop(TIMEOUT_S) or "for ever",
         "release": daemon.journal.log.release,
@@ -231,7 +231,7 @@ def test_a_child_uses_nothing_of_its_parents_journal(make: Callable[[str, str], 
         daemon.post()
     daemon.end()
     assert verify(journal).problems == ()
-    assert len(list(read_rows(journal, EVENTS))) == daemon.accepted == daemon.dispatcher.handled
+    assert len(list(read_rows(journal, EVENTS))) == daemon.accepted == daemon.dispatcher.stats.handled
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -417,7 +417,7 @@ def test_a_fork_while_other_threads_write_leaves_the_child_nothing_and_the_paren
         def use() -> tuple[str, str, str]:
             return (
                 outcome_of(lambda: dispatcher.event_handler.handle(Posted(Job.STARTED, 9))),
-                outcome_of(dispatcher.journal.close if dispatcher.journal else list),
+                outcome_of(dispatcher.core.journal.close if dispatcher.core.journal else list),
                 outcome_of(dispatcher.stop),
             )
 

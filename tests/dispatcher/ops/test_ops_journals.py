@@ -153,10 +153,10 @@ def test_times_are_parsed_to_the_nanosecond() -> None:
 
 def test_a_scan_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> None:
     now_s = iter(range(100))
-    assert journaled.journal is not None
+    assert journaled.core.journal is not None
 
     with pytest.raises(Refusal, match="the journal was not read within 3 s") as given_up:
-        states_at(journaled.journal.path, Moment(), Deadline(3, lambda: next(now_s)))
+        states_at(journaled.core.journal.path, Moment(), Deadline(3, lambda: next(now_s)))
 
     assert given_up.value.status == 503
 
@@ -237,4 +237,4 @@ def test_a_journal_that_cannot_be_read_is_a_line(client: Client, writer: Journal
 
     moved.rename(writer.path)
     assert (status, message) == (503, f"{writer.path}: no such journal folder")
-    assert dispatcher.journal is writer
+    assert dispatcher.core.journal is writer

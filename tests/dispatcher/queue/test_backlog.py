@@ -24,7 +24,7 @@ class Course:
         self.now_ns = 100 * SECOND_NS
         config = DispatcherConfig(measure_times="all" if stamped else "none", **options)
         self.dispatcher = make(config, handler=gate)
-        self.backlog = Backlog(self.dispatcher.queue, self.dispatcher.progress, lambda: self.now_ns)
+        self.backlog = Backlog(self.dispatcher.core.queue, self.dispatcher.core.progress, lambda: self.now_ns)
         self.post()
         assert gate.entered.wait(TIMEOUT_S)
 
@@ -65,11 +65,11 @@ def test_the_next_event_has_waited_since_its_own_check(make: Make, gate: Gate) -
     course.check_at(2)
 
     for _ in range(5):  # five events leave the front of the queue
-        course.dispatcher.queue.state.take_dropped("drop_oldest")
+        course.dispatcher.core.queue.state.take_dropped("drop_oldest")
     course.at(10)
 
     assert course.backlog.oldest_wait_s() == 8.0
-    course.dispatcher.queue.state.take_dropped("drop_oldest")
+    course.dispatcher.core.queue.state.take_dropped("drop_oldest")
     assert course.backlog.oldest_wait_s() is None
 
 

@@ -22,8 +22,8 @@ def test_a_full_queue_refuses_under_reject(make: Make, gate: Gate) -> None:
     answers = [dispatcher.event_handler.handle(Numbered(number)) for number in (1, 2, 3)]
 
     assert answers == [True, True, False]
-    assert dispatcher.queue_size() == dispatcher.stats().queue_capacity == 2
-    assert dispatcher.rejected == {"full": 1}
+    assert dispatcher.queue_size() == dispatcher.stats.queue_capacity == 2
+    assert dispatcher.stats.rejected == {"full": 1}
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
     assert_accounts_balance(dispatcher, accepted=3)
@@ -38,7 +38,7 @@ def test_a_post_to_a_full_queue_waits_for_room_under_block(make: Make, gate: Gat
     producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
 
     producer.start()
-    while not dispatcher.queue.room.waiters:
+    while not dispatcher.core.queue.room.waiters:
         assert producer.is_alive()
     assert dispatcher.queue_size() == 1
     gate.opened.set()
@@ -57,7 +57,7 @@ def test_a_post_gives_up_after_the_timeout(make: Make, gate: Gate) -> None:
 
     assert not dispatcher.event_handler.handle(Numbered(2))
 
-    assert dispatcher.rejected == {"timeout": 1}
+    assert dispatcher.stats.rejected == {"timeout": 1}
 
 
 def test_a_stop_wakes_and_refuses_the_producers_that_wait(gate: Gate) -> None:
@@ -74,7 +74,7 @@ def test_a_stop_wakes_and_refuses_the_producers_that_wait(gate: Gate) -> None:
     ]
     for producer in producers:
         producer.start()
-    while len(dispatcher.queue.room.waiters) < 3:
+    while len(dispatcher.core.queue.room.waiters) < 3:
         assert all(producer.is_alive() for producer in producers)
 
     stopper = threading.Thread(target=dispatcher.stop)
@@ -85,7 +85,7 @@ def test_a_stop_wakes_and_refuses_the_producers_that_wait(gate: Gate) -> None:
     gate.opened.set()  # only now does the drain end, after which the posts would be refused as stopped
     stopper.join(TIMEOUT_S)
     assert answers == [False] * 3
-    assert dispatcher.rejected == {"draining": 3}
+    assert dispatcher.stats.rejected == {"draining": 3}
 
 
 @pytest.mark.parametrize("policy", ["block", "reject"])
@@ -104,7 +104,7 @@ def test_a_handler_may_post_to_its_own_full_dispatcher(make: Make, policy: str) 
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert got == [0, 1, 2, 3, 4, 5]
-    assert dispatcher.rejected == {}
+    assert dispatcher.stats.rejected == {}
 
 
 def test_many_producers_never_exceed_the_bound(make: Make) -> None:

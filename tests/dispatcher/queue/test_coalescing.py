@@ -87,11 +87,11 @@ def test_superseded_events_are_counted_as_discarded_for_that_reason(held: Make, 
 
     post(dispatcher, *(Keyed("a", number) for number in range(10)))
 
-    assert dispatcher.stats().discarded_by_reason == {"superseded": 9}
-    assert dispatcher.accepted == 11
+    assert dispatcher.stats.discarded_by_reason == {"superseded": 9}
+    assert dispatcher.stats.accepted == 11
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.handled, dispatcher.discarded) == (2, 9)
+    assert (dispatcher.stats.handled, dispatcher.stats.discarded) == (2, 9)
     assert_accounts_balance(dispatcher, accepted=11)
 
 
@@ -114,7 +114,7 @@ def test_an_event_without_a_key_stands_for_itself(held: Make, gate: Gate, got: l
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [(None, 1), (None, 2), ("a", 3), (None, 4)]
-    assert dispatcher.discarded == 0
+    assert dispatcher.stats.discarded == 0
 
 
 def test_a_false_key_is_a_key(held: Make, gate: Gate, got: list[Any]) -> None:
@@ -161,8 +161,8 @@ def test_an_error_of_the_key_goes_to_the_poster_and_nothing_is_accepted(held: Ma
         dispatcher.event_handler.handle(Keyed([], 1))
 
     assert dispatcher.queue_size() == 0
-    assert dispatcher.accepted == 1
-    assert dispatcher.rejected == {}
+    assert dispatcher.stats.accepted == 1
+    assert dispatcher.stats.rejected == {}
 
 
 def test_once_taken_an_event_is_not_superseded_any_more(make: Make, gate: Gate) -> None:
@@ -177,7 +177,7 @@ def test_once_taken_an_event_is_not_superseded_any_more(make: Make, gate: Gate) 
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(gate.events) == [("a", 1), ("a", 3)]
-    assert dispatcher.queue.coalescing.queued == {}
+    assert dispatcher.core.queue.coalescing.queued == {}
 
 
 def test_a_handler_supersedes_what_it_has_posted_itself(make: Make) -> None:
@@ -206,8 +206,8 @@ def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate
     assert accepted == [True, True]
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("a", 2)]
-    assert dispatcher.stats().discarded_by_reason == {"superseded": 1}
-    until(lambda: dispatcher.queue.room.remaining() == 1)
+    assert dispatcher.stats.discarded_by_reason == {"superseded": 1}
+    until(lambda: dispatcher.core.queue.room.remaining() == 1)
 
 
 def test_in_a_full_queue_the_first_event_of_a_key_is_refused(held: Make, gate: Gate, got: list[Any]) -> None:
@@ -217,7 +217,7 @@ def test_in_a_full_queue_the_first_event_of_a_key_is_refused(held: Make, gate: G
     gate.opened.set()
 
     assert accepted == [True, False]
-    assert dispatcher.rejected == {"full": 1}
+    assert dispatcher.stats.rejected == {"full": 1}
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("a", 1)]
 
@@ -229,7 +229,7 @@ def test_in_a_full_queue_the_first_event_of_a_key_waits_for_room(held: Make, gat
     producer = threading.Thread(target=lambda: accepted.extend(post(dispatcher, Keyed("b", 2))))
 
     producer.start()
-    until(lambda: dispatcher.queue.room.waiters)
+    until(lambda: dispatcher.core.queue.room.waiters)
     gate.opened.set()
     producer.join(TIMEOUT_S)
 
@@ -247,7 +247,7 @@ def test_a_dropped_event_is_not_superseded_any_more(held: Make, gate: Gate, got:
     assert accepted == [True] * 4
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("c", 3), ("a", 4)]
-    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 2}
+    assert dispatcher.stats.discarded_by_reason == {"drop_oldest": 2}
     assert_accounts_balance(dispatcher, accepted=5)
 
 
@@ -258,12 +258,12 @@ def test_a_stop_without_drain_discards_one_event_per_key(held: Make, gate: Gate,
     stopper = threading.Thread(target=dispatcher.stop)
 
     stopper.start()
-    until(lambda: dispatcher.discarded == 3)
+    until(lambda: dispatcher.stats.discarded == 3)
     gate.opened.set()
     stopper.join(TIMEOUT_S)
 
     assert got == []
-    assert dispatcher.stats().discarded_by_reason == {"superseded": 1, "stop": 2}
+    assert dispatcher.stats.discarded_by_reason == {"superseded": 1, "stop": 2}
     assert_accounts_balance(dispatcher, accepted=4)
 
 
@@ -311,7 +311,7 @@ def test_one_of_two_first_events_of_a_key_supersedes_the_other(
     An event that was accepted meanwhile is queued, so the dispatcher is not drained (invariant 3).
     """
     dispatcher = held(DispatcherConfig(queue_capacity=capacity))
-    queued = dispatcher.queue.coalescing.queued = _PausingDict(after=after)
+    queued = dispatcher.core.queue.coalescing.queued = _PausingDict(after=after)
     producer = threading.Thread(target=post, args=(dispatcher, Keyed("a", 1)), name="slow producer")
     producer.start()
     assert queued.reached.wait(TIMEOUT_S)
@@ -326,9 +326,9 @@ def test_one_of_two_first_events_of_a_key_supersedes_the_other(
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("a", 2 if after else 1)]
     assert_accounts_balance(dispatcher, accepted=3)
-    assert dispatcher.queue.coalescing.queued == {}
+    assert dispatcher.core.queue.coalescing.queued == {}
     if capacity is not None:
-        until(lambda: dispatcher.queue.room.remaining() == capacity)
+        until(lambda: dispatcher.core.queue.room.remaining() == capacity)
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -337,7 +337,7 @@ def test_an_event_that_another_producer_queues_is_in_exactly_one_account_when_th
 ) -> None:
     dispatcher = held()
     dispatcher.set_drain_events_on_stop(drain)
-    queued = dispatcher.queue.coalescing.queued = _PausingDict(after=True)
+    queued = dispatcher.core.queue.coalescing.queued = _PausingDict(after=True)
     answers: list[bool] = []
     producer = threading.Thread(
         target=lambda: answers.extend(post(dispatcher, Keyed("a", 1))), name="slow producer", daemon=True
@@ -354,7 +354,7 @@ def test_an_event_that_another_producer_queues_is_in_exactly_one_account_when_th
     assert answers == [True, True]
     assert seen(got) == ([("a", 2)] if drain else [])
     assert_accounts_balance(dispatcher, accepted=3)
-    assert dispatcher.discarded_by_reason == {"superseded": 1} | ({} if drain else {"stop": 1})
+    assert dispatcher.stats.discarded_by_reason == {"superseded": 1} | ({} if drain else {"stop": 1})
 
 
 def test_a_newer_event_that_comes_too_late_for_an_entry_gets_one_of_its_own(
@@ -363,7 +363,7 @@ def test_a_newer_event_that_comes_too_late_for_an_entry_gets_one_of_its_own(
     """The window: a producer has found the queued entry, and the handler thread takes it before the event is in."""
     dispatcher = held()
     post(dispatcher, Keyed("a", 1))
-    [found] = dispatcher.queue.coalescing.queued.values()
+    [found] = dispatcher.core.queue.coalescing.queued.values()
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
 
@@ -371,7 +371,7 @@ def test_a_newer_event_that_comes_too_late_for_an_entry_gets_one_of_its_own(
         def get(self, key: Any, default: Any = None) -> Any:
             return found
 
-    dispatcher.queue.coalescing.queued = Late()
+    dispatcher.core.queue.coalescing.queued = Late()
 
     assert post(dispatcher, Keyed("a", 2)) == [True]
 
@@ -397,9 +397,9 @@ def test_with_many_producers_the_last_event_of_each_key_is_handled_and_the_accou
     last = {event.key: event.number for event in got}
     assert last == {(producer, rest): 297 + rest for producer in range(3) for rest in range(3)}
     assert_accounts_balance(dispatcher, accepted=900)
-    assert dispatcher.queue.coalescing.queued == {}
+    assert dispatcher.core.queue.coalescing.queued == {}
     if capacity is not None:
-        assert dispatcher.queue.room.remaining() == capacity
+        assert dispatcher.core.queue.room.remaining() == capacity
 
 
 @pytest.mark.parametrize("key", ["a name", 0, ()])
@@ -411,7 +411,7 @@ def test_a_coalesce_by_that_cannot_be_called_is_refused_and_nothing_is_registere
 
     dispatcher.event_handler.handle(Numbered())
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.failed == 1
+    assert dispatcher.stats.failed == 1
 
 
 @pytest.mark.parametrize(
@@ -489,14 +489,14 @@ def test_two_posts_of_a_key_that_a_stop_overtakes_are_both_accepted_and_discarde
     dispatcher = make(DispatcherConfig(drain_events_on_stop=False))
     dispatcher.register(Update, lambda _: None, coalesce_by=slow_key)
     appended = threading.Event()
-    after_append = dispatcher.queue._after_append
+    after_append = dispatcher.core.queue._after_append
 
     def pause(entry: Any) -> bool:
         appended.set()
         assert superseded.wait(TIMEOUT_S)
         return after_append(entry)
 
-    dispatcher.queue._after_append = pause
+    dispatcher.core.queue._after_append = pause
     producers = [
         threading.Thread(target=lambda n=number: answers.update({n: post(dispatcher, Keyed("a", n))[0]}))
         for number in (1, 2)
@@ -512,4 +512,4 @@ def test_two_posts_of_a_key_that_a_stop_overtakes_are_both_accepted_and_discarde
 
     assert_accounts_balance(dispatcher, accepted=sum(answers.values()))
     assert answers == {1: True, 2: True}
-    assert dispatcher.stats().discarded_by_reason == {"superseded": 1, "stop": 1}
+    assert dispatcher.stats.discarded_by_reason == {"superseded": 1, "stop": 1}

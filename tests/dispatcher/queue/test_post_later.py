@@ -157,7 +157,7 @@ def test_a_full_queue_reaches_the_future(
     refused = dispatcher.post_later(Numbered(2))
 
     assert reason_of(refused) == reason
-    assert dispatcher.rejected == {reason: 1}
+    assert dispatcher.stats.rejected == {reason: 1}
 
 
 def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispatcher]) -> None:
@@ -168,7 +168,7 @@ def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispat
 
     assert isinstance(error, EventRefusedError)
     assert str(error) == "central: the event was refused (stopped). The dispatcher has stopped."
-    assert dispatcher.rejected == {"stopped": 1}
+    assert dispatcher.stats.rejected == {"stopped": 1}
 
 
 # -- accepted ----------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_posts_that_are_under_way_together_share_an_fsync(start: Start, disk: Di
 
     assert all(future.result(TIMEOUT_S) for future in futures)
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.handled == 100
+    assert dispatcher.stats.handled == 100
     assert disk.syncs == 2
 
 
@@ -256,7 +256,7 @@ def test_a_newer_event_supersedes_a_queued_one(start: Start, gate: Gate) -> None
     gate.opened.set()
     dispatcher.stop()
     assert numbers(gate.events) == [0, 21, 12]
-    assert dispatcher.discarded == 3
+    assert dispatcher.stats.discarded == 3
 
 
 def test_a_key_that_cannot_be_compared_reaches_the_future_and_its_event_does_not_come_again(
@@ -304,7 +304,7 @@ def test_a_full_queue_makes_the_producer_wait(start: Start, gate: Gate) -> None:
     futures: list[Future[bool]] = []
     producer = started(lambda: futures.extend(dispatcher.post_later(posted(number)) for number in range(10)))
 
-    until(lambda: dispatcher.queue.room.waiters, "the producer's wait")
+    until(lambda: dispatcher.core.queue.room.waiters, "the producer's wait")
     assert len(futures) <= 3
     gate.opened.set()
     ended(producer)
@@ -323,7 +323,7 @@ def test_so_many_posts_under_way_make_the_producer_wait_for_its_own(
     futures = [dispatcher.post_later(posted(number)) for number in range(4)]
     producer = started(lambda: futures.append(dispatcher.post_later(posted(4))))
 
-    until(lambda: len(dispatcher.queue.write_ahead.under_way) == 5, "the fifth post")
+    until(lambda: len(dispatcher.core.queue.write_ahead.under_way) == 5, "the fifth post")
     assert producer.is_alive()
     assert len(futures) == 4
     disk.opened.set()
@@ -352,7 +352,7 @@ def test_an_event_that_is_cancelled_in_time_is_neither_logged_nor_handled(
     assert futures[0].result(TIMEOUT_S)
     assert futures[2].result(TIMEOUT_S)
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert len(dispatcher.queue.room.permits) == 3
+    assert len(dispatcher.core.queue.room.permits) == 3
     dispatcher.stop()
     assert numbers(gate.events) == [0, 2]
     assert [accepted.seq for accepted in recover(journal).accepted] == []
@@ -411,15 +411,15 @@ def test_a_post_that_interrupts_the_leader_is_accepted(start: Start) -> None:
     """As from a signal handler: it appends, and waits for nothing."""
     handled: list[Posted] = []
     dispatcher = start(handled.append)
-    assert dispatcher.journal is not None
-    commit, futures = dispatcher.journal.log.commit, []
+    assert dispatcher.core.journal is not None
+    commit, futures = dispatcher.core.journal.log.commit, []
 
     def interrupted() -> None:
         if not futures:
             futures.append(dispatcher.post_later(posted(2)))
         commit()
 
-    dispatcher.journal.log.commit = interrupted  # type: ignore[method-assign]
+    dispatcher.core.journal.log.commit = interrupted  # type: ignore[method-assign]
 
     assert dispatcher.event_handler.handle(posted(1))
 
@@ -439,7 +439,7 @@ def test_a_stop_waits_for_posts_under_way_and_handles_their_events(start: Start,
     assert disk.entered.wait(TIMEOUT_S)
 
     stopping = started(dispatcher.stop)
-    until(lambda: dispatcher.queue.phase == DRAINING, "the stop")  # a post before it would wait for the disk
+    until(lambda: dispatcher.core.queue.phase == DRAINING, "the stop")  # a post before it would wait for the disk
     assert reason_of(dispatcher.post_later(posted(99))) == "draining"
     assert not dispatcher.is_stopped()
     disk.opened.set()
@@ -462,7 +462,7 @@ def test_a_stop_that_does_not_drain_leaves_no_future_undone_and_no_event_lost(
     assert disk.entered.wait(TIMEOUT_S)
     futures += [dispatcher.post_later(posted(number)) for number in range(1, 10)]
     stopping = started(dispatcher.stop)
-    until(lambda: dispatcher.queue.phase == ABANDONED, "the stop")
+    until(lambda: dispatcher.core.queue.phase == ABANDONED, "the stop")
     assert reason_of(dispatcher.post_later(posted(99))) == "stopped"
     disk.opened.set()
     ended(stopping)
@@ -517,8 +517,8 @@ def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_ha
     futures = [dispatcher.post_later(posted(number)) for number in range(1, 6)]
     answers: list[bool] = []
     producers = [started(lambda: answers.append(dispatcher.event_handler.handle(posted(9)))) for _ in range(4)]
-    assert dispatcher.journal is not None
-    until(lambda: len(dispatcher.journal._group._pending) == 9, "the next batch")  # type: ignore[union-attr]
+    assert dispatcher.core.journal is not None
+    until(lambda: len(dispatcher.core.journal._group._pending) == 9, "the next batch")  # type: ignore[union-attr]
 
     def fail(*_: object) -> Any:
         raise OSError(number, os.strerror(number))
@@ -541,7 +541,7 @@ def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_ha
         assert f"the journal cannot be written: {os.strerror(number)}" in str(error)
     assert answers == [False] * 4
     assert numbers(handled) in ([], [0] if call == "write" else [])
-    assert dispatcher.rejected["journal"] + dispatcher.rejected.get("stopped", 0) == len(refused) + 4
+    assert dispatcher.stats.rejected["journal"] + dispatcher.stats.rejected.get("stopped", 0) == len(refused) + 4
     assert_accounts_balance(dispatcher, accepted=1 if call == "write" else 0)
     assert f"{os.strerror(number)}" in str(dispatcher.failure_cause)
 
@@ -560,5 +560,5 @@ def test_under_continue_the_events_are_refused_once_the_log_has_failed(start: St
 
     errors = [future.exception(TIMEOUT_S) for future in futures]
     assert [error.reason for error in errors if isinstance(error, EventRefusedError)] == ["journal"] * 8
-    assert dispatcher.rejected == {"journal": 8}
+    assert dispatcher.stats.rejected == {"journal": 8}
     assert handled == []

@@ -49,10 +49,10 @@ def test_drop_oldest_takes_the_new_event_and_discards_the_oldest(full: Make, gat
     assert dispatcher.event_handler.handle(Numbered(3))
 
     assert dispatcher.queue_size() == 2
-    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
+    assert dispatcher.stats.discarded_by_reason == {"drop_oldest": 1}
     labels = {"dispatcher": "full", "reason": "drop_oldest"}
     assert registry.get_sample_value("dispatcher_events_dropped_total", labels) == 1
-    assert dispatcher.rejected == {}
+    assert dispatcher.stats.rejected == {}
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 2, 3]
@@ -70,7 +70,7 @@ def test_drop_oldest_never_drops_what_is_in_the_handlers_hands(make: Make, gate:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 99]
-    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 98}
+    assert dispatcher.stats.discarded_by_reason == {"drop_oldest": 98}
 
 
 def test_a_queue_that_loses_all_of_a_batch_to_drop_oldest_goes_on(make: Make) -> None:
@@ -89,7 +89,7 @@ def test_a_queue_that_loses_all_of_a_batch_to_drop_oldest_goes_on(make: Make) ->
         lambda: [dispatcher.event_handler.handle(Numbered(number)) for number in range(4)]
     ).result(TIMEOUT_S)
     assert entered.wait(TIMEOUT_S)
-    dispatcher.queue.shutdown.discard()
+    dispatcher.core.queue.shutdown.discard()
     dispatcher.event_handler.handle(Numbered(9))
     opened.set()
 
@@ -102,16 +102,16 @@ def test_a_queue_that_loses_its_very_last_event_to_drop_oldest_ends(
 ) -> None:
     """The handler thread failed when a producer, which had seen the queue run, took the event before it."""
     dispatcher = make(config(1, "drop_oldest"), handler=lambda _: None)
-    shutdown, late = dispatcher.queue.shutdown, [Numbered()]
+    shutdown, late = dispatcher.core.queue.shutdown, [Numbered()]
     take_last = shutdown.take_last
 
     def emptied(entries: Iterator[Any]) -> Iterator[Any]:
-        dispatcher.queue.state.take_dropped("drop_oldest")
+        dispatcher.core.queue.state.take_dropped("drop_oldest")
         yield next(entries)
 
     def take_last_late(entries: Iterator[Any], *, ends: bool) -> Any:
         if late:
-            dispatcher.queue.entries.append(late.pop())
+            dispatcher.core.queue.entries.append(late.pop())
             entries = emptied(entries)
         return take_last(entries, ends=ends)
 
@@ -120,7 +120,7 @@ def test_a_queue_that_loses_its_very_last_event_to_drop_oldest_ends(
 
     assert dispatcher.is_stopped()
     assert dispatcher.failure_cause is None
-    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
+    assert dispatcher.stats.discarded_by_reason == {"drop_oldest": 1}
     assert_accounts_balance(dispatcher, accepted=1)
 
 
@@ -131,11 +131,11 @@ def test_a_post_under_block_is_refused_after_its_timeout_and_leaves_nothing(full
     gate.opened.set()
 
     assert refused == [False, False]
-    assert dispatcher.rejected == {"timeout": 2}
-    assert len(dispatcher.queue.room.waiters) == 0
+    assert dispatcher.stats.rejected == {"timeout": 2}
+    assert len(dispatcher.core.queue.room.waiters) == 0
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 1, 2]
-    assert dispatcher.queue.room.remaining() == 2
+    assert dispatcher.core.queue.room.remaining() == 2
 
 
 def test_post_without_waiting_raises_where_a_post_would_wait(full: Make, gate: Gate) -> None:
@@ -162,7 +162,7 @@ def test_post_without_waiting_is_refused_after_a_stop(make: Make) -> None:
     dispatcher.stop()
 
     assert not dispatcher.post_without_waiting(Numbered())
-    assert dispatcher.rejected == {"stopped": 1}
+    assert dispatcher.stats.rejected == {"stopped": 1}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -188,13 +188,13 @@ def test_the_bound_is_strict_and_all_permits_come_back(make: Make, policy: str, 
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert max(sizes) <= capacity
-    assert dispatcher.queue.room.remaining() == capacity
+    assert dispatcher.core.queue.room.remaining() == capacity
     assert_accounts_balance(dispatcher, accepted=sum(accepted))
-    assert sum(accepted) + sum(dispatcher.rejected.values()) == 4 * events
+    assert sum(accepted) + sum(dispatcher.stats.rejected.values()) == 4 * events
     if policy != "reject":
         assert sum(accepted) == 4 * events
     if policy != "drop_oldest":
-        assert dispatcher.discarded == 0
+        assert dispatcher.stats.discarded == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -215,17 +215,17 @@ def test_a_handler_overdraws_a_full_queue_and_the_bound_holds_again_afterwards(
     dispatcher = make(config(2, policy), handler=handle)
     dispatcher.event_handler.handle(Numbered(0))
     assert gate.entered.wait(TIMEOUT_S)
-    repaid = dispatcher.queue.room.remaining()
+    repaid = dispatcher.core.queue.room.remaining()
     assert dispatcher.event_handler.handle(Numbered(6))
     assert dispatcher.event_handler.handle(Numbered(7))
-    left = dispatcher.queue.room.remaining()
+    left = dispatcher.core.queue.room.remaining()
     gate.opened.set()
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert sizes == [5]
     assert (repaid, left) == (2, 0)
     assert got == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert dispatcher.queue.room.remaining() == 2
+    assert dispatcher.core.queue.room.remaining() == 2
 
 
 def test_while_overdrawn_posts_from_outside_find_no_room(make: Make, gate: Gate) -> None:
@@ -245,7 +245,7 @@ def test_while_overdrawn_posts_from_outside_find_no_room(make: Make, gate: Gate)
 
     assert not answer
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.queue.room.remaining() == 2
+    assert dispatcher.core.queue.room.remaining() == 2
 
 
 def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: Make, gate: Gate) -> None:
@@ -267,7 +267,7 @@ def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: M
     ]
     for producer in producers:
         producer.start()
-    until(lambda: len(dispatcher.queue.room.waiters) == 3)
+    until(lambda: len(dispatcher.core.queue.room.waiters) == 3)
     gate.opened.set()
     for producer in producers:
         producer.join(TIMEOUT_S)
@@ -275,7 +275,7 @@ def test_producers_that_wait_all_get_room_although_the_handler_overdraws(make: M
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert sorted(got) == [0, 1, 2, 3, 4, *[100] * 5]
-    assert dispatcher.queue.room.remaining() == 1
+    assert dispatcher.core.queue.room.remaining() == 1
 
 
 def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(full: Make, gate: Gate) -> None:
@@ -287,7 +287,7 @@ def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(fu
         looking.set()
         assert stopped.wait(TIMEOUT_S)
 
-    dispatcher.queue.room.on_size = pause  # type: ignore[assignment]
+    dispatcher.core.queue.room.on_size = pause  # type: ignore[assignment]
     answers: list[bool] = []
     producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(3))))
     producer.start()
@@ -299,7 +299,7 @@ def test_a_post_that_is_about_to_drop_the_oldest_when_a_stop_discards_it_ends(fu
     producer.join(TIMEOUT_S)
     ended = not producer.is_alive()
 
-    dispatcher.queue.room.permits.append(None)  # whoever goes round still gets out
+    dispatcher.core.queue.room.permits.append(None)  # whoever goes round still gets out
     producer.join(TIMEOUT_S)
     assert ended
     assert answers == [False]

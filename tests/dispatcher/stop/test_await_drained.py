@@ -30,7 +30,7 @@ def test_a_post_in_the_moment_of_the_drain_does_not_end_a_wait(make: Make, gate:
         notify()
 
     dispatcher._drain.notify = post_and_notify  # type: ignore[method-assign]
-    drained = dispatcher.when_drained()
+    drained = dispatcher.core.when_drained()
     gate.opened.set()
 
     assert drained.result(TIMEOUT_S)
@@ -72,7 +72,7 @@ def test_stopping_a_dispatcher_that_was_never_started_ends_a_wait_for_the_drain(
     dispatcher = AsyncDispatcher()
     dispatcher.set_drain_events_on_stop(drain)
     dispatcher.event_handler.handle(Numbered())
-    drained = dispatcher.when_drained()
+    drained = dispatcher.core.when_drained()
 
     dispatcher.stop()
 
@@ -93,4 +93,4 @@ def test_a_wait_for_partitions_that_post_to_each_other_ends_when_all_is_done() -
             assert dispatcher.await_drained(TIMEOUT_S)
             assert dispatcher.is_drained()
 
-        assert sum(partition.handled for partition in dispatcher.partitions) == 50 * 11
+        assert sum(partition.stats.handled for partition in dispatcher.partitions) == 50 * 11

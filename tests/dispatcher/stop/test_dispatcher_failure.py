@@ -43,8 +43,8 @@ def test_events_queued_behind_a_mail_that_raises_are_discarded_and_later_ones_re
     assert isinstance(dispatcher.failure_cause, Broken)
     assert dispatcher.failure_state is ServiceState.STARTED
     assert dispatcher.is_stopped()
-    assert (dispatcher.handled, dispatcher.stats().discarded_by_reason) == (1, {"stop": 4})
-    assert dispatcher.rejected == {"stopped": 1}
+    assert (dispatcher.stats.handled, dispatcher.stats.discarded_by_reason) == (1, {"stop": 4})
+    assert dispatcher.stats.rejected == {"stopped": 1}
     assert_accounts_balance(dispatcher, accepted=5)
 
 
@@ -79,7 +79,7 @@ def test_a_wait_for_the_drain_ends_when_the_dispatcher_fails(make: Make, gate: G
     assert gate.entered.wait(TIMEOUT_S)
     dispatcher.event_handler.handle(Numbered(1))
     dispatcher.mailbox_executor.execute(fail)
-    drained = dispatcher.when_drained()
+    drained = dispatcher.core.when_drained()
 
     gate.opened.set()
 
@@ -96,7 +96,7 @@ def test_producers_that_wait_for_room_in_a_dispatcher_that_fails_are_refused(mak
     answers: list[bool] = []
     producer = threading.Thread(target=lambda: answers.append(dispatcher.event_handler.handle(Numbered(2))))
     producer.start()
-    until(lambda: len(dispatcher.queue.room.waiters) == 1)
+    until(lambda: len(dispatcher.core.queue.room.waiters) == 1)
 
     gate.opened.set()
     producer.join(TIMEOUT_S)
@@ -146,7 +146,7 @@ def test_a_listener_of_the_failure_sees_its_cause_and_balanced_accounts(make: Ma
     seen: list[Any] = []
     dispatcher = make(handler=gate)
     dispatcher.register_service_listener(
-        lambda _: seen.append((dispatcher.failure_cause, dispatcher.accepted, dispatcher.queue_size()))
+        lambda _: seen.append((dispatcher.failure_cause, dispatcher.stats.accepted, dispatcher.queue_size()))
     )
     for number in range(3):
         dispatcher.event_handler.handle(Numbered(number))
@@ -216,7 +216,7 @@ def test_a_start_that_fails_leaves_a_stopped_dispatcher_that_refuses() -> None:
     assert dispatcher.is_stopped()
     assert not dispatcher.event_handler.handle(Numbered())
     dispatcher.stop()
-    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
+    assert dispatcher.stats.discarded_by_reason == {"stop": 1}
     assert_accounts_balance(dispatcher, accepted=1)
 
 

@@ -49,7 +49,7 @@ def test_other_uses_in_a_child_raise_as_well(make: Make, call: str, capacity: in
         "post_without_waiting": lambda: dispatcher.post_without_waiting(Numbered()),
         "post_later": lambda: dispatcher.post_later(Numbered()),
         "await_drained": lambda: dispatcher.await_drained(1.0),
-        "when_drained": dispatcher.when_drained,
+        "when_drained": dispatcher.core.when_drained,
         "mailbox_executor": lambda: dispatcher.mailbox_executor,
     }
 
@@ -139,7 +139,7 @@ def test_a_new_dispatcher_works_in_a_child_of_a_process_with_a_started_one(make:
             dispatcher.register(Work, lambda _: None)
             dispatcher.event_handler.handle(Numbered())
             drained = dispatcher.await_drained(TIMEOUT_S)
-        return drained, dispatcher.handled
+        return drained, dispatcher.stats.handled
 
     assert in_child(work) == (True, 1)
 
@@ -279,7 +279,7 @@ def test_a_child_does_not_wake_its_parents_handler_thread() -> None:
         until(waits, "the handler thread's wait")
         before = len(turns)
 
-        in_child(dispatcher.queue.wake)
+        in_child(dispatcher.core.queue.wake)
         dispatcher.event_handler.handle(Numbered())
         assert dispatcher.await_drained(TIMEOUT_S)
         until(waits, "the handler thread's wait")

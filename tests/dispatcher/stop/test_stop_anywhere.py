@@ -184,9 +184,9 @@ def test_a_stop_from_anywhere_is_waited_for_and_leaves_nothing_uncounted(
             until(dispatcher.is_stopped)
             assert_accounts_balance(dispatcher, accepted=daemon.accepted[dispatcher.name])
             if drains and hangs_at is None:
-                assert dispatcher.discarded == 0
+                assert dispatcher.stats.discarded == 0
     assert whole.failure_cause is None or (who == "policy" and shape == "group")
-    assert (first.failure_cause is not None) == (who == "policy" and first.failed > 0)
+    assert (first.failure_cause is not None) == (who == "policy" and first.stats.failed > 0)
 
 
 def start(whole: CompositeService) -> None:

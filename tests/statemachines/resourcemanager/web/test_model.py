@@ -166,16 +166,6 @@ def test_the_references_that_a_reader_has_taken_are_never_changed() -> None:
         asyncio.run(look(yarn))
 
 
-class Idling:
-    """A dispatcher whose handler thread has been idle as long as the test says."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def idle_s(self) -> float:
-        return self.seconds
-
-
 @pytest.mark.parametrize(
     ("first_idle_s", "second_idle_s", "spare"),
     [(1.0, 1.0, 1.0), (0.6, 0.9, 0.5), (0.4, 0.6, 0.0), (0.0, 0.0, 0.0)],
@@ -183,11 +173,11 @@ class Idling:
 def test_the_spare_time_is_what_all_handler_threads_together_leave(
     first_idle_s: float, second_idle_s: float, spare: float
 ) -> None:
-    first, second, now_s = Idling(), Idling(), [100.0]
-    time = SpareTime([first, second], lambda: now_s[0])
+    idle_s, now_s = [0.0, 0.0], [100.0]
+    time = SpareTime(len(idle_s), lambda: sum(idle_s), lambda: now_s[0])
     for _ in range(2):
-        first.seconds += first_idle_s
-        second.seconds += second_idle_s
+        idle_s[0] += first_idle_s
+        idle_s[1] += second_idle_s
         now_s[0] += 1.0
         assert time.share() == pytest.approx(spare)
     assert time.share() == 0.0, "no time has passed"
