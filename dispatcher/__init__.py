@@ -10,7 +10,6 @@ TYPE_CHECKING = False  # as in `typing`, whose import takes a while
 if TYPE_CHECKING:
     from dispatcher.async_dispatcher import AsyncDispatcher
     from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, load_config
-    from dispatcher.dispatcher_group import DispatcherGroup
     from dispatcher.errors import (
         ConfigError,
         DispatcherError,
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
         UnregisteredEventTypeError,
     )
     from dispatcher.event import DispatcherEventHandler, Event, EventHandler, MultiListenerHandler
-    from dispatcher.event_dispatcher import EventDispatcher
+    from dispatcher.groups import DispatcherGroup, EventDispatcher, MultiDispatcher
     from dispatcher.journal import JournalWriter
     from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
     from dispatcher.metrics import MetricsServer, register_metrics
-    from dispatcher.multi_dispatcher import MultiDispatcher
     from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
     from dispatcher.stats import DispatcherStats
     from dispatcher.supervision.signals import run_until_signal

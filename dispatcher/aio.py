@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import EventRefusedError, QueueFullError
 from dispatcher.event import AsyncioHandler
-from dispatcher.multi_dispatcher import MultiDispatcher
+from dispatcher.groups import MultiDispatcher
 from dispatcher.queue.later import post_later
 from dispatcher.queue.posting import EventQueue
 

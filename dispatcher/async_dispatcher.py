@@ -23,12 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
-from dispatcher.dispatching.draining import Drain
-from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, describe_run, shared_time_service
-from dispatcher.dispatching.progress import Progress
-from dispatcher.dispatching.runs import current_run
-from dispatcher.dispatching.stopping import GRACE_S, StopWait
+from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
+from dispatcher.dispatching.stopping import GRACE_S, Drain, ErrorPolicy, StopWait
+from dispatcher.dispatching.times import Progress
 from dispatcher.errors import JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
 from dispatcher.journal.writer import JournalWriter
@@ -36,9 +33,9 @@ from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
+from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.later import post_later
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Caller, Service

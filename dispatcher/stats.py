@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
-from dispatcher.dispatching.runs import MAIL_TYPE, current_run
+from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor

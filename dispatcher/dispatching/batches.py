@@ -12,21 +12,17 @@ from typing import Any, Final
 
 from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
-from dispatcher.dispatching.backlog import Backlog
-from dispatcher.dispatching.draining import Drain
-from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.lone import LoneEvents, Pauses
-from dispatcher.dispatching.monitor import SIZE_STEP
-from dispatcher.dispatching.progress import Progress
-from dispatcher.dispatching.runs import SlowRuns
-from dispatcher.dispatching.times import EventTimes, TypeSampling
+from dispatcher.dispatching.monitor import SIZE_STEP, Backlog, SlowRuns
+from dispatcher.dispatching.stopping import Drain, ErrorPolicy
+from dispatcher.dispatching.times import EventTimes, Progress, TypeSampling
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue.entries import STOPPED, InQueue, QueuedEvent, is_stamped
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import STOPPED, InQueue, QueuedEvent, is_stamped
 from dispatcher.routes import NO_TYPE, RoutingTable
 from dispatcher.util.foreign import type_of
 from dispatcher.util.threads import postponed, try_postponed

@@ -24,7 +24,6 @@ from weakref import WeakValueDictionary
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
-from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import (
     Call,
     EventTaken,
@@ -36,7 +35,8 @@ from dispatcher.dispatching.lanes import (
     in_context,
 )
 from dispatcher.dispatching.monitor import check_every_ms
-from dispatcher.dispatching.progress import Progress
+from dispatcher.dispatching.stopping import ErrorPolicy
+from dispatcher.dispatching.times import Progress
 from dispatcher.errors import MailboxClosedError, NoEventInHandError
 from dispatcher.event import AsyncioHandler, Handler, handling_callable, is_async
 from dispatcher.journal.writer import TransitionOrigin
@@ -45,7 +45,7 @@ from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Suspension
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
-from dispatcher.queue.state import ABANDONED
+from dispatcher.queue.entries import ABANDONED
 from dispatcher.util.foreign import kind_of, tell, type_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import NO_THREAD

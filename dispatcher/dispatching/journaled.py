@@ -1,27 +1,68 @@
-"""Dispatching with a row in the journal for each event."""
+"""Dispatching with a row in the journal for each event.
+
+A row's time is a reading of `perf_counter_ns`, which the dispatcher takes anyway, plus the `offset_ns` of a `RowClock`.
+The two clocks of the system run at the same rate, so the offset is constant until the system clock is set, or the
+machine was suspended.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
-from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import Call, EventTaken, Handling
-from dispatcher.dispatching.progress import Progress
-from dispatcher.dispatching.row_clock import RowClock
-from dispatcher.dispatching.runs import MAIL_TYPE, SlowRuns, mail_text
-from dispatcher.dispatching.times import EventTimes
+from dispatcher.dispatching.monitor import MAIL_TYPE, SlowRuns, mail_text
+from dispatcher.dispatching.stopping import ErrorPolicy
+from dispatcher.dispatching.times import EventTimes, Progress
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.schema import Row
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.mail import Mail
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue.entries import QueuedEvent
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import QueuedEvent
 from dispatcher.routes import Route, RoutingTable
 from dispatcher.util.foreign import class_name, describe, plain_text, type_name, type_of
+
+_LOOK_EVERY_NS: Final = 10_000_000
+"""Looks at the system clock are this far apart, because a batch may be one event."""
+_BACK_NS: Final = 10_000_000
+"""A smaller step back is left alone: rows go on at most this far ahead of the system clock."""
+_LOOKS: Final = 3
+
+
+class RowClock:
+    """Follows the system clock. One thread at a time: the handler thread, once it runs."""
+
+    def __init__(self) -> None:
+        self.offset_ns = time.time_ns() - time.perf_counter_ns()
+        self.due_ns = 0  # of perf_counter_ns: when to follow the system clock again
+
+    def follow(self, now_ns: int) -> bool:
+        """Take over a step forward of the system clock; returns whether it was set back.
+
+        `now_ns`: perf_counter_ns. Set back, this clock goes on from where it is, so that no row is earlier than the one
+        before, and stays due until `go_back`.
+        """
+        # In this order, an interruption between the two makes the system clock look late, never early.
+        offset_ns = time.time_ns() - time.perf_counter_ns()
+        if offset_ns > self.offset_ns:
+            self.offset_ns = offset_ns
+        if offset_ns >= self.offset_ns - _BACK_NS or self._measure() >= self.offset_ns - _BACK_NS:
+            self.due_ns = now_ns + _LOOK_EVERY_NS
+            return False
+        return True
+
+    def go_back(self) -> None:
+        """Take over a step back. Between two segments only: within one, rows never go back."""
+        self.offset_ns = self._measure()
+
+    def _measure(self) -> int:
+        """The present offset. An interruption makes one of the looks too low, hardly all of them."""
+        return max(time.time_ns() - time.perf_counter_ns() for _ in range(_LOOKS))
 
 
 class JournaledDispatching:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.event import AsyncioHandler
-from dispatcher.queue.state import QueuedEvent, enqueued_ns_of
+from dispatcher.queue.entries import QueuedEvent, enqueued_ns_of
 from dispatcher.util.foreign import reraise_interrupt, text_of
 
 if TYPE_CHECKING:

@@ -12,15 +12,13 @@ from itertools import repeat, starmap
 from time import perf_counter_ns, sleep
 from typing import Any, Final
 
-from dispatcher.dispatching.draining import Drain
-from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import EventTaken
-from dispatcher.dispatching.progress import Progress
-from dispatcher.dispatching.runs import SlowRuns
-from dispatcher.dispatching.times import EventTimes, IdleTime
+from dispatcher.dispatching.monitor import SlowRuns
+from dispatcher.dispatching.stopping import Drain, ErrorPolicy
+from dispatcher.dispatching.times import EventTimes, IdleTime, Progress
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue.entries import RUNNING, STOPPED, InQueue, QueuedEvent
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import RUNNING, STOPPED, InQueue, QueuedEvent
 from dispatcher.routes import NO_TYPE, Route, RoutingTable
 from dispatcher.util.foreign import type_of
 

@@ -1,6 +1,9 @@
-"""Monitoring of a dispatcher: logs the size of its queue, and handlers that take too long.
+"""What a dispatcher runs and since when, how long events wait, and the checks that log what takes too long.
 
-It never blocks producers or the handler thread: work that takes longer than a log line runs on a thread of its own.
+The checks run on the timers' thread, so they go on when no producer posts and the handler hangs. They block neither
+producers nor the handler thread: work that takes longer than a log line runs on a thread of its own.
+
+While a handler yields to mail, its event remains the run.
 """
 
 from __future__ import annotations
@@ -10,31 +13,189 @@ import os
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import islice
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from dispatcher.config import DispatcherConfig
-from dispatcher.dispatching.backlog import Backlog
-from dispatcher.dispatching.progress import Progress
-from dispatcher.dispatching.runs import Run, SlowRuns, current_run, duration
+from dispatcher.dispatching.times import Progress
+from dispatcher.mailbox.mail import Mail
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService
+from dispatcher.queue.entries import enqueued_ns_of
 from dispatcher.queue.posting import EventQueue
-from dispatcher.util.foreign import kind_of, tell, text_of
+from dispatcher.routes import Route
+from dispatcher.util.foreign import class_name, cut_text, kind_of, tell, text_of, type_name, type_of
+from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import start_or_postpone, try_to_start
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
+MAIL_TYPE: Final = ("(mail)", "")
+"""Stands for the class and name of the event type, of a mail."""
+_NEVER_NS: Final = 1 << 62
+"""Longer than any run."""
 SIZE_STEP: Final = 1000
 """Events between two log lines of the queue's size; also the remaining capacity below which it is low."""
 _WARN_EVERY_NS: Final = 30_000_000_000
 _SIZE_EVERY_NS: Final = 1_000_000_000
 _CHECK_EVERY_MS: Final = 1000
+_MOST_CHECKS: Final = 1000
+"""That are kept: of more, every second one is forgotten."""
+_MOST_LOOKED_AT: Final = 1000
+_NAMES: Final = {"event": "a handler", "mail": "a mail"}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run. `subject` is the event or the Mail; `since_ns` is by perf_counter_ns, in a flood of the batch."""
+
+    kind: Literal["event", "mail"]
+    subject: Any
+    since_ns: int
+
+    def seconds(self) -> float:
+        """How long it has run."""
+        return max(0, perf_counter_ns() - self.since_ns) / 1e9
+
+    def type_labels(self) -> tuple[str, str]:
+        """The class and name of the event's type; `MAIL_TYPE` for a mail."""
+        if self.kind == "mail":
+            return MAIL_TYPE
+        event_type = type_of(self.subject)
+        return class_name(event_type), type_name(event_type)
+
+    def what(self) -> str:
+        """The event, or the mail's description, as text."""
+        return mail_text(self.subject) if self.kind == "mail" else text_of(self.subject)
+
+
+def mail_text(mail: Mail) -> str:
+    """A mail's description; raises nothing."""
+    return cut_text(lambda: mail.description)
+
+
+def current_run(progress: Progress, processor: MailboxProcessor) -> Run | None:
+    """What the handler thread is running; None: it waits, or is between two runs. Any thread."""
+    running = processor.running()
+    if running is not None:
+        return Run("mail", *running)
+    since_ns, event = progress.since_ns, progress.event()
+    return Run("event", event, since_ns) if since_ns and event is not None else None
+
+
+def duration(seconds: float) -> str:
+    """`73.2 s`, with three digits or more."""
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+class SlowRuns:
+    """Runs longer than a limit (None: no run is). The handler thread reports them when they end.
+
+    A run that was logged while it ran is logged again, with its duration, when it has ended: by the handler thread or
+    by the thread that logged it, whichever comes later.
+    """
+
+    def __init__(self, name: str, limit_s: float | None) -> None:
+        self._name = name
+        self.limit_ns: Final = _NEVER_NS if limit_s is None else int(limit_s * 1e9)
+        # Starts of runs that were logged and have not ended; any thread, in single steps.
+        self._announced: deque[int] = deque(maxlen=4)
+        self._ended: tuple[int, int, str] = (0, 0, "")  # the last slow run; the handler thread replaces it whole
+
+    def event_ended(self, route: Route, event: Any, since_ns: int, ended_ns: int) -> None:
+        """The run of an event that took longer than the limit has ended: count it. Handler thread."""
+        route.slow += 1
+        self._end(Run("event", event, since_ns), ended_ns)
+
+    def mail_ended(self, mail: Mail, since_ns: int, ended_ns: int) -> None:
+        """As `event_ended`, of a mail, which the mailbox counts."""
+        self._end(Run("mail", mail, since_ns), ended_ns)
+
+    def announced(self, since_ns: int) -> None:
+        """The run that began then was logged. One thread besides the handler thread."""
+        self._announced.append(since_ns)
+        self._log_end()
+
+    def _end(self, run: Run, ended_ns: int) -> None:
+        self._ended = (run.since_ns, ended_ns - run.since_ns, f"{_NAMES[run.kind]} has ended: {run.what()}")
+        self._log_end()
+
+    def _log_end(self) -> None:
+        """Log the end of a run that was announced and has ended; each of the two calls this after its part."""
+        since_ns, took_ns, what = self._ended
+        if since_ns in self._announced:
+            try:
+                self._announced.remove(since_ns)
+            except ValueError:  # the other thread was faster
+                return
+            tell(log, logging.WARNING, "%s: %s took %s", self._name, what, duration(took_ns / 1e9))
+
+
+class Backlog:
+    """How long the oldest queued event has waited, and how long a bounded queue has been full.
+
+    Most posts note no time, so both are estimated from checks. A check notes how many events had been queued by then.
+    An event that is still queued and among those has waited since that check, or longer. One thread calls `check`, any
+    thread the other methods; no lock is taken.
+    """
+
+    def __init__(self, queue: EventQueue, progress: Progress, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
+        self._queue = queue
+        self._progress = progress
+        self._clock_ns = clock_ns
+        # Times and the numbers of events queued by then, oldest first; the checking thread appends and replaces it, any
+        # thread copies it.
+        self._checks: deque[tuple[int, int]] = deque()
+        self._full_since_ns: int | None = None  # the checking thread writes, any reads
+
+    def check(self) -> None:
+        """Note the length of the queue. Periodically, on one thread."""
+        now_ns, left = self._clock_ns(), self._left()
+        queued = left + len(self._queue.entries)
+        while self._checks and self._checks[0][1] <= left:
+            self._checks.popleft()
+        if not self._checks or self._checks[-1][1] < queued:  # only the first check that saw an event matters
+            self._checks.append((now_ns, queued))
+        if len(self._checks) > _MOST_CHECKS:  # a long wait need not be known to the second
+            self._checks = deque(islice(self._checks, 0, None, 2))
+        if not self._queue.room.is_full():
+            self._full_since_ns = None
+        elif self._full_since_ns is None:
+            self._full_since_ns = now_ns
+
+    def oldest_wait_s(self) -> float | None:
+        """How long the oldest event has waited, at least; None: the queue is empty.
+
+        It is exact if the event's post noted the time, and otherwise lacks at most the time between two checks.
+        """
+        first = snapshot(lambda: list(islice(self._queue.entries, _MOST_LOOKED_AT)))
+        if not first:
+            return None
+        now_ns, left = self._clock_ns(), self._left()
+        checked_ns = next((at_ns for at_ns, queued in snapshot(self._checks.copy) if queued > left), now_ns)
+        # An event behind the oldest one has not waited longer.
+        stamped_ns = next(filter(None, map(enqueued_ns_of, first)), now_ns)
+        return max(0, now_ns - min(checked_ns, stamped_ns)) / 1e9
+
+    def full_since_s(self) -> float | None:
+        """How long the queue has been at its capacity, at least; None: it is not, or has none."""
+        since_ns = self._full_since_ns
+        if not self._queue.room.is_full():
+            return None
+        return 0.0 if since_ns is None else max(0, self._clock_ns() - since_ns) / 1e9
+
+    def _left(self) -> int:
+        """How many events have left the queue at its front."""
+        dropped = self._queue.state.dropped.counts()
+        return self._progress.taken() + dropped.get("drop_oldest", 0) + dropped.get("stop", 0)
 
 
 class _RateLimiter:
@@ -178,8 +339,11 @@ class LongWaits:
         coroutines: Callable[[], str | None],
         clock_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
-        self._name, self._after_s = name, after_s  # never change, like the next three
-        self._current, self._stack, self._coroutines = current, stack, coroutines
+        self._name = name
+        self._after_s = after_s
+        self._current = current
+        self._stack = stack
+        self._coroutines = coroutines
         self._warnings = _RateLimiter(_WARN_EVERY_NS, clock_ns)
 
     def __call__(self, producer: str) -> bool:

@@ -22,7 +22,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.event import KeyOf
-from dispatcher.queue.state import CLOSED, ClassAndKey, QueuedEvent, QueueState, Stamping, Version
+from dispatcher.queue.entries import CLOSED, ClassAndKey, QueuedEvent, QueueState, Stamping, Version
 from dispatcher.util.foreign import reraise_interrupt, type_of
 from dispatcher.util.histogram import snapshot
 

@@ -14,8 +14,8 @@ from typing import Any
 from dispatcher.errors import EventRefusedError, ForkedProcessError, QueueFullError
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.queue import nesting
+from dispatcher.queue.entries import ClassAndKey
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import ClassAndKey
 from dispatcher.util.foreign import tell
 
 log = logging.getLogger("dispatcher.async_dispatcher")

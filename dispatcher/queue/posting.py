@@ -27,10 +27,7 @@ from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing
-from dispatcher.queue.contents import QueueContents
-from dispatcher.queue.room import QueueRoom
-from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.queue.state import (
+from dispatcher.queue.entries import (
     ABANDONED,
     DRAINING,
     FORKED,
@@ -38,11 +35,14 @@ from dispatcher.queue.state import (
     RUNNING,
     STAMPED,
     ClassAndKey,
+    QueueContents,
     QueuedEvent,
     QueueState,
     Stamping,
     Times,
 )
+from dispatcher.queue.room import QueueRoom
+from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.util.threads import is_owned
 

@@ -21,7 +21,7 @@ from typing import Final, Literal, Protocol
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import QueueFullError
 from dispatcher.queue.coalescing import Coalescing
-from dispatcher.queue.state import RUNNING, QueuedEvent, QueueState
+from dispatcher.queue.entries import RUNNING, QueuedEvent, QueueState
 from dispatcher.util.foreign import cut_text
 
 Answer = Literal["permit", "timeout", "shut", "reentrant"]

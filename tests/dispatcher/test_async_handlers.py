@@ -23,7 +23,7 @@ from dispatcher import (
 )
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.mailbox import ManualClock
-from dispatcher.queue.state import DRAINING
+from dispatcher.queue.entries import DRAINING
 from dispatcher.testing import InlineDispatcher
 
 from .conftest import TIMEOUT_S, Numbered, Other, Work, assert_accounts_balance

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher import DispatcherConfig
-from dispatcher.queue.state import RUNNING
+from dispatcher.queue.entries import RUNNING
 from dispatcher.testing import DrainDispatcher
 
 from .conftest import TIMEOUT_S, Other, Work

@@ -28,13 +28,13 @@ from dispatcher import (
     TaskMailbox,
 )
 from dispatcher.dispatching.batches import BatchDispatching
-from dispatcher.dispatching.draining import Drain
 from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lone import LoneEvents
+from dispatcher.dispatching.stopping import Drain
+from dispatcher.queue.entries import Tally
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.queue.state import Tally
 
 from ..compiled import IS_COMPILED
 

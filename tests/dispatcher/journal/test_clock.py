@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalWriter
-from dispatcher.dispatching import row_clock
+from dispatcher.dispatching import journaled
 from dispatcher.journal import EVENTS, read_rows, verify
 from dispatcher.journal.format.segments import read_summary, segments
 
@@ -49,10 +49,10 @@ class SystemClock:
 def system(monkeypatch: pytest.MonkeyPatch) -> SystemClock:
     system = SystemClock()
     monkeypatch.setattr(
-        row_clock, "time", SimpleNamespace(time_ns=system.time_ns, perf_counter_ns=time.perf_counter_ns)
+        journaled, "time", SimpleNamespace(time_ns=system.time_ns, perf_counter_ns=time.perf_counter_ns)
     )
     # A look and a flush after each event, as after each that takes 10 ms.
-    monkeypatch.setattr(row_clock, "_LOOK_EVERY_NS", 0)
+    monkeypatch.setattr(journaled, "_LOOK_EVERY_NS", 0)
     monkeypatch.setattr("dispatcher.journal.writer._FLUSH_DELAY_MS", 0)
     return system
 

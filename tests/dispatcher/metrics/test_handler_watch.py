@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
-from dispatcher.dispatching.monitor import HandlerWatch, LongWaits, check_every_ms
-from dispatcher.dispatching.runs import Run, SlowRuns
+from dispatcher.dispatching.monitor import HandlerWatch, LongWaits, Run, SlowRuns, check_every_ms
 from dispatcher.mailbox import Mail
 from dispatcher.routes import Route
 from dispatcher.testing import ManualClock

@@ -22,7 +22,7 @@ TIMED_MODULES = (
     "dispatcher.dispatching.lone",
     "dispatcher.dispatching.times",
     "dispatcher.queue.posting",
-    "dispatcher.queue.state",
+    "dispatcher.queue.entries",
 )
 
 

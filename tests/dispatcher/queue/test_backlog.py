@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
-from dispatcher.dispatching.backlog import Backlog
+from dispatcher.dispatching.monitor import Backlog
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered

@@ -10,8 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
-from dispatcher.queue.contents import SAMPLE, QueueContents, sums
-from dispatcher.queue.state import STAMPED, QueuedEvent
+from dispatcher.queue.entries import SAMPLE, STAMPED, QueueContents, QueuedEvent, sums
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
 

@@ -430,35 +430,35 @@ def prepare(scheduler: Scheduler) -> None:
 def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dispatchers made from now on take their steps as the scheduler says."""
     from dispatcher import async_dispatcher
-    from dispatcher.dispatching import batches, draining, lone, progress
+    from dispatcher.dispatching import batches, lone, stopping, times
     from dispatcher.mailbox import parking, task_mailbox
+    from dispatcher.queue import entries, shutdown
     from dispatcher.queue import room as queue_room
-    from dispatcher.queue import shutdown, state
 
     locks = {"Lock": SteppedLock, "RLock": SteppedRLock, "Condition": SteppedCondition}
     threads = {"Thread": SteppedThread, "Event": SteppedEvent}
     for module, replaced in (
-        (state, locks),
+        (entries, locks),
         (queue_room, locks),
         (shutdown, locks),
         (task_mailbox, locks),
         (parking, locks),
         (async_dispatcher, threads),
-        (draining, {"Event": SteppedEvent}),
+        (stopping, {"Event": SteppedEvent}),
     ):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **replaced}))
-    monkeypatch.setattr(state, "deque", SteppedDeque)
+    monkeypatch.setattr(entries, "deque", SteppedDeque)
     monkeypatch.setattr(queue_room, "deque", SteppedDeque)
-    monkeypatch.setattr(state.Tally, "take", take_and_count)
+    monkeypatch.setattr(entries.Tally, "take", take_and_count)
     monkeypatch.setattr(parking.Parking, "wake_sooner", lambda _: None)
     monkeypatch.setattr(batches, "repeat", SteppedTurns)
     monkeypatch.setattr(lone, "repeat", SteppedTurns)
     monkeypatch.setattr(queue_room, "sleep", lambda _: _step(spinning=True))
     for owner, names in (
-        (state.PostFlags, ("gate", "alert", "phase")),
+        (entries.PostFlags, ("gate", "alert", "phase")),
         (queue_room.QueueRoom, ("permits", "overdrafts", "is_crowded")),
         (parking.Parking, ("duties",)),
-        (progress.Progress, ("entry",)),
+        (times.Progress, ("entry",)),
     ):
         for name in names:
             monkeypatch.setattr(owner, name, _SteppedField(owner, name), raising=False)

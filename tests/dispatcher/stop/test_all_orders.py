@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
+from dispatcher.queue.entries import RUNNING
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.state import RUNNING
 from dispatcher.testing import ManualClock
 
 from ...compiled import IS_COMPILED

@@ -217,7 +217,7 @@ SCRIPT = """
     def end():
         {outside}
         assert daemon.wait_for_service_to_stop(60)
-        print(accepted, len(handled), dispatchers[0].discarded, dispatchers[0].failure_cause)
+        print(accepted, len(handled), dispatchers[0].stats.discarded, dispatchers[0].failure_cause)
     atexit.register(end)
     atexit.register(begun.set)
 """

@@ -1,22 +1,31 @@
-"""Several dispatchers whose handlers post to each other, and that therefore stop together.
+"""Dispatchers made of dispatchers: a group that stops together, and after Hadoop one that splits events by key, and one
+for a single consumer.
 
-Stopped one by one, the first would refuse posts from the handlers of the others. So a stop drains them jointly: every
-dispatcher refuses posts from outside and accepts posts from any handler of the group, and all end at one moment, when
-every queue is empty and no handler has an event in hand. A handler's post to another dispatcher of the group never
-waits for room, because two full queues could wait for each other.
+The handlers of a group post to each other. Stopped one by one, the first member would refuse posts from the handlers of
+the others. So a stop drains them jointly: every dispatcher refuses posts from outside and accepts posts from any
+handler of the group, and all end at one moment, when every queue is empty and no handler has an event in hand. A
+handler's post to another dispatcher of the group never waits for room, because two full queues could wait for each
+other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from enum import Enum
 from functools import partial
+from itertools import chain
 from time import monotonic
+from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.stopping import StopWait, grace_s
+from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
+from dispatcher.queue.entries import DRAINING, FORKED, sums
 from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.queue.state import DRAINING, FORKED
+from dispatcher.routes import OnError
 from dispatcher.service import CompositeService, Service, ServiceState
 from dispatcher.util.foreign import text_of
 
@@ -146,3 +155,96 @@ class DispatcherGroup(CompositeService):
         if partition.in_state(ServiceState.STOPPED) and cause is not None and self.in_state(ServiceState.STARTED):
             self.note_failure(cause)
             self.stop()
+
+
+class MultiDispatcher(DispatcherGroup):
+    """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `event_handler`."""
+
+    def __init__(
+        self,
+        config: DispatcherConfig | None = None,
+        *,
+        name: str = "MultiDispatcher",
+        partitions: int = 4,
+        **options: Any,
+    ) -> None:
+        if type(partitions) is not int:
+            raise TypeError(f"partitions must be an int, not {text_of(partitions)}")
+        if partitions < 1:
+            raise ValueError(f"partitions must be at least 1, not {partitions}")
+        if options.get("journal") is not None:
+            raise ValueError(f"{name}: a journal has one dispatcher; its rows are in the order of one handler thread")
+        config = dispatcher_config(config, options.pop("queue_capacity", None))
+        super().__init__(
+            name,
+            [AsyncDispatcher(config, name=f"{name}-{i}", **options) for i in range(partitions)],
+            drain_timeout_s=config.drain_timeout_s,
+            drains_on_stop=config.drain_events_on_stop,
+        )
+        self._posts = tuple(partition.event_handler.handle for partition in self.partitions)
+        self._event_handler = DispatcherEventHandler(self._post)
+
+    @property
+    def event_handler(self) -> DispatcherEventHandler:
+        """As AsyncDispatcher.event_handler. Any thread."""
+        return self._event_handler
+
+    def register(
+        self,
+        event_type: type[Enum],
+        handler: Handler,
+        *,
+        on_error: OnError = "continue",
+        coalesce_by: KeyOf | None = None,
+    ) -> None:
+        """As AsyncDispatcher.register, on each partition: `handler` is called from several threads."""
+        for partition in self.partitions:
+            partition.register(event_type, handler, on_error=on_error, coalesce_by=coalesce_by)
+
+    def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
+        """As AsyncDispatcher.unregister, on each partition."""
+        found = [partition.unregister(event_type, handler) for partition in self.partitions]
+        return any(found)
+
+    def queue_size(self) -> int:
+        return sum(partition.queue_size() for partition in self.partitions)
+
+    def queue_contents(self) -> dict[Enum, int]:
+        """As AsyncDispatcher.queue_contents, for all partitions."""
+        return sums(chain.from_iterable(partition.core.queue.contents.by_type()[0] for partition in self.partitions))
+
+    def post_without_waiting(self, event: Any) -> bool:
+        """As AsyncDispatcher.post_without_waiting."""
+        return self.partition_of(event).post_without_waiting(event)
+
+    def post_later(self, event: Any) -> Future[bool]:
+        """As AsyncDispatcher.post_later."""
+        return self.partition_of(event).post_later(event)
+
+    def partition_of(self, event: Any) -> AsyncDispatcher:
+        """The partition that handles the event. Any thread."""
+        return self.partitions[self._place(event)]
+
+    def _post(self, event: Any) -> bool:
+        return self._posts[self._place(event)](event)
+
+    def _place(self, event: Any) -> int:
+        key = getattr(event, "lock_key", None)
+        return 0 if key is None else hash(key) % len(self.partitions)
+
+
+class EventDispatcher(AsyncDispatcher):
+    """Hands every event, whatever its class, to one handler on a thread of its own. Otherwise an AsyncDispatcher."""
+
+    def __init__(
+        self, handler: Handler, name: str = "EventDispatcher", config: DispatcherConfig | None = None, **options: Any
+    ) -> None:
+        self._handler = handler
+        super().__init__(config, name=name, **options)
+
+    def handle(self, event: Any) -> bool:
+        """Queue an event; returns whether it was accepted. Any thread."""
+        return self._event_handler.handle(event)
+
+    def _default_handler(self) -> Handler:
+        return self._handler
