@@ -86,8 +86,8 @@ class _TaskTurn:
     """The place of a waiting task in the queue for room. The loop's thread, but for `release`."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()  # never changes; nor does the next one
-        self._released: asyncio.Future[None] = self._loop.create_future()
+        self._loop = asyncio.get_running_loop()  # never changes
+        self._released: asyncio.Future[None] = self._loop.create_future()  # never changes
 
     def release(self) -> bool:
         """Wake the task. Any thread; raises nothing. True: its loop does not run now, so wake the next one as well."""

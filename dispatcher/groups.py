@@ -146,7 +146,6 @@ class DispatcherGroup(CompositeService):
                 break
 
     def _is_at_rest(self) -> bool:
-        """No partition has an event in hand."""
         return all(each.core.progress.is_at_rest() for each in self.partitions)
 
     def _on_partition(self, partition: Service) -> None:

@@ -76,22 +76,26 @@ class Route:
     )
 
     def __init__(self, event_type: Any) -> None:
-        self.event_type = event_type  # never changes; nor do the two below
-        self.event_class = class_name(event_type)
+        self.event_type = event_type  # never changes
+        self.event_class = class_name(event_type)  # never changes
         # Only members of Enums have a name. Other values are counted together: there may be any number of them.
         self.name: str = type_name(event_type) if is_member(event_type) else "(no Enum member)"
-        # These four are replaced under the table's lock, and read by any thread.
+        # What a registration gives it: replaced under the table's lock, read by any thread.
         self.handle: Callable[[Any], Any]
         self.plain_turn: Turn  # calls `handle`
         self.on_error: OnError
         self.registered: bool
+
         self.turn: Turn  # plain or timed; the handler thread replaces it, and other threads under the table's lock
         self.timed_turn: Turn | None = None  # times one event; set once, by the handler thread
         self.handled = 0  # handler thread writes, any reads
         self.failed = 0  # handler thread writes, any reads
         self.slow = 0  # runs longer than handler_warn_after_s; handler thread writes, any reads
-        # Of the events that were timed by themselves, and their times; handler thread writes, any reads.
-        self.timed = self.handling_ns = self.queue_timed = self.queue_ns = 0
+        # Events timed by themselves, and the sums of their times; handler thread writes, any reads.
+        self.timed = 0
+        self.handling_ns = 0
+        self.queue_timed = 0
+        self.queue_ns = 0
         self.journal_kind = -1  # the journal's number for handled events of the type; -1: unknown; handler thread
 
 

@@ -86,7 +86,9 @@ class DispatcherView:
         self._thread = thread
         self._dispatching = dispatching
         self._processor = processor
-        self._queue, self._drain, self._routes = dispatching.queue, dispatching.drain, dispatching.routes
+        self._queue = dispatching.queue
+        self._drain = dispatching.drain
+        self._routes = dispatching.routes
         self._journal = journal = dispatching.journal
         self.queue_policy: str = config.queue_full_policy
         """What a post to a full queue does: block, reject or drop_oldest."""

@@ -54,8 +54,11 @@ class BatchDispatching:
         idle_action: Callable[[], bool] | None,
     ) -> None:
         self.queue = queue  # never changes, like all fields that do not say otherwise
-        self._entries, self._flags, self._popleft = queue.entries, queue.flags, queue.entries.popleft
-        self._room, self._bounded = queue.room, queue.room.capacity is not None
+        self._entries = queue.entries
+        self._flags = queue.flags
+        self._popleft = queue.entries.popleft
+        self._room = queue.room
+        self._bounded = queue.room.capacity is not None
         self._mailbox = mailbox
         self.routes = routes
         self.errors = errors
@@ -67,7 +70,7 @@ class BatchDispatching:
         # Smaller batches for a bounded queue: its size is checked between batches, and the warning should come in time.
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
-        self.progress = progress  # this and the three below say who may touch them
+        self.progress = progress
         self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
         self._ended_ns = 0  # when the last batch ended; handler thread
         self._size_due_ns = 0  # when to tell the size of a long queue next; handler thread

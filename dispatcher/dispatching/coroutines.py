@@ -75,9 +75,12 @@ class Coroutines:
         time_service: Callable[[], ProcessingTimeService],
     ) -> None:
         self._name = name  # never changes, like all fields that do not say otherwise
-        self._mailbox, self._progress, self._loop = mailbox, progress, loop
+        self._mailbox = mailbox
+        self._progress = progress
+        self._loop = loop
         self._time_service = time_service
-        self._warn_after_s, self._check_every_ms = config.handler_warn_after_s, check_every_ms(config)
+        self._warn_after_s = config.handler_warn_after_s
+        self._check_every_ms = check_every_ms(config)
         # By `_identity` of the handler. A lane lives as long as a registration or events in hand need it. Any thread
         # adds, under the lock, which is a leaf.
         self._lanes: WeakValueDictionary[tuple[int, int], Lane] = WeakValueDictionary()
@@ -95,10 +98,14 @@ class Coroutines:
 
     def connect(self, dispatching: BatchDispatching, errors: ErrorPolicy, processor: MailboxProcessor) -> None:
         """Connect the dispatcher's other parts, which are made after this one. They never change."""
-        self._queue, self._routes, self._errors = dispatching.queue, dispatching.routes, errors
-        self._times, self._journaled = dispatching.times, dispatching.journaled
+        self._queue = dispatching.queue
+        self._routes = dispatching.routes
+        self._errors = errors
+        self._times = dispatching.times
+        self._journaled = dispatching.journaled
         self._slow_ns = dispatching.slow.limit_ns
-        self._processor, self._controller = processor, MailboxController(processor)
+        self._processor = processor
+        self._controller = MailboxController(processor)
 
     def executor(self) -> MailboxExecutor:
         """The dispatcher's executor; a command that a coroutine sends belongs to that coroutine's event."""

@@ -97,10 +97,10 @@ class JournaledDispatching:
         self._journal = journal
         self._clock_ns = clock_ns
         self._row_clock = RowClock()  # used where `clock_ns` is None; handler thread
-        # Rows of coroutines that were found to have ended while a handler ran; handler thread, like the next two.
+        # Rows of coroutines that were found to have ended while a handler ran; handler thread.
         self._late: list[tuple[Row, Handling | None]] = []
-        self._mail: Mail | None = None  # the last one that made a transition
-        self._mail_seq = 0  # of its row
+        self._mail: Mail | None = None  # the last one that made a transition; handler thread
+        self._mail_seq = 0  # of its row; handler thread
 
     def dispatch(self, entries: Iterable[Any]) -> None:
         """Dispatch and time each event, until there is mail.

@@ -102,7 +102,8 @@ class Call:
         self.at = 0  # the same on the clock of the run, Unix ns; handler thread writes
         self.is_under_way = False  # given to the loop, and not ended or given up; both sides write, any thread reads
         self.handling: Handling | None = None  # once the coroutine begins; the loop writes
-        self.task: Task[Any] | None = None  # the loop writes, any thread reads; like the rest
+        # What has become of it: the loop writes, any thread reads.
+        self.task: Task[Any] | None = None
         self.thread_id = 0
         self.error: BaseException | None = None
         self.ended_ns = 0
@@ -170,7 +171,8 @@ class Lane:
         self.handler = handler  # never changes, like all fields that do not say otherwise
         self.loop = loop
         self.owner = owner  # of the lanes of one dispatcher
-        self._on_begin, self._on_ended = on_begin, on_ended
+        self._on_begin = on_begin
+        self._on_ended = on_ended
         # Calls that have not ended, oldest first; handler thread writes, any thread copies. The other collections refer
         # to the same calls: `calls` alone is trusted, because the keys' `__eq__` is foreign.
         self.calls: dict[Call, None] = {}

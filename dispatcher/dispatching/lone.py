@@ -56,15 +56,22 @@ class LoneEvents:
         stays: bool,
     ) -> None:
         self.idle = IdleTime()  # says who may touch it
-        self._queue = queue  # never changes, like all fields below
-        self._entries, self._flags = queue.entries, queue.flags
+        self._queue = queue  # never changes, like all fields of this class
+        self._entries = queue.entries
+        self._flags = queue.flags
         self._due: list[None] = queue.stamping.due if times.samples else []
-        self._room, self._bounded = queue.room, queue.room.capacity is not None
-        self._mailbox, self._parking = mailbox, mailbox.parking
+        self._room = queue.room
+        self._bounded = queue.room.capacity is not None
+        self._mailbox = mailbox
+        self._parking = mailbox.parking
         self._routes = routes
-        self._progress, self._times, self._slow = progress, times, slow
-        self._drain, self._errors = drain, errors
-        self._only_waits, self._stays = only_waits, stays
+        self._progress = progress
+        self._times = times
+        self._slow = slow
+        self._drain = drain
+        self._errors = errors
+        self._only_waits = only_waits
+        self._stays = stays
 
     def dispatch(self) -> None:
         """Wait for a post, and dispatch its event; then the same again, unless something else is to be done."""
@@ -127,7 +134,6 @@ class LoneEvents:
                 return
 
     def _is_ending(self) -> bool:
-        """No event is to be waited for."""
         return self._queue.shutdown.is_ending() and self._progress.is_at_rest()
 
     def _is_to_dispatch(self) -> bool:
@@ -166,7 +172,9 @@ class Pauses:
     """
 
     def __init__(self, queue: EventQueue, idle: IdleTime) -> None:
-        self._entries, self._flags, self._idle = queue.entries, queue.flags, idle  # never change
+        self._entries = queue.entries  # never changes
+        self._flags = queue.flags  # never changes
+        self._idle = idle  # never changes
         self._are_on = queue.room.capacity is None or queue.room.capacity >= _LEAST_CAPACITY  # never changes
         self._pays = False  # the last pause gathered enough
         self._misses = 0  # pauses in a row that did not

@@ -398,9 +398,11 @@ class Monitor:
     ) -> None:
         """`thread` is the handler thread. See HandlerWatch for `end_batch` and LongWaits for `coroutines`. Each check
         calls `retry_stop()`."""
-        self._name = name  # never changes, like the next four
+        self._name = name  # never changes, like all fields that do not say otherwise
         self._every_ms = every_ms = check_every_ms(config)
-        self._queue, self._backlog, self._retry_stop = parts.queue, parts.backlog, retry_stop
+        self._queue = parts.queue
+        self._backlog = parts.backlog
+        self._retry_stop = retry_stop
         current, stack = partial(current_run, parts.progress, processor), partial(describe_stack, thread)
         parts.queue.room.on_long_wait = LongWaits(name, config.handler_warn_after_s, current, stack, coroutines)
         self._watch = HandlerWatch(

@@ -229,7 +229,6 @@ class Drain:
                 waiter.set_result(drained)
 
     def finish(self) -> None:
-        """The handler thread ends, or never started."""
         self.finished.set()
         self.notify()
 
@@ -298,7 +297,6 @@ class StopWait:
             _give_up(late, started, max(0.0, min(grace, left_s)))
 
     def _abandon(self) -> None:
-        """Do not wait for what is queued: discard it."""
         self._queue.shutdown.shut(ABANDONED)
         self._queue.shutdown.discard()
         self._nudge()

@@ -90,13 +90,14 @@ class EventTimes:
     """The times of one dispatcher's events. Written by the handler thread, read by any."""
 
     def __init__(self, queue: EventQueue, times: Times) -> None:
-        self._flags, self._stamping = queue.flags, queue.stamping
+        self._flags = queue.flags
+        self._stamping = queue.stamping
         self.measures: Final = times != "none"
         self.samples: Final = times == "sampled"
         # With times='all' every ended event was timed, so the sums in the routes are complete.
         self.every: Final = times == "all"
-        self.queue_time = Histogram()  # handler thread writes, any copies, as the next
-        self.handling_time = Histogram()
+        self.queue_time = Histogram()  # handler thread writes, any copies
+        self.handling_time = Histogram()  # handler thread writes, any copies
         # Whether to time the next batch singly. Under "all", events are timed singly anyway: each post notes its time.
         self.singly = times != "all"  # handler thread
         self.timed = 0  # events of this batch that were timed singly; handler thread

@@ -9,8 +9,8 @@ these steps is atomic:
 - `setdefault` chooses between two first events of a key. Whoever finds the entry of a post that has not queued it yet
   queues it: `place` lets only one of the two do so. So an event that was accepted is in the queue.
 - A newer event is appended to the entry's versions, and then the oldest version is removed: there is at least one.
-- Closing appends CLOSED to the versions. The version before it is handled, and a producer that finds CLOSED before its
-  own version was too late. The entry has left `queued` before, so such a producer finds it gone when it looks again.
+- Closing appends CLOSED. versions = [v1, CLOSED, v2]: v1 is handled; the producer of v2 sees CLOSED ahead and posts a
+  new entry. The closed one has left `queued` before, so that producer does not find it again.
 """
 
 from __future__ import annotations

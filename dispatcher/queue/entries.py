@@ -81,11 +81,12 @@ class QueuedEvent:
     type: ClassVar[InQueue] = InQueue.ENTRY
 
     def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None, accepted_seq: int = 0) -> None:
-        # With a key, the thread that takes the entry sets these four when it closes the entry; otherwise never changed.
+        # Never change, unless the entry has a key: then the thread that takes the entry sets them when it closes it.
         self.event = event
         self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
         self.accepted_seq = accepted_seq  # in the write-ahead log; 0: not there
         self.is_superseded = False  # `event` came with a later post than this entry
+
         self.key = key  # None: no event supersedes this one; changed only before other threads see the entry
         if key is not None:
             self.event = None

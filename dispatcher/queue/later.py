@@ -1,8 +1,8 @@
 """Posting without waiting for the disk: a future tells when the event is in the write-ahead log and in the queue.
 
 The producer takes the event's permit, so a bounded queue bounds the posts under way as well, and encodes the event. The
-journal's writer puts it into the queue once it is in the log, in the order of the posts, and completes the future. A
-later `handle` of the same thread waits behind it in the log, so the thread's order is kept.
+journal's writer puts it into the queue once it is in the log, in the order of the posts, and completes the future. If a
+thread calls post_later(a), then handle(b), the log has a before b.
 """
 
 from __future__ import annotations
@@ -84,12 +84,14 @@ class _LaterPost(LaterAppend):
         future: Future[bool],
     ) -> None:
         super().__init__(line)
-        self._queue = queue  # never changes, like the next four
+        # The post, which never changes.
+        self._queue = queue
         self._event = event
         self._key = key
         self._has_room = has_room  # it holds a permit of the queue
         self._future = future
-        self._is_running = False  # the future can no longer be cancelled; the writer, like the next two
+        # How it goes: the journal's writer.
+        self._is_running = False  # the future can no longer be cancelled
         self._is_cancelled = False
         self._problem: BaseException | None = None  # the future's error
 

@@ -14,7 +14,8 @@ from types import CodeType
 from typing import Any, Final
 
 _ENTRIES: Final[set[CodeType]] = set()
-"""The functions of which each post runs exactly one. Any thread adds; all queues add the same ones."""
+"""Code objects of the post functions. Every post has exactly one of them on its stack, so a stack that holds two is a
+nested post. Any thread adds; all queues add the same ones."""
 
 
 def entries(*posts: Callable[..., Any]) -> None:

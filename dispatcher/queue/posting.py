@@ -92,7 +92,8 @@ class EventQueue:
         )
         if write_ahead.is_on:
             self.flags.gate = LOOK
-        self._after_append = self._make_after_append()  # never changes, as the next two and `post`
+        # The steps of a post, which never change.
+        self._after_append = self._make_after_append()
         self._post_slowly = nesting.slow_path(self._post_special)
         self._post_when_full = nesting.slow_path(self._post_full)
         self.post = self._make_post()
@@ -177,7 +178,6 @@ class EventQueue:
         return post_stamped if self.stamping.stamps_all else post
 
     def _post_gated(self, event: Any) -> bool:
-        """Post when the gate asks for more than the append."""
         return self._post_slowly(event) if self.flags.gate is LOOK else self._append(self._gated_entry(event))
 
     def _gated_entry(self, event: Any) -> Any:
@@ -185,7 +185,6 @@ class EventQueue:
         return event if self._parking.duties and not self.stamping.stamps_all else self.stamping.stamped(event)
 
     def _post_full(self, event: Any, wait: bool = True) -> bool:
-        """Post when no permit is left."""
         return self.room.make(wait) and self._append(self._stamped_if_due(event))
 
     def _post_special(self, event: Any, wait: bool = True) -> bool:

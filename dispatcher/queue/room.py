@@ -67,10 +67,10 @@ class QueueRoom:
         # Called by a producer, with its name, after each `handler_warn_after_s` of its wait, until it returns True. Set
         # before the start.
         self.on_long_wait: Callable[[str], bool] = _ignore
-        self.permits: list[None] = [None] * (self.capacity or 0)  # any thread, in single steps, as the two below
-        self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread
-        self.waiters: deque[Turn] = deque()  # of the producers that wait, the longest wait first; any thread
-        # Whether the handler thread has to look at the two lists above; faster to read than whether they are empty.
+        self.permits: list[None] = [None] * (self.capacity or 0)  # any thread, in single steps
+        self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread, in single steps
+        self.waiters: deque[Turn] = deque()  # of waiting producers, the longest wait first; any thread, in single steps
+        # Whether the handler thread has to look at `overdrafts` and `waiters`; faster to read than the two lists.
         # Any thread sets it after adding to them; the handler thread resets it, and then looks at them once more.
         self.is_crowded = False
 
@@ -245,7 +245,8 @@ class Patience:
     ) -> None:
         self._deadline = monotonic() + timeout_s if timeout_s is not None else None  # never changes
         self._warn_after_s = warn_after_s  # None: no warning, or no other one; the producer, which owns this
-        self._producer, self._on_long_wait = producer, on_long_wait  # never change
+        self._producer = producer  # never changes
+        self._on_long_wait = on_long_wait  # never changes
 
     def step_s(self) -> float:
         """How long to wait before `is_over` is to be asked."""
