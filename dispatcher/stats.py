@@ -16,8 +16,6 @@ from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
-from dispatcher.queue.posting import EventQueue
-from dispatcher.routes import RoutingTable
 from dispatcher.util.histogram import Histogram
 
 _ByType = dict[tuple[str, str], int]
@@ -161,22 +159,16 @@ METRICS: Final[dict[str, MetricSpec]] = {
 """The fields of the statistics that are metrics."""
 
 
-def take_stats(
-    queue: EventQueue,
-    dispatching: BatchDispatching,
-    routes: RoutingTable,
-    processor: MailboxProcessor,
-    journal: JournalWriter | None,
-    is_failed: bool,
-) -> DispatcherStats:
+def take_stats(dispatching: BatchDispatching, processor: MailboxProcessor, *, is_failed: bool) -> DispatcherStats:
     """Read all the counters of a dispatcher. Any thread."""
+    queue = dispatching.queue
     taken = dispatching.progress.taken()
     handled: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     slow: Counter[tuple[str, str]] = Counter({MAIL_TYPE: processor.slow_mails})
     handling: _TimesByType = {}
     queueing: _TimesByType = {}
-    ended_routes = list(routes.all())
+    ended_routes = list(dispatching.routes.all())
     for route in ended_routes:
         key = route.event_class, route.name
         handled[key] += route.handled
@@ -217,7 +209,7 @@ def take_stats(
         handling_by_type=handling if times.measures else {},
         queue_time_by_type=queueing if times.measures else {},
         mailbox_latency=processor.metrics_controller.latency.copy() if times.measures else None,
-        **_of_journal(journal),
+        **_of_journal(dispatching.journal),
     )
 
 

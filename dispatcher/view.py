@@ -88,7 +88,6 @@ class DispatcherView:
         self._processor = processor
         self._queue = dispatching.queue
         self._drain = dispatching.drain
-        self._routes = dispatching.routes
         self._journal = journal = dispatching.journal
         self.queue_policy: str = config.queue_full_policy
         """What a post to a full queue does: block, reject or drop_oldest."""
@@ -123,8 +122,7 @@ class DispatcherView:
 
     def stats(self) -> DispatcherStats:
         """All that is counted, at this moment."""
-        is_failed = self.failure_cause is not None
-        return take_stats(self._queue, self._dispatching, self._routes, self._processor, self._journal, is_failed)
+        return take_stats(self._dispatching, self._processor, is_failed=self.failure_cause is not None)
 
     def running(self) -> RunningNow | None:
         """The event or mail that the handler thread is running; None: it waits, or is between two."""

@@ -71,7 +71,7 @@ class BatchDispatching:
         self._batch_size = min(config.batch_size, max(1, capacity // 2)) if capacity else config.batch_size
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
         self.progress = progress
-        self.times = times = EventTimes(queue, "all" if journal is not None else config.measure_times)
+        self.times = times = EventTimes(queue)
         self._ended_ns = 0  # when the last batch ended; handler thread
         self._size_due_ns = 0  # when to tell the size of a long queue next; handler thread
         self.backlog = Backlog(queue, progress)

@@ -31,7 +31,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from dispatcher.dispatching.lanes import EventTaken
-from dispatcher.queue.entries import QueuedEvent, Times, event_of
+from dispatcher.queue.entries import QueuedEvent, event_of
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import NO_TYPE, Route, RoutingTable, Turn
 from dispatcher.util.histogram import Histogram
@@ -89,17 +89,17 @@ _SLOW_NS: Final = 20_000
 class EventTimes:
     """The times of one dispatcher's events. Written by the handler thread, read by any."""
 
-    def __init__(self, queue: EventQueue, times: Times) -> None:
+    def __init__(self, queue: EventQueue) -> None:
         self._flags = queue.flags
         self._stamping = queue.stamping
-        self.measures: Final = times != "none"
-        self.samples: Final = times == "sampled"
-        # With times='all' every ended event was timed, so the sums in the routes are complete.
-        self.every: Final = times == "all"
+        self.samples: Final = queue.stamping.samples
+        # If so, every ended event was timed, so the sums in the routes are complete.
+        self.every: Final = queue.stamping.stamps_all
+        self.measures: Final = self.samples or self.every
         self.queue_time = Histogram()  # handler thread writes, any copies
         self.handling_time = Histogram()  # handler thread writes, any copies
-        # Whether to time the next batch singly. Under "all", events are timed singly anyway: each post notes its time.
-        self.singly = times != "all"  # handler thread
+        # Whether to time the next batch singly. If `every`, events are timed singly anyway: each post notes its time.
+        self.singly = not self.every  # handler thread
         self.timed = 0  # events of this batch that were timed singly; handler thread
         self.timed_ns = 0  # their time in the handlers; handler thread
         self._pace_ns = _QUICK_NS  # of an event in the last quick batch, at most _QUICK_NS; handler thread

@@ -230,7 +230,7 @@ class Stamping:
     """Chooses which posts of one queue note their time: all, at most one per ms (sampled), or none."""
 
     def __init__(self, flags: PostFlags, times: Times) -> None:
-        self._samples: Final = times == "sampled"
+        self.samples: Final = times == "sampled"
         self.stamps_all: Final = times == "all"
         # One entry: the next post notes its time. When sampling, the handler thread appends it and any thread pops it.
         self.due: Final[list[None]] = [None] if times != "none" else []
@@ -241,7 +241,7 @@ class Stamping:
         """The event as an entry that was posted now. Any thread."""
         if self.stamps_all:
             return (event, perf_counter_ns(), STAMPED)
-        if self._samples and self.due:
+        if self.samples and self.due:
             with contextlib.suppress(IndexError):  # another post was faster
                 self.due.pop()
         return QueuedEvent(event, perf_counter_ns())
