@@ -23,7 +23,8 @@ from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.stopping import StopWait, grace_s
 from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
-from dispatcher.queue.entries import DRAINING, FORKED, sums
+from dispatcher.queue.contents import sums
+from dispatcher.queue.entries import DRAINING, FORKED
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.routes import OnError
 from dispatcher.service import CompositeService, Service, ServiceState

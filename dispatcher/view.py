@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Literal
 
 from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
 from dispatcher.dispatching.stopping import FailureRecord
-from dispatcher.queue.entries import DRAINING, STOPPED, QueueCounts, sums
+from dispatcher.queue.contents import QueueCounts, sums
+from dispatcher.queue.entries import DRAINING, STOPPED
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
 from dispatcher.util.foreign import class_name, entity_of, text_of

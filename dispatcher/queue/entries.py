@@ -1,4 +1,4 @@
-"""The entries of one event queue, and what its parts share: phase, lock, time stamps, counts; what is queued now.
+"""The entries of one event queue, and what its parts share: phase, lock, time stamps, counts.
 
     RUNNING -> DRAINING (refuses posts from outside, accepts posts from handlers) -> STOPPED -> ABANDONED, never back
 
@@ -16,20 +16,16 @@ holders may be interrupted by a whole other one.
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Hashable
 from enum import Enum
-from itertools import chain, islice, repeat, starmap
-from math import gcd
-from operator import attrgetter, length_hint
+from itertools import islice, repeat, starmap
+from operator import length_hint
 from time import perf_counter_ns
-from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal
 
-from dispatcher.util.foreign import entity_of, is_member, reraise_interrupt, type_of
 from dispatcher.util.histogram import snapshot
 
 RUNNING: Final = 0  # plain ints: comparing members of an IntEnum runs Python code on the hot path
@@ -54,13 +50,6 @@ _STAMP_EVERY_NS: Final = 1_000_000
 """When sampling: at most one post in this time notes it."""
 AT_ONCE: Final = 10_000
 """Entries of a long queue that a stop takes in one step, during which no other thread runs."""
-SAMPLE: Final = 50_000
-"""A queue with more events is counted by a sample of this size."""
-LEFT_SAMPLE: Final = 10_000
-"""The sample of a queue that a stop has left, if that has more than SAMPLE events."""
-_IN_STRETCH: Final = 20
-
-K = TypeVar("K")
 
 
 class InQueue(Enum):
@@ -251,120 +240,3 @@ class Stamping:
         self.again_at_ns = now_ns + _STAMP_EVERY_NS
         if not self.due:
             self.due.append(None)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCounts(Generic[K]):
-    """How many queued events there are of each kind; `approximate`: scaled from a sample of a long queue."""
-
-    counts: dict[K, int]
-    approximate: bool
-
-
-class QueueContents:
-    """Counts the entries of one queue by event type and by entity. Any thread; takes no lock.
-
-    A long queue is estimated from a sample: counting a million events would take 0.2 s and slow the handler thread. The
-    sample is 20 entries from each of 2,500 equal stretches of the queue, at a random place in the stretch and at equal
-    distances. Every 20th entry of the queue would not do: if two types alternate, all of those are of one type.
-    """
-
-    def __init__(self, entries: deque[Any], *, are_stamped: bool = False) -> None:
-        """`are_stamped`: all posts note the time."""
-        self._entries = entries  # any thread appends and takes
-        self._are_stamped = are_stamped  # never changes
-
-    def by_type(self) -> tuple[list[tuple[Enum, int]], bool]:
-        """Events that wait, by type, except those without an Enum type; and whether they were sampled.
-
-        A list, because hashing an Enum member runs Python code, which may be foreign.
-        """
-        entries, queued = self._sampled()
-        found = _by_type(entries, are_stamped=self._are_stamped)
-        counted = [(event_type, _scaled(count, queued, len(entries))) for event_type, count in found]
-        return [(event_type, count) for event_type, count in counted if is_member(event_type)], queued > len(entries)
-
-    def by_entity(self, limit: int) -> QueueCounts[str]:
-        """Events that wait, by their `entity`: the `limit` entities with most events, largest first."""
-        entries, queued = self._sampled()
-        entities = Counter(entity_of(event_of(entry)) for entry in entries)
-        del entities[None]
-        largest = sorted(entities.items(), key=lambda item: (-item[1], item[0] or ""))[:limit]
-        counts = {entity: _scaled(count, queued, len(entries)) for entity, count in largest if entity is not None}
-        return QueueCounts(counts, approximate=queued > len(entries))
-
-    def _sampled(self) -> tuple[list[Any], int]:
-        """Entries spread over the queue, all of a short one, and how many are queued."""
-        queued = len(self._entries)
-        if queued <= SAMPLE:
-            entries = snapshot(lambda: list(self._entries))
-            return entries, len(entries)
-        starts, stops, step = _places(queued)
-
-        def take() -> list[Any]:
-            # One call that runs in C, during which the queue does not change. It looks at each entry once, as a copy of
-            # the queue would, but neither allocates nor comes back to entries that have left the processor's cache.
-            return list(chain.from_iterable(map(islice, repeat(iter(self._entries)), starts, stops, repeat(step))))
-
-        return snapshot(take), queued
-
-
-def count_types(entries: list[Any]) -> tuple[list[tuple[Any, int]], bool]:
-    """Entries that were taken from a queue, by their events' type; and whether they were sampled."""
-    # Entries that nothing has read for long are far from the processor, so the sample is smaller than a live queue's.
-    sample = random.sample(entries, LEFT_SAMPLE) if len(entries) > SAMPLE else entries
-    found = _by_type(sample, are_stamped=any(map(is_stamped, sample[:1])))
-    return [
-        (event_type, _scaled(count, len(entries), len(sample))) for event_type, count in found
-    ], sample is not entries
-
-
-def _by_type(entries: list[Any], *, are_stamped: bool) -> list[tuple[Any, int]]:
-    counts: Counter[int] = Counter()  # by identity
-    types: dict[int, Any] = {}
-    _count([event_of(entry) for entry in entries] if are_stamped else entries, counts, types)
-    if counts.pop(id(InQueue.ENTRY), 0):
-        _count([event_of(entry) for entry in entries if type(entry) is QueuedEvent], counts, types)
-    return [(types[key], count) for key, count in counts.items()]
-
-
-def _places(queued: int) -> tuple[list[int], list[int], int]:
-    """Where to take entries from a queue: from `start` to `stop` of each stretch, counted from the `stop` before; the
-    distance of two entries."""
-    step = queued // SAMPLE
-    while gcd(step, 30) > 1:  # types that take turns do so by 2, 3, 4, 5, ...
-        step -= 1
-    span = (_IN_STRETCH - 1) * step + 1
-    stretches = SAMPLE // _IN_STRETCH
-    starts, upto = [], 0
-    for number in range(stretches):
-        begin, end = number * queued // stretches, (number + 1) * queued // stretches
-        place = begin + int(random.random() * (end - begin - span + 1))
-        starts.append(place - upto)
-        upto = place + span
-    return starts, [start + span for start in starts], step
-
-
-def sums(counted: Iterable[tuple[Enum, int]]) -> dict[Enum, int]:
-    """The sums by type, without the types whose `__hash__` or `__eq__` raises."""
-    sums: dict[Enum, int] = {}
-    for event_type, count in counted:
-        with contextlib.suppress(Exception):
-            sums[event_type] = sums.get(event_type, 0) + count
-    return sums
-
-
-def _count(events: list[Any], counts: Counter[int], types: dict[int, Any]) -> None:
-    """Count the events' types by their identity; `types` keeps each."""
-    try:
-        found = list(map(attrgetter("type"), events))  # in C, unless `type` is a foreign property
-    except BaseException as error:
-        reraise_interrupt(error)
-        found = [type_of(event) for event in events]
-    keys = list(map(id, found))
-    counts.update(keys)
-    types.update(zip(keys, found, strict=True))
-
-
-def _scaled(count: int, queued: int, counted: int) -> int:
-    return count if queued == counted else round(count * queued / counted)

@@ -27,6 +27,7 @@ from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing
+from dispatcher.queue.contents import QueueContents
 from dispatcher.queue.entries import (
     ABANDONED,
     DRAINING,
@@ -35,7 +36,6 @@ from dispatcher.queue.entries import (
     RUNNING,
     STAMPED,
     ClassAndKey,
-    QueueContents,
     QueuedEvent,
     QueueState,
     Stamping,

@@ -16,17 +16,8 @@ from itertools import repeat, starmap
 from typing import Any
 
 from dispatcher.queue.coalescing import Coalescing
-from dispatcher.queue.entries import (
-    DRAINING,
-    FORKED,
-    LEFT_SAMPLE,
-    LOOK,
-    SAMPLE,
-    STOPPED,
-    QueuedEvent,
-    QueueState,
-    count_types,
-)
+from dispatcher.queue.contents import LEFT_SAMPLE, SAMPLE, count_types
+from dispatcher.queue.entries import DRAINING, FORKED, LOOK, STOPPED, QueuedEvent, QueueState
 from dispatcher.queue.room import QueueRoom
 from dispatcher.util.foreign import kind_of, tell
 from dispatcher.util.threads import try_to_start

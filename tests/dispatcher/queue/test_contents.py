@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
-from dispatcher.queue.entries import SAMPLE, STAMPED, QueueContents, QueuedEvent, sums
+from dispatcher.queue.contents import SAMPLE, QueueContents, sums
+from dispatcher.queue.entries import STAMPED, QueuedEvent
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
 
