@@ -313,14 +313,23 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert not self.queue
 
 
-DispatcherMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+BRIEF = settings(max_examples=60, stateful_step_count=30, deadline=None)
+FULL = settings(max_examples=300, stateful_step_count=40, deadline=None)
 
 
-@pytest.mark.slow
-class TestDispatcherModel(DispatcherMachine.TestCase):
+class _Quiet:
     @pytest.fixture(autouse=True)
     def _no_logging(self) -> Any:
         """Of handlers that fail on purpose."""
         logging.disable(logging.CRITICAL)
         yield
         logging.disable(logging.NOTSET)
+
+
+class TestDispatcherModelBriefly(_Quiet, DispatcherMachine.TestCase):
+    settings = BRIEF
+
+
+@pytest.mark.slow
+class TestDispatcherModel(_Quiet, DispatcherMachine.TestCase):
+    settings = FULL

@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from ..waiting import in_threads, until
 
 Make = Callable[..., AsyncDispatcher]
@@ -127,19 +127,6 @@ def test_a_false_key_is_a_key(held: Make, gate: Gate, got: list[Any]) -> None:
     assert seen(got) == [(0, 3), ("", 4)]
 
 
-def test_other_classes_are_not_touched(held: Make, gate: Gate) -> None:
-    dispatcher = held()
-    others: list[Any] = []
-    dispatcher.register(Other, others.append)
-    events = [Event(Other.DO) for _ in range(3)]
-
-    post(dispatcher, *events)
-    gate.opened.set()
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert others == events
-
-
 def test_the_same_key_of_two_classes_is_two_keys(held: Make, gate: Gate, got: list[Any]) -> None:
     dispatcher = held()
     twins: list[Any] = []
@@ -180,22 +167,6 @@ def test_once_taken_an_event_is_not_superseded_any_more(make: Make, gate: Gate) 
     assert dispatcher.core.queue.coalescing.queued == {}
 
 
-def test_a_handler_supersedes_what_it_has_posted_itself(make: Make) -> None:
-    got: list[int] = []
-
-    def handle(event: Keyed) -> None:
-        got.append(event.number)
-        if event.number == 0:
-            post(dispatcher, *(Keyed("a", number) for number in range(1, 6)))
-
-    dispatcher = make()
-    dispatcher.register(Update, handle, coalesce_by=key_of)
-    post(dispatcher, Keyed("a", 0))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert got == [0, 5]
-
-
 @pytest.mark.parametrize("policy", ["block", "reject", "drop_oldest"])
 def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate, got: list[Any], policy: str) -> None:
     dispatcher = held(DispatcherConfig(queue_capacity=1, queue_full_policy=policy))
@@ -208,18 +179,6 @@ def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate
     assert seen(got) == [("a", 2)]
     assert dispatcher.stats.discarded_by_reason == {"superseded": 1}
     until(lambda: dispatcher.core.queue.room.remaining() == 1)
-
-
-def test_in_a_full_queue_the_first_event_of_a_key_is_refused(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"))
-
-    accepted = post(dispatcher, Keyed("a", 1), Keyed("b", 2))
-    gate.opened.set()
-
-    assert accepted == [True, False]
-    assert dispatcher.stats.rejected == {"full": 1}
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [("a", 1)]
 
 
 def test_in_a_full_queue_the_first_event_of_a_key_waits_for_room(held: Make, gate: Gate, got: list[Any]) -> None:
@@ -236,46 +195,6 @@ def test_in_a_full_queue_the_first_event_of_a_key_waits_for_room(held: Make, gat
     assert accepted == [True]
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("a", 1), ("b", 2)]
-
-
-def test_a_dropped_event_is_not_superseded_any_more(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held(DispatcherConfig(queue_capacity=2, queue_full_policy="drop_oldest"))
-
-    accepted = post(dispatcher, Keyed("a", 1), Keyed("b", 2), Keyed("c", 3), Keyed("a", 4))
-    gate.opened.set()
-
-    assert accepted == [True] * 4
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [("c", 3), ("a", 4)]
-    assert dispatcher.stats.discarded_by_reason == {"drop_oldest": 2}
-    assert_accounts_balance(dispatcher, accepted=5)
-
-
-def test_a_stop_without_drain_discards_one_event_per_key(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held()
-    dispatcher.set_drain_events_on_stop(False)
-    post(dispatcher, Keyed("a", 1), Keyed("a", 2), Keyed("b", 3))
-    stopper = threading.Thread(target=dispatcher.stop)
-
-    stopper.start()
-    until(lambda: dispatcher.stats.discarded == 3)
-    gate.opened.set()
-    stopper.join(TIMEOUT_S)
-
-    assert got == []
-    assert dispatcher.stats.discarded_by_reason == {"superseded": 1, "stop": 2}
-    assert_accounts_balance(dispatcher, accepted=4)
-
-
-def test_a_stop_that_drains_handles_the_newest_of_each_key(held: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = held()
-    post(dispatcher, Keyed("a", 1), Keyed("a", 2), Keyed("b", 3))
-    gate.opened.set()
-
-    dispatcher.stop()
-
-    assert seen(got) == [("a", 2), ("b", 3)]
-    assert_accounts_balance(dispatcher, accepted=4)
 
 
 class _PausingDict(dict[Any, Any]):
@@ -442,22 +361,6 @@ def test_a_key_goes_with_the_handler_that_brought_it(
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert len(got) == expected
-
-
-def test_after_its_last_handler_a_class_is_coalesced_no_more(make: Make, gate: Gate, got: list[Any]) -> None:
-    dispatcher = make(handler=gate)
-    dispatcher.register(Update, print, coalesce_by=key_of)
-    dispatcher.unregister(Update, print)
-    dispatcher.register(Update, got.append)
-    dispatcher.event_handler.handle(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-
-    for number in range(100):
-        dispatcher.event_handler.handle(Keyed("a", number))
-    gate.opened.set()
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert len(got) == 100
 
 
 def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make, gate: Gate) -> None:

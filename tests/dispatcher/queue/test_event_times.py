@@ -44,14 +44,6 @@ def flood(dispatcher: AsyncDispatcher, gate: Gate, events: int) -> None:
     assert dispatcher.await_drained(TIMEOUT_S)
 
 
-def test_with_all_each_event_is_timed_in_both_places(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
-
-    flood(dispatcher, gate, 5_000)
-
-    assert (count(dispatcher.stats.queue_time), count(dispatcher.stats.handling_time)) == (5_000, 5_000)
-
-
 def test_with_all_the_sums_are_those_of_the_types(make: Make, gate: Gate) -> None:
     dispatcher = make(DispatcherConfig(measure_times="all"), handler=gate)
     dispatcher.event_handler.handle(Numbered(0))
@@ -88,14 +80,6 @@ def test_a_tuple_is_posted_as_an_event_without_a_type(make: Make, gate: Gate, me
     assert dispatcher.await_drained(TIMEOUT_S)
 
     assert (dispatcher.stats.handled, dispatcher.stats.failed) == (1, 3)
-
-
-def test_with_none_nothing_is_timed(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(measure_times="none"), handler=gate)
-
-    flood(dispatcher, gate, 5_000)
-
-    assert (dispatcher.stats.queue_time, dispatcher.stats.handling_time) == (None, None)
 
 
 def test_sampled_times_count_every_event_of_a_flood_in_its_handler_and_some_in_the_queue(
