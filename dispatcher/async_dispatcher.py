@@ -331,9 +331,8 @@ class AsyncDispatcher(Service):
 
     # -- what it does now: any thread -------------------------------------------------------------------------------
 
-    @property
     def stats(self) -> DispatcherStats:
-        """All that is counted, at this moment: each look takes a new snapshot."""
+        """A snapshot of all that is counted."""
         return self.view.stats()
 
     def queue_size(self) -> int:

@@ -89,7 +89,7 @@ def run(
                 continue
             echo(f"{settings.name}: stopping")
             supervision.stopping()
-    stats = manager.dispatcher.stats
+    stats = manager.dispatcher.stats()
     echo(
         f"{settings.name}: stopped; events handled {stats.handled}, failed {stats.failed}, discarded {stats.discarded}"
     )

@@ -90,7 +90,7 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
 
     def _stats_so_far(self, dispatcher: AsyncDispatcher) -> DispatcherStats:
         # The counters are read one after another while the handler thread works: do not let their sum decrease.
-        stats = dispatcher.stats
+        stats = dispatcher.stats()
         with self._lock:
             accepted = self._accepted[dispatcher] = max(stats.accepted, self._accepted.get(dispatcher, 0))
         return replace(stats, accepted=accepted)

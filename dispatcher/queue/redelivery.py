@@ -48,7 +48,7 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
             dispatcher.await_drained()
     finally:
         journal.close()
-    stats = dispatcher.stats
+    stats = dispatcher.stats()
     return stats.handled, stats.failed, journal.outstanding
 
 

@@ -161,7 +161,7 @@ def _virtual_time(ms: int) -> str:
 
 
 def _print_replay(run: Replay, console: Console) -> None:
-    progress, failed = run.progress(), run.manager.dispatcher.stats.failed
+    progress, failed = run.progress(), run.manager.dispatcher.stats().failed
     summary = summary_table()
     total = len(run.workload.applications)
     submitted = sum(progress.applications_by_state.values())

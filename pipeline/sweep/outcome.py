@@ -173,7 +173,7 @@ def run(workload: Workload, combination: Combination) -> Outcome:
         gpus_used=shares[2],
         containers=recorder.containers,
         events=progress.events,
-        failed_events=replay.manager.dispatcher.stats.failed,
+        failed_events=replay.manager.dispatcher.stats().failed,
         wall_s=progress.wall_s,
     )
 

@@ -142,7 +142,7 @@ class Replay:
         return ReplayProgress(
             virtual_ms=self._clock.current_processing_time(),
             wall_s=end_s - self._started_s,
-            events=self.manager.dispatcher.stats.handled,
+            events=self.manager.dispatcher.stats().handled,
             applications_by_state={s: n for s, n in apps.entities().items() if n} if apps is not None else {},
             containers=containers.created if containers is not None else 0,
         )

@@ -173,7 +173,7 @@ def run(kind: str, seconds: float, rate: float, folder: Path) -> dict[str, Any]:
         is_drained = dispatcher.await_drained(TIMEOUT_S)
     signal.setitimer(signal.ITIMER_REAL, 0)  # only now: posts interrupt the stop, too
     gc.collect()
-    of = [part.stats for part in (dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else [dispatcher])]
+    of = [part.stats() for part in (dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else [dispatcher])]
     return {
         "kind": kind,
         "is_drained": is_drained,

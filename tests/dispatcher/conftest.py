@@ -103,5 +103,10 @@ def make() -> Iterator[Callable[..., AsyncDispatcher]]:
 
 def assert_accounts_balance(dispatcher: AsyncDispatcher, accepted: int) -> None:
     """Invariant 4, on a dispatcher at rest."""
-    parts = (dispatcher.stats.handled, dispatcher.stats.failed, dispatcher.queue_size(), dispatcher.stats.discarded)
-    assert dispatcher.stats.accepted == sum(parts) == accepted, parts
+    parts = (
+        dispatcher.stats().handled,
+        dispatcher.stats().failed,
+        dispatcher.queue_size(),
+        dispatcher.stats().discarded,
+    )
+    assert dispatcher.stats().accepted == sum(parts) == accepted, parts

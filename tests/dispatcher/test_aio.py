@@ -145,7 +145,7 @@ def test_a_post_gives_up_after_the_queues_timeout(make: Make, gate: Gate) -> Non
         return await aio.post(dispatcher, Numbered(2))
 
     assert not run(main())
-    assert dispatcher.stats.rejected == {"timeout": 1}
+    assert dispatcher.stats().rejected == {"timeout": 1}
 
 
 def test_posts_that_are_awaited_keep_their_order_in_a_full_queue(make: Make) -> None:
@@ -315,7 +315,7 @@ def test_a_stop_ends_the_waits_of_tasks(full: Make, gate: Gate) -> None:
         return answers
 
     assert run(main()) == [False, False]
-    assert dispatcher.stats.rejected == {"draining": 2}
+    assert dispatcher.stats().rejected == {"draining": 2}
     assert_accounts_balance(dispatcher, accepted=2)
 
 
@@ -358,7 +358,7 @@ def test_a_post_waits_for_room_in_the_partition_of_its_event(gate: Gate) -> None
 
     with dispatcher:
         assert run(main()) == [True] * 5
-    assert sum(partition.stats.handled for partition in dispatcher.partitions) == 4
+    assert sum(partition.stats().handled for partition in dispatcher.partitions) == 4
 
 
 PLANS = st.lists(
@@ -406,7 +406,7 @@ def test_tasks_and_threads_share_a_full_queue(
     with dispatcher:
         run(main())
 
-    assert len(handled) == len(set(handled)) == answers.count(True) == dispatcher.stats.accepted
+    assert len(handled) == len(set(handled)) == answers.count(True) == dispatcher.stats().accepted
     for place, _ in enumerate(plan):
         own = [number for number in handled if number // 100 == place]
         assert own == sorted(own)
@@ -475,7 +475,7 @@ def test_a_post_in_write_ahead_mode_waits_for_room(tmp_path: Path, gate: Gate) -
     with dispatcher:
         assert run(main()) == [True] * 4
     assert numbers(gate) == [0, 1, 2, 4]
-    assert dispatcher.stats.accepted == dispatcher.stats.handled == 4
+    assert dispatcher.stats().accepted == dispatcher.stats().handled == 4
 
 
 def test_a_refused_post_in_write_ahead_mode_leaves_no_cycle(tmp_path: Path, gate: Gate) -> None:
@@ -526,7 +526,7 @@ def test_await_drained_of_a_dispatcher_that_stops_ends(make: Make, gate: Gate) -
         late = asyncio.ensure_future(aio.await_drained(dispatcher))
         await turn()
         stopping = asyncio.ensure_future(aio.stop(dispatcher))
-        while not dispatcher.stats.discarded:
+        while not dispatcher.stats().discarded:
             await turn()
         gate.opened.set()
         await stopping
@@ -638,7 +638,7 @@ def test_a_stop_goes_on_where_no_thread_can_start(make: Make, monkeypatch: pytes
     run(aio.stop(dispatcher))
 
     assert dispatcher.is_stopped()
-    assert dispatcher.stats.handled == 1
+    assert dispatcher.stats().handled == 1
 
 
 def test_a_stop_whose_task_is_cancelled_goes_on(make: Make, gate: Gate) -> None:
@@ -659,7 +659,7 @@ def test_a_stop_whose_task_is_cancelled_goes_on(make: Make, gate: Gate) -> None:
     gate.opened.set()
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.stats.handled == 1
+    assert dispatcher.stats().handled == 1
 
 
 def test_await_drained_waits_for_what_partitions_post_to_each_other(gate: Gate) -> None:

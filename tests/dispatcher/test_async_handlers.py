@@ -161,17 +161,17 @@ def test_an_event_is_in_hand_until_its_coroutine_has_ended(make: Make, handler: 
     handler.await_begun(0, 1)
     in_handler_thread(dispatcher)
 
-    stats = dispatcher.stats
+    stats = dispatcher.stats()
     assert (stats.accepted, stats.in_hand, stats.queue_size, stats.handled) == (2, 2, 0, 0)
     assert not dispatcher.is_drained()
     assert not dispatcher.await_drained(0)
 
     handler.end(0)
-    until(lambda: dispatcher.stats.handled == 1)
+    until(lambda: dispatcher.stats().handled == 1)
     assert not dispatcher.is_drained()
     handler.end(1)
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats.handled_by_type == {("Work", "DO"): 2}
+    assert dispatcher.stats().handled_by_type == {("Work", "DO"): 2}
     assert_accounts_balance(dispatcher, accepted=2)
 
 
@@ -233,7 +233,7 @@ def test_a_key_that_raises_fails_its_event_alone(make: Make, handler: Latched) -
     post(dispatcher, Keyed(0), Keyed(1), Keyed(1, type=Work.MORE))
     handler.end(1)
 
-    until(lambda: dispatcher.stats.failed == 1)
+    until(lambda: dispatcher.stats().failed == 1)
     until(lambda: len(handler.begun) == 2)
     handler.end(1)
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -248,7 +248,7 @@ def test_at_capacity_events_stay_in_the_queue_and_mail_runs(make: Make, handler:
     in_handler_thread(dispatcher)
 
     assert handler.begun == [0, 1]
-    assert dispatcher.stats.in_hand == 3
+    assert dispatcher.stats().in_hand == 3
     handler.end(1)
     handler.await_begun(2)
     handler.end(0, 2, 3, 4)
@@ -296,7 +296,7 @@ def test_a_coroutine_that_raises_fails_its_event_and_the_next_of_its_key_runs(
     handler.end(1)
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats.handled, dispatcher.stats.failed) == (1, 1)
+    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (1, 1)
     [record] = [record for record in caplog.records if "failed" in record.message]
     assert "Work.DO" in record.message
     assert record.exc_info is not None
@@ -317,7 +317,7 @@ def test_a_coroutine_that_is_cancelled_fails_its_event(make: Make, handler: Latc
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert_accounts_balance(dispatcher, accepted=1)
-    assert dispatcher.stats.failed == 1
+    assert dispatcher.stats().failed == 1
 
 
 def test_a_function_that_takes_other_arguments_fails_the_event(make: Make, loop: asyncio.AbstractEventLoop) -> None:
@@ -327,7 +327,7 @@ def test_a_function_that_takes_other_arguments_fails_the_event(make: Make, loop:
     post(dispatcher, Keyed(0))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats.failed == 1
+    assert dispatcher.stats().failed == 1
 
 
 def test_stop_as_the_error_policy_stops_with_the_coroutines_error(handler: Latched) -> None:
@@ -341,7 +341,7 @@ def test_stop_as_the_error_policy_stops_with_the_coroutines_error(handler: Latch
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert isinstance(dispatcher.failure_cause, LookupError)
-    assert (dispatcher.stats.handled, dispatcher.stats.failed) == (2, 1)
+    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (2, 1)
     assert not dispatcher.event_handler.handle(Keyed(9))
 
 
@@ -369,7 +369,7 @@ def test_an_event_whose_handler_is_unregistered_meanwhile_is_handled(make: Make,
     handler.end(1, error=LookupError("lost"))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats.handled, dispatcher.stats.failed) == (1, 1)
+    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (1, 1)
 
 
 # -- the loop ends -----------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def test_events_for_a_closed_loop_fail(make: Make, caplog: pytest.LogCaptureFixt
     post(dispatcher, Keyed(0), Keyed(1))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats.failed == 2
+    assert dispatcher.stats().failed == 2
     assert any(isinstance(r.exc_info[1], EventLoopClosedError) for r in caplog.records if r.exc_info)
 
 
@@ -395,14 +395,14 @@ def test_events_that_a_loop_has_not_ended_fail_once_it_is_closed(make: Make) -> 
     clock = ManualClock()
     dispatcher = make(loop=loop, handler=handle, time_service=clock)
     post(dispatcher, Keyed(0), Keyed(1))
-    until(lambda: dispatcher.stats.in_hand == 2)
+    until(lambda: dispatcher.stats().in_hand == 2)
     in_handler_thread(dispatcher)
     assert not dispatcher.is_drained()
     loop.close()
     clock.advance(1000)
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats.failed == 2
+    assert dispatcher.stats().failed == 2
 
 
 def test_a_loop_that_stops_and_runs_again_ends_its_events(make: Make) -> None:
@@ -411,13 +411,13 @@ def test_a_loop_that_stops_and_runs_again_ends_its_events(make: Make) -> None:
     loop = asyncio.new_event_loop()
     dispatcher = make(loop=loop, handler=handle)
     post(dispatcher, Keyed(0))
-    until(lambda: dispatcher.stats.in_hand == 1)
+    until(lambda: dispatcher.stats().in_hand == 1)
     loop.run_until_complete(aio.await_drained(dispatcher, TIMEOUT_S))
     post(dispatcher, Keyed(1))
     loop.run_until_complete(aio.await_drained(dispatcher, TIMEOUT_S))
     loop.close()
 
-    assert dispatcher.stats.handled == 2
+    assert dispatcher.stats().handled == 2
 
 
 # -- stop --------------------------------------------------------------------------------------------------------------
@@ -436,7 +436,7 @@ def test_a_stop_waits_for_coroutines(make: Make, handler: Latched) -> None:
     handler.end(0, 1, 2, 3)
     stopping.join(TIMEOUT_S)
     assert dispatcher.is_stopped()
-    assert dispatcher.stats.handled == 4
+    assert dispatcher.stats().handled == 4
     assert_accounts_balance(dispatcher, accepted=4)
 
 
@@ -456,8 +456,8 @@ def test_a_stop_gives_up_on_a_coroutine_and_says_where_it_hangs(
     assert "in handle" in gave_up
     assert "await end" in gave_up
     assert "job_0" in gave_up
-    assert dispatcher.stats.discarded_by_reason == {"stop": 3}
-    assert dispatcher.stats.in_hand == 0
+    assert dispatcher.stats().discarded_by_reason == {"stop": 3}
+    assert dispatcher.stats().in_hand == 0
     assert_accounts_balance(dispatcher, accepted=3)
     handler.await_ended(0, 2)  # cancelled
     assert handler.begun == [0, 2]
@@ -494,7 +494,7 @@ def test_a_stop_says_that_the_loop_does_not_run(caplog: pytest.LogCaptureFixture
     dispatcher.init()
     dispatcher.start()
     post(dispatcher, Keyed(0))
-    until(lambda: dispatcher.stats.in_hand == 1)
+    until(lambda: dispatcher.stats().in_hand == 1)
     dispatcher.stop()
     loop.close()
 
@@ -511,7 +511,7 @@ def test_a_stop_without_a_drain_waits_for_begun_coroutines_only(make: Make, hand
     handler.await_begun(0)
     stopping = threading.Thread(target=dispatcher.stop)
     stopping.start()
-    until(lambda: dispatcher.stats.discarded == 3)
+    until(lambda: dispatcher.stats().discarded == 3)
     handler.end(0)
     stopping.join(TIMEOUT_S)
 
@@ -624,7 +624,7 @@ def test_a_task_that_outlives_its_coroutine_is_outside(make: Make, handler: Latc
     handler.then = leave_a_task
     post(dispatcher, Keyed(0, "a"), Keyed(1, "b"))
     handler.end(0)
-    until(lambda: dispatcher.stats.handled == 1)
+    until(lambda: dispatcher.stats().handled == 1)
     stopping = threading.Thread(target=dispatcher.stop)
     stopping.start()
     until(lambda: dispatcher.core.queue.phase >= DRAINING)
@@ -647,7 +647,7 @@ def test_a_coroutine_may_stop_its_dispatcher(handler: Latched) -> None:
     handler.end(0, 1)
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.stats.handled == 2
+    assert dispatcher.stats().handled == 2
 
 
 def test_a_stop_by_a_coroutine_gives_up_on_another_one(handler: Latched) -> None:
@@ -661,7 +661,7 @@ def test_a_stop_by_a_coroutine_gives_up_on_another_one(handler: Latched) -> None
     handler.end(0)
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert (dispatcher.stats.handled, dispatcher.stats.discarded) == (1, 1)
+    assert (dispatcher.stats().handled, dispatcher.stats().discarded) == (1, 1)
 
 
 def test_a_stop_on_the_thread_of_the_loop_goes_on_in_the_background(
@@ -681,7 +681,7 @@ def test_a_stop_on_the_thread_of_the_loop_goes_on_in_the_background(
     assert not dispatcher.is_stopped()
     handler.end(0)
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.stats.handled == 1
+    assert dispatcher.stats().handled == 1
     assert "await aio.stop(dispatcher)" in caplog.text
 
 
@@ -704,7 +704,7 @@ def test_waits_that_would_block_the_loop_or_wait_for_themselves_are_refused(make
     run_on(handler.loop, wait_on_the_loop())
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats.handled == 1
+    assert dispatcher.stats().handled == 1
 
 
 def test_coroutines_are_given_up_when_the_handler_thread_fails(handler: Latched) -> None:
@@ -721,7 +721,7 @@ def test_coroutines_are_given_up_when_the_handler_thread_fails(handler: Latched)
     dispatcher.mailbox_executor.execute(fail)
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert isinstance(dispatcher.failure_cause, LookupError)
-    assert dispatcher.stats.discarded_by_reason == {"stop": 1}
+    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
     handler.await_ended(0)
     assert_accounts_balance(dispatcher, accepted=1)
 
@@ -752,12 +752,12 @@ def test_coroutines_are_timed_from_their_beginning_to_their_end(make: Make, hand
     dispatcher = make(DispatcherConfig(measure_times="all"), loop=handler.loop, handler=handler)
     post(dispatcher, *keys(3))
     handler.await_begun(0, 1, 2)
-    assert sum(dispatcher.stats.handling_time.counts) == 0
+    assert sum(dispatcher.stats().handling_time.counts) == 0
     handler.end(0, 1, 2)
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert sum(dispatcher.stats.handling_time.counts) == 3
-    assert sum(dispatcher.stats.queue_time.counts) == 3
+    assert sum(dispatcher.stats().handling_time.counts) == 3
+    assert sum(dispatcher.stats().queue_time.counts) == 3
 
 
 # -- the end of a queue, groups, other loops ---------------------------------------------------------------------------

@@ -55,9 +55,9 @@ def test_a_row_is_written_once_the_coroutine_has_ended(tmp_path: Path, handler: 
             dispatcher.event_handler.handle(Keyed(number, key=number))
         handler.await_begun(0, 1, 2)
         handler.end(1, error=LookupError("lost"))
-        until(lambda: dispatcher.stats.failed == 1)
+        until(lambda: dispatcher.stats().failed == 1)
         handler.end(2)
-        until(lambda: dispatcher.stats.handled == 1)
+        until(lambda: dispatcher.stats().handled == 1)
         handler.end(0)
 
     rows = list(read_rows(tmp_path, EVENTS))
@@ -101,7 +101,7 @@ def test_a_coroutine_that_ends_while_a_handler_yields_gets_a_row_after_that_hand
 
     def yield_to_mail(event: Plain) -> None:
         handler.end(0)
-        while not dispatcher.stats.handled:
+        while not dispatcher.stats().handled:
             dispatcher.mailbox_executor.yield_()
         journal.transition("Machine", "plain", Work.DO, Other.DO, Work.MORE, valid=True)
 
@@ -140,9 +140,9 @@ def test_an_event_is_outstanding_until_its_coroutine_has_ended(tmp_path: Path, h
             assert dispatcher.event_handler.handle(Job(Work.DO, number, lock_key=number))
         handler.await_begun(0, 1)
         handler.end(0)
-        until(lambda: dispatcher.stats.journal_outstanding == 1)
+        until(lambda: dispatcher.stats().journal_outstanding == 1)
         handler.end(1)
-        until(lambda: dispatcher.stats.journal_outstanding == 0)
+        until(lambda: dispatcher.stats().journal_outstanding == 0)
 
 
 def test_events_that_a_stop_gave_up_on_are_redelivered(tmp_path: Path, handler: Latched) -> None:
@@ -154,7 +154,7 @@ def test_events_that_a_stop_gave_up_on_are_redelivered(tmp_path: Path, handler: 
     handler.await_begun(0, 1)
     dispatcher.stop()
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.stats.discarded == 3
+    assert dispatcher.stats().discarded == 3
 
     again = Latched(handler.loop)
     redelivered: list[bool] = []

@@ -170,7 +170,7 @@ def test_events_that_a_stop_gives_up_are_freed(loop: asyncio.AbstractEventLoop) 
         events = [post_watched(dispatcher, number, key="one") for number in range(3)]
         assert begun.wait(TIMEOUT_S)
 
-    assert dispatcher.stats.discarded == 3
+    assert dispatcher.stats().discarded == 3
     until(lambda: not any(event() for event in events), "the end of the events")
 
 
@@ -308,5 +308,5 @@ def test_whatever_is_registered_and_posted_ends_and_is_freed(steps: list[str]) -
             assert dispatcher.await_drained(TIMEOUT_S)
             until(lambda: not any(each() for each in (*events, *handlers)), "the end of events and handlers")
 
-    assert len(handled) == dispatcher.stats.handled
+    assert len(handled) == dispatcher.stats().handled
     assert_accounts_balance(dispatcher, accepted=len(events))

@@ -86,7 +86,7 @@ def test_accounts_and_the_order_of_each_key(
             assert dispatcher.await_drained(TIMEOUT_S)
 
     assert_accounts_balance(dispatcher, accepted=len(plan))
-    assert dispatcher.stats.in_hand == 0
+    assert dispatcher.stats().in_hand == 0
     assert handler.overlaps == 0
     assert handler.most <= capacity
     for key in range(4):
@@ -94,5 +94,5 @@ def test_accounts_and_the_order_of_each_key(
         ended = [number for other, number in handler.ended if other == key]
         assert ended == in_order[: len(ended)]
     if drains:
-        assert dispatcher.stats.failed == sum(fails for _, _, fails in plan)
-        assert dispatcher.stats.handled == len(plan) - dispatcher.stats.failed
+        assert dispatcher.stats().failed == sum(fails for _, _, fails in plan)
+        assert dispatcher.stats().handled == len(plan) - dispatcher.stats().failed

@@ -291,11 +291,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert self.answers == self.expected_answers
         assert dispatcher.queue_size() == len(self.queue)
         assert dispatcher.queue_contents() == Counter(event.type for event in self.queue)
-        assert (dispatcher.stats.handled, dispatcher.stats.failed) == (self.handled, self.failed)
-        assert dispatcher.stats.discarded_by_reason == +self.discarded
-        assert dispatcher.stats.rejected == +self.rejected
+        assert (dispatcher.stats().handled, dispatcher.stats().failed) == (self.handled, self.failed)
+        assert dispatcher.stats().discarded_by_reason == +self.discarded
+        assert dispatcher.stats().rejected == +self.rejected
         in_hand = int(self.is_held)
-        assert dispatcher.stats.accepted == self.accepted
+        assert dispatcher.stats().accepted == self.accepted
         assert self.accepted == (self.handled + self.failed + len(self.queue) + in_hand + self.discarded.total())
         assert dispatcher.is_stopped() == self.has_ended
 

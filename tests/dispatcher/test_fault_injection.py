@@ -176,9 +176,9 @@ def test_a_million_events_and_all_that_can_go_wrong_leave_the_accounts_balanced(
     for index, peer in enumerate(peers):
         dispatcher = peer.dispatcher
         total = sum(len(numbers[index]) for numbers in accepted) + peer.accepted_inside + hangs[index]
-        assert (dispatcher.queue_size(), dispatcher.stats.in_hand) == (0, 0)
+        assert (dispatcher.queue_size(), dispatcher.stats().in_hand) == (0, 0)
         assert not dispatcher._thread.is_alive()
-        assert (dispatcher.stats.handled, dispatcher.stats.failed) == (peer.handled, peer.raised), dispatcher.name
+        assert (dispatcher.stats().handled, dispatcher.stats().failed) == (peer.handled, peer.raised), dispatcher.name
         assert_accounts_balance(dispatcher, accepted=total)
         for producer in range(PRODUCERS):
             handled = peer.orders[producer]
@@ -187,7 +187,7 @@ def test_a_million_events_and_all_that_can_go_wrong_leave_the_accounts_balanced(
                 of_key = [number for number in handled if number % (peer.keys or 1) == key]
                 assert all(earlier < later for earlier, later in pairwise(of_key)), (dispatcher.name, producer)
             assert set(handled) <= set(accepted[producer][index])
-        refused = Counter(dispatcher.stats.rejected)
+        refused = Counter(dispatcher.stats().rejected)
         assert set(refused) <= {"draining", "stopped", "timeout"}
     assert sum(len(numbers) for lists in accepted for numbers in lists) > EVENTS // 2
     assert sum(peer.raised for peer in peers) > 0

@@ -185,7 +185,7 @@ def test_an_event_fails_whose_decorated_handler_has_run_nothing(
     dispatcher.event_handler.handle(Numbered())
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats.handled, dispatcher.stats.failed) == (0, 1)
+    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (0, 1)
     assert "and ran nothing: it decorates" in caplog.text
 
 
@@ -202,7 +202,7 @@ def test_a_decorator_may_run_the_generator_itself(make: Make) -> None:
     dispatcher.event_handler.handle(event)
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert (got, dispatcher.stats.handled) == ([event], 1)
+    assert (got, dispatcher.stats().handled) == ([event], 1)
 
 
 class Base(Enum):

@@ -264,7 +264,7 @@ def test_the_accounts_of_hostile_events_balance_in_every_configuration(
         assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
         assert "dispatcher_events_failed" in show(registry)
 
-    stats = [part.stats for part in parts]
+    stats = [part.stats() for part in parts]
     assert sum(each.handled + each.failed + each.discarded for each in stats) == accepted
     assert sum(sum(each.rejected.values()) for each in stats) == refused
     if on_error == "continue":
@@ -323,7 +323,7 @@ def test_an_event_that_cannot_be_looked_at_fails_alone(
     assert answers == [True] * 5
     assert dispatcher.await_drained(TIMEOUT_S)
     assert got == [1, 2, 3]
-    assert (dispatcher.stats.handled, dispatcher.stats.failed, dispatcher.stats.discarded) == (3, 2, 0)
+    assert (dispatcher.stats().handled, dispatcher.stats().failed, dispatcher.stats().discarded) == (3, 2, 0)
     assert_accounts_balance(dispatcher, accepted=5)
 
 
@@ -352,7 +352,7 @@ def test_a_stop_that_gives_up_says_so_whatever_the_event_and_the_log_raise(
     lines = [record.getMessage() for record in caplog.records] + capsys.readouterr().err.splitlines()
     assert any("stopped: stop gave up after" in line for line in lines)
     assert any("stopped: stop discarded 2 queued events" in line for line in lines)
-    assert dispatcher.stats.discarded == 2
+    assert dispatcher.stats().discarded == 2
     gate.opened.set()
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert_accounts_balance(dispatcher, accepted=sum(accepted))

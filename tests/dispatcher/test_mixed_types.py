@@ -82,7 +82,7 @@ def test_events_of_random_types_go_to_their_handlers_in_order_and_count_by_type(
 
     assert first.seen == [each for each in events if type(each.type) is First]
     assert second.seen == [each for each in events if type(each.type) is Second]
-    stats = dispatcher.stats
+    stats = dispatcher.stats()
     failed = Counter(each.type for each in events if each.timestamp in failing)
     assert stats.failed_by_type == named(failed)
     assert stats.handled_by_type == named(Counter(each.type for each in events) - failed)
@@ -102,7 +102,7 @@ def test_while_an_event_in_the_midst_of_a_batch_is_handled_those_before_it_have_
 
     post_at_once(dispatcher, events)
     assert gate.entered.wait(TIMEOUT_S)
-    stats, run = dispatcher.stats, dispatcher.view.running()
+    stats, run = dispatcher.stats(), dispatcher.view.running()
     gate.opened.set()
 
     assert stats.handled_by_type == named(Counter(each.type for each in events[:place]))

@@ -141,7 +141,7 @@ class Daemon:
 
         assert dispatcher.is_stopped()
         assert dispatcher.failure_cause is None
-        assert (dispatcher.stats.handled, dispatcher.stats.failed, dispatcher.queue_size()) == (COUNT, 0, 0)
+        assert (dispatcher.stats().handled, dispatcher.stats().failed, dispatcher.queue_size()) == (COUNT, 0, 0)
         assert sorted(self.handled) == list(range(COUNT))
         assert len(list(read_rows(self.folder, EVENTS))) == COUNT
         assert verify(self.folder).problems == ()

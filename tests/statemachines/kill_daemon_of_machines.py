@@ -164,7 +164,7 @@ def live(folder: Path, life: int, ready: int, *, is_last: bool) -> None:
             producer.join(TIMEOUT_S)
             assert not producer.is_alive()
         assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats.failed, dispatcher.stats.discarded) == (0, 0)
+    assert (dispatcher.stats().failed, dispatcher.stats().discarded) == (0, 0)
 
 
 def run(folder: Path, life: int, life_s: float | None) -> None:

@@ -153,7 +153,7 @@ def _dispatched(events: Sequence[Any], make: Callable[[], Any], count: int) -> f
             post(event)
         dispatcher.await_drained()
         took = time.perf_counter() - started
-        assert dispatcher.stats.handled == count
+        assert dispatcher.stats().handled == count
         return took
 
 
@@ -178,7 +178,7 @@ def _dispatched_made(make: Make, count: int) -> float:
             post(make())
         dispatcher.await_drained()
         took = time.perf_counter() - started
-        assert dispatcher.stats.handled == count
+        assert dispatcher.stats().handled == count
         return took
 
 

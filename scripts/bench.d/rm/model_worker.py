@@ -165,11 +165,11 @@ def load(nodes: int, applications: int, per_s: int, warm_s: float, seconds: floa
         follower.measure()
     collections = Collections()
     gc.callbacks.append(collections.note)
-    handled, cpu_s, begun_s = manager.dispatcher.stats.handled, time.process_time(), time.perf_counter()
+    handled, cpu_s, begun_s = manager.dispatcher.stats().handled, time.process_time(), time.perf_counter()
     delays_ms = list(_delays_ms(manager, begun_s + seconds))
     took_s = time.perf_counter() - begun_s
     figures = {
-        "events_per_s": (manager.dispatcher.stats.handled - handled) / took_s,
+        "events_per_s": (manager.dispatcher.stats().handled - handled) / took_s,
         "cores": (time.process_time() - cpu_s) / took_s,
     }
     figures["mailbox_p99_ms"] = sorted(delays_ms)[len(delays_ms) * 99 // 100]

@@ -195,7 +195,7 @@ class Daemon:
         return {"ids": self._manager.context.call(ids)[-count:]}
 
     def _handled(self) -> int:
-        return sum(dispatcher.stats.handled for dispatcher in self._manager.dispatchers)
+        return sum(dispatcher.stats().handled for dispatcher in self._manager.dispatchers)
 
     def _ended(self) -> int:
         states = self._manager.recorder.machines.get("RMApp")

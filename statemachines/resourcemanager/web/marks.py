@@ -186,7 +186,7 @@ class Marks:
     def _settle(self, apps: set[str]) -> set[str]:
         """Let these applications wait for the scheduler; returns those for which it has handled all events."""
         for dispatcher, waiting in zip(self._scheduler_path, self._settling, strict=True):
-            stats = dispatcher.stats
+            stats = dispatcher.stats()
             handled = stats.accepted - stats.queue_size - stats.in_hand
             if apps and stats.accepted > handled:
                 if len(waiting) >= _MOST_SETTLING:  # it is far behind

@@ -231,7 +231,7 @@ class ReadModel:
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
         dispatchers = self._manager.dispatchers
-        spare = SpareTime(len(dispatchers), lambda: sum(each.stats.idle_s for each in dispatchers))
+        spare = SpareTime(len(dispatchers), lambda: sum(each.stats().idle_s for each in dispatchers))
         while True:
             next_s = loop.time() + self._refresh_s
             self._ask.clear()

@@ -218,7 +218,7 @@ class ModelPublisher:
     def _summary(self, is_dirty: bool) -> Generator[None, None, _Summary]:
         """What is published as a whole; as before if no dispatcher has done anything since."""
         last = self._last
-        handled = sum(dispatcher.stats.handled for dispatcher in self._dispatchers)
+        handled = sum(dispatcher.stats().handled for dispatcher in self._dispatchers)
         if handled == last.handled and not is_dirty:
             return last
         begun_ns, is_quick = time.thread_time_ns(), self._summary_ns <= _SUMMARY_NS

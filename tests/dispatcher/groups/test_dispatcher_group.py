@@ -106,12 +106,12 @@ def test_without_drain_a_stop_discards_what_is_queued() -> None:
 
     stopping = threading.Thread(target=group.stop)
     stopping.start()
-    while central.stats.discarded < 2:
+    while central.stats().discarded < 2:
         stopping.join(0.001)
     gate.set()
     stopping.join(60)
 
-    assert (central.stats.handled, central.stats.discarded) == (1, 2)
+    assert (central.stats().handled, central.stats().discarded) == (1, 2)
 
 
 def test_one_that_fails_takes_the_others_along() -> None:
@@ -158,7 +158,7 @@ def test_a_member_whose_handler_stops_it_alone_ends_with_the_group() -> None:
     group.stop()
 
     assert group.is_stopped()
-    assert (stopping.stats.handled, stopping.stats.discarded) == (1, 0)
+    assert (stopping.stats().handled, stopping.stats().discarded) == (1, 0)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -101,7 +101,9 @@ def test_different_partitions_work_side_by_side(start: Start) -> None:
         assert dispatcher.event_handler.handle(Keyed(key))
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert [(partition.stats.handled, partition.stats.failed) for partition in dispatcher.partitions] == [(1, 0)] * 3
+    assert [(partition.stats().handled, partition.stats().failed) for partition in dispatcher.partitions] == [
+        (1, 0)
+    ] * 3
 
 
 @pytest.mark.parametrize("partitions", [0, -1])
@@ -146,7 +148,7 @@ def test_while_draining_a_handler_of_one_partition_may_post_to_the_others(start:
     assert answers == [True] * 5
     assert got == {0: 2, 1: 2, 2: 2}
     assert dispatcher.is_stopped()
-    assert sum(partition.stats.discarded for partition in dispatcher.partitions) == 0
+    assert sum(partition.stats().discarded for partition in dispatcher.partitions) == 0
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -157,9 +159,9 @@ def test_a_handler_may_stop_it(start: Start, drain: bool) -> None:
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert dispatcher.is_stopped()
     until(lambda: all(partition.in_state(ServiceState.STOPPED) for partition in dispatcher.partitions))
-    assert sum(partition.stats.accepted for partition in dispatcher.partitions) == sum(accepted)
+    assert sum(partition.stats().accepted for partition in dispatcher.partitions) == sum(accepted)
     if drain:
-        assert sum(partition.stats.handled for partition in dispatcher.partitions) == sum(accepted)
+        assert sum(partition.stats().handled for partition in dispatcher.partitions) == sum(accepted)
 
 
 def test_a_stop_returns_in_time_although_the_handlers_of_all_partitions_hang(
@@ -204,7 +206,7 @@ def test_a_handler_error_does_not_strand_its_partition(start: Start) -> None:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert got == [1, 2]
-    assert dispatcher.partitions[1].stats.failed == 1
+    assert dispatcher.partitions[1].stats().failed == 1
     assert dispatcher.state is ServiceState.STARTED
 
 
@@ -262,7 +264,7 @@ def test_await_drained_waits_for_what_partitions_post_to_each_other(start: Start
         assert dispatcher.await_drained(TIMEOUT_S)
         assert dispatcher.is_drained()
 
-    assert sum(partition.stats.handled for partition in dispatcher.partitions) == 20 * 51
+    assert sum(partition.stats().handled for partition in dispatcher.partitions) == 20 * 51
 
 
 def test_await_drained_in_a_handler_is_refused_whichever_partition_it_is_of(start: Start) -> None:
@@ -298,9 +300,9 @@ def test_full_partitions_whose_handlers_post_to_each_other_never_deadlock(start:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert all(partition.core.queue.room.remaining() == 1 for partition in dispatcher.partitions)
-    assert all(not partition.stats.failed for partition in dispatcher.partitions)
+    assert all(not partition.stats().failed for partition in dispatcher.partitions)
     if policy == "block":
-        assert sum(partition.stats.handled for partition in dispatcher.partitions) == rounds * 3 * 15
+        assert sum(partition.stats().handled for partition in dispatcher.partitions) == rounds * 3 * 15
 
 
 def test_each_partition_has_its_metrics(start: Start) -> None:
@@ -342,7 +344,7 @@ def test_a_handler_can_be_taken_back_from_all_partitions(start: Start) -> None:
     for key in range(3):
         dispatcher.event_handler.handle(Keyed(key))
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert [partition.stats.failed for partition in dispatcher.partitions] == [1, 1, 1]
+    assert [partition.stats().failed for partition in dispatcher.partitions] == [1, 1, 1]
 
 
 def test_events_coalesce_in_each_partition(start: Start, gate: Gate) -> None:
@@ -387,7 +389,7 @@ def test_a_multi_dispatcher_that_never_started_stops_and_discards() -> None:
     dispatcher.stop()
 
     assert dispatcher.is_stopped()
-    assert [partition.stats.discarded for partition in dispatcher.partitions] == [0, 1]
+    assert [partition.stats().discarded for partition in dispatcher.partitions] == [0, 1]
 
 
 def test_producers_and_a_stop_at_the_same_time_lose_no_event(start: Start) -> None:
@@ -400,8 +402,8 @@ def test_producers_and_a_stop_at_the_same_time_lose_no_event(start: Start) -> No
     in_threads(produce, produce, dispatcher.stop)
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert sum(partition.stats.handled for partition in dispatcher.partitions) == sum(accepted)
-    assert sum(partition.stats.discarded for partition in dispatcher.partitions) == 0
+    assert sum(partition.stats().handled for partition in dispatcher.partitions) == sum(accepted)
+    assert sum(partition.stats().discarded for partition in dispatcher.partitions) == 0
 
 
 class _PausingDeque(deque[Any]):

@@ -104,7 +104,7 @@ def test_an_event_without_a_key_goes_to_the_first_partition() -> None:
         dispatcher.register(Work, lambda _: None)
         dispatcher.event_handler.handle(Numbered())
 
-    assert [partition.stats.handled for partition in dispatcher.partitions] == [1, 0, 0]
+    assert [partition.stats().handled for partition in dispatcher.partitions] == [1, 0, 0]
     assert dispatcher.is_drained()
     assert dispatcher.queue_size() == 0
 
@@ -164,9 +164,9 @@ def test_queue_capacity_goes_with_a_config_of_a_subclass() -> None:
 
     config = OwnConfig(tenant="a", batch_size=7)
 
-    assert AsyncDispatcher(config, queue_capacity=5).stats.queue_capacity == 5
+    assert AsyncDispatcher(config, queue_capacity=5).stats().queue_capacity == 5
     partitions = MultiDispatcher(config, partitions=2, queue_capacity=6).partitions
-    assert [each.stats.queue_capacity for each in partitions] == [6, 6]
+    assert [each.stats().queue_capacity for each in partitions] == [6, 6]
     with pytest.raises(ValidationError, match="queue_capacity"):
         AsyncDispatcher(config, queue_capacity=True)
     assert config.queue_capacity is None

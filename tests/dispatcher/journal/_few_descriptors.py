@@ -41,7 +41,7 @@ def main(folder: Path, take_all: bool) -> None:
         for _ in range(EVENTS):
             dispatcher.event_handler.handle(Event(Kind.TICK))
         dispatcher.await_drained(60)
-    print(dispatcher.stats.handled, dispatcher.failure_cause, flush=True)
+    print(dispatcher.stats().handled, dispatcher.failure_cause, flush=True)
 
 
 def take_all_descriptors() -> None:

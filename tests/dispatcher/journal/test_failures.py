@@ -321,7 +321,7 @@ def test_a_producer_is_refused_when_the_log_fails_and_the_dispatcher_stops(
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     assert not accepted
-    assert dispatcher.stats.rejected == {"journal": 1}
+    assert dispatcher.stats().rejected == {"journal": 1}
     assert dispatcher.state is ServiceState.STOPPED
     assert isinstance(dispatcher.failure_cause, JournalError)
     assert "the journal cannot be written: Input/output error" in str(dispatcher.failure_cause)
@@ -381,7 +381,7 @@ def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
     assert answers == [False, False]
     if later is not None:
         assert isinstance(later.exception(TIMEOUT_S), EventRefusedError)
-    assert dispatcher.stats.rejected == {"journal": 7 + keyed}
+    assert dispatcher.stats().rejected == {"journal": 7 + keyed}
     assert dispatcher.failure_cause is None
     dispatcher.stop()
     assert len([message for message in caplog.messages if "and accepts no more events" in message]) == 1
@@ -411,7 +411,7 @@ def test_a_handler_that_posts_while_draining_without_a_journal_is_refused_for_th
     stopping.join(TIMEOUT_S)
 
     assert answers == [False]
-    assert dispatcher.stats.rejected == {"journal": 1}
+    assert dispatcher.stats().rejected == {"journal": 1}
 
 
 def test_a_journal_that_fails_while_nothing_is_posted_stops_the_dispatcher(

@@ -155,7 +155,7 @@ def quiet_uses_of(daemon: Daemon) -> dict[str, Callable[[], Any]]:
     """What a child may do, as its way out of a `with` block or a `finally` does: it changes nothing."""
     dispatcher = daemon.dispatcher
     return {
-        "stats": lambda: dispatcher.stats,
+        "stats": lambda: dispatcher.stats(),
         "stop": daemon.service.stop,
         "wait": lambda: daemon.service.wait_for_service_to_stop(TIMEOUT_S) or "for ever",
         "release": daemon.journal.log.release,
@@ -231,7 +231,7 @@ def test_a_child_uses_nothing_of_its_parents_journal(make: Callable[[str, str], 
         daemon.post()
     daemon.end()
     assert verify(journal).problems == ()
-    assert len(list(read_rows(journal, EVENTS))) == daemon.accepted == daemon.dispatcher.stats.handled
+    assert len(list(read_rows(journal, EVENTS))) == daemon.accepted == daemon.dispatcher.stats().handled
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -117,7 +117,7 @@ def test_rows_of_the_events_before_a_long_run_are_written(
         for _ in range(50):
             post(Event(Step.QUICK))
         if busy == "mail":  # it would come before the events that wait
-            until(lambda: dispatcher.stats.handled == 50)
+            until(lambda: dispatcher.stats().handled == 50)
             executor.execute(wait, "long mail")
         else:
             post(Event(Step.LONG))
@@ -139,7 +139,7 @@ def test_rows_of_coroutines_before_a_long_handler_are_written(journal: Path, rel
         with dispatcher:
             for _ in range(20):
                 dispatcher.event_handler.handle(Event(Awaited.DONE))
-            until(lambda: dispatcher.stats.handled == 20)
+            until(lambda: dispatcher.stats().handled == 20)
             dispatcher.event_handler.handle(Event(Step.LONG))
 
             until(lambda: len(seqs(journal)) == 20, "the rows of the coroutines' events")

@@ -358,5 +358,5 @@ def test_health_and_a_metric_tell_of_a_loss_that_was_accepted(crashed: Path) -> 
     assert warning.detail == f"{name(2)}: accepted events 4 to 6 are lost"
     assert asked.live().is_ok
     assert '"warnings": [{"warning": "journal_lost"' in asked.live().to_json()
-    assert dispatcher.stats.journal_lost == {(name(2), "4", "6"): 3}
+    assert dispatcher.stats().journal_lost == {(name(2), "4", "6"): 3}
     dispatcher.stop()

@@ -148,5 +148,5 @@ def test_failures_of_a_flood_are_counted_where_they_are_counted(make: Make) -> N
     assert dispatcher.await_drained(TIMEOUT_S)
 
     records = dispatcher.view.failures()
-    assert dispatcher.stats.failed == records[0].number == len(records) == 50
+    assert dispatcher.stats().failed == records[0].number == len(records) == 50
     assert [record.message for record in records[:2]] == ["493", "483"]

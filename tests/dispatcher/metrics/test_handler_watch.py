@@ -71,7 +71,7 @@ def turns() -> Turns:
 
 def enter_long(dispatcher: AsyncDispatcher, turns: Turns, seconds: float = WARN_AFTER_S) -> None:
     assert turns.entered.acquire(timeout=TIMEOUT_S)
-    until(lambda: dispatcher.stats.handler_running_s > seconds)
+    until(lambda: dispatcher.stats().handler_running_s > seconds)
 
 
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
@@ -190,14 +190,14 @@ def test_the_time_of_the_current_handler_is_shown_while_it_runs_and_is_0_afterwa
     dispatcher.event_handler.handle(Numbered())
     assert gate.entered.wait(TIMEOUT_S)
 
-    while_held = (dispatcher.stats.handler_running_s, shown())
-    later = dispatcher.stats.handler_running_s
+    while_held = (dispatcher.stats().handler_running_s, shown())
+    later = dispatcher.stats().handler_running_s
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
 
     assert 0 < while_held[0] < later
     assert while_held[1]
-    assert (dispatcher.stats.handler_running_s, shown()) == (0.0, 0.0)
+    assert (dispatcher.stats().handler_running_s, shown()) == (0.0, 0.0)
 
 
 SECOND_NS = 1_000_000_000

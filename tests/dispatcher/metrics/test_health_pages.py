@@ -146,7 +146,7 @@ def test_a_daemon_answers_from_before_its_dispatchers_start_until_they_are_drain
         assert site.status("/livez") == (200, "ok")
         gate.opened.set()
         stop.join(TIMEOUT_S)
-    assert central.stats.handled == 1
+    assert central.stats().handled == 1
 
 
 def test_an_event_or_a_mail_that_hangs_makes_the_process_not_live_if_so_configured(site: Site, make: Make) -> None:

@@ -359,7 +359,7 @@ def test_after_a_scrape_at_a_bad_moment_the_metrics_balance_again(make: Make) ->
     HeldInItsEnd.go_on.set()
     assert dispatcher.await_drained(TIMEOUT_S)
 
-    assert of(registry, "dispatcher_events_accepted_total") == dispatcher.stats.accepted == 1
+    assert of(registry, "dispatcher_events_accepted_total") == dispatcher.stats().accepted == 1
 
 
 def test_a_dispatcher_that_comes_back_during_a_scrape_counts_from_0(make: Make) -> None:

@@ -87,11 +87,11 @@ def test_superseded_events_are_counted_as_discarded_for_that_reason(held: Make, 
 
     post(dispatcher, *(Keyed("a", number) for number in range(10)))
 
-    assert dispatcher.stats.discarded_by_reason == {"superseded": 9}
-    assert dispatcher.stats.accepted == 11
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 9}
+    assert dispatcher.stats().accepted == 11
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats.handled, dispatcher.stats.discarded) == (2, 9)
+    assert (dispatcher.stats().handled, dispatcher.stats().discarded) == (2, 9)
     assert_accounts_balance(dispatcher, accepted=11)
 
 
@@ -114,7 +114,7 @@ def test_an_event_without_a_key_stands_for_itself(held: Make, gate: Gate, got: l
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [(None, 1), (None, 2), ("a", 3), (None, 4)]
-    assert dispatcher.stats.discarded == 0
+    assert dispatcher.stats().discarded == 0
 
 
 def test_a_false_key_is_a_key(held: Make, gate: Gate, got: list[Any]) -> None:
@@ -148,8 +148,8 @@ def test_an_error_of_the_key_goes_to_the_poster_and_nothing_is_accepted(held: Ma
         dispatcher.event_handler.handle(Keyed([], 1))
 
     assert dispatcher.queue_size() == 0
-    assert dispatcher.stats.accepted == 1
-    assert dispatcher.stats.rejected == {}
+    assert dispatcher.stats().accepted == 1
+    assert dispatcher.stats().rejected == {}
 
 
 def test_once_taken_an_event_is_not_superseded_any_more(make: Make, gate: Gate) -> None:
@@ -177,7 +177,7 @@ def test_in_a_full_queue_an_event_supersedes_without_room(held: Make, gate: Gate
     assert accepted == [True, True]
     assert dispatcher.await_drained(TIMEOUT_S)
     assert seen(got) == [("a", 2)]
-    assert dispatcher.stats.discarded_by_reason == {"superseded": 1}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1}
     until(lambda: dispatcher.core.queue.room.remaining() == 1)
 
 
@@ -273,7 +273,7 @@ def test_an_event_that_another_producer_queues_is_in_exactly_one_account_when_th
     assert answers == [True, True]
     assert seen(got) == ([("a", 2)] if drain else [])
     assert_accounts_balance(dispatcher, accepted=3)
-    assert dispatcher.stats.discarded_by_reason == {"superseded": 1} | ({} if drain else {"stop": 1})
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1} | ({} if drain else {"stop": 1})
 
 
 def test_a_newer_event_that_comes_too_late_for_an_entry_gets_one_of_its_own(
@@ -330,7 +330,7 @@ def test_a_coalesce_by_that_cannot_be_called_is_refused_and_nothing_is_registere
 
     dispatcher.event_handler.handle(Numbered())
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats.failed == 1
+    assert dispatcher.stats().failed == 1
 
 
 @pytest.mark.parametrize(
@@ -415,4 +415,4 @@ def test_two_posts_of_a_key_that_a_stop_overtakes_are_both_accepted_and_discarde
 
     assert_accounts_balance(dispatcher, accepted=sum(answers.values()))
     assert answers == {1: True, 2: True}
-    assert dispatcher.stats.discarded_by_reason == {"superseded": 1, "stop": 1}
+    assert dispatcher.stats().discarded_by_reason == {"superseded": 1, "stop": 1}

@@ -157,7 +157,7 @@ def test_a_full_queue_reaches_the_future(
     refused = dispatcher.post_later(Numbered(2))
 
     assert reason_of(refused) == reason
-    assert dispatcher.stats.rejected == {reason: 1}
+    assert dispatcher.stats().rejected == {reason: 1}
 
 
 def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispatcher]) -> None:
@@ -168,7 +168,7 @@ def test_a_stopped_dispatcher_reaches_the_future(make: Callable[..., AsyncDispat
 
     assert isinstance(error, EventRefusedError)
     assert str(error) == "central: the event was refused (stopped). The dispatcher has stopped."
-    assert dispatcher.stats.rejected == {"stopped": 1}
+    assert dispatcher.stats().rejected == {"stopped": 1}
 
 
 # -- accepted ----------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_posts_that_are_under_way_together_share_an_fsync(start: Start, disk: Di
 
     assert all(future.result(TIMEOUT_S) for future in futures)
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.stats.handled == 100
+    assert dispatcher.stats().handled == 100
     assert disk.syncs == 2
 
 
@@ -256,7 +256,7 @@ def test_a_newer_event_supersedes_a_queued_one(start: Start, gate: Gate) -> None
     gate.opened.set()
     dispatcher.stop()
     assert numbers(gate.events) == [0, 21, 12]
-    assert dispatcher.stats.discarded == 3
+    assert dispatcher.stats().discarded == 3
 
 
 def test_a_key_that_cannot_be_compared_reaches_the_future_and_its_event_does_not_come_again(
@@ -541,7 +541,7 @@ def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_ha
         assert f"the journal cannot be written: {os.strerror(number)}" in str(error)
     assert answers == [False] * 4
     assert numbers(handled) in ([], [0] if call == "write" else [])
-    assert dispatcher.stats.rejected["journal"] + dispatcher.stats.rejected.get("stopped", 0) == len(refused) + 4
+    assert dispatcher.stats().rejected["journal"] + dispatcher.stats().rejected.get("stopped", 0) == len(refused) + 4
     assert_accounts_balance(dispatcher, accepted=1 if call == "write" else 0)
     assert f"{os.strerror(number)}" in str(dispatcher.failure_cause)
 
@@ -560,5 +560,5 @@ def test_under_continue_the_events_are_refused_once_the_log_has_failed(start: St
 
     errors = [future.exception(TIMEOUT_S) for future in futures]
     assert [error.reason for error in errors if isinstance(error, EventRefusedError)] == ["journal"] * 8
-    assert dispatcher.stats.rejected == {"journal": 8}
+    assert dispatcher.stats().rejected == {"journal": 8}
     assert handled == []

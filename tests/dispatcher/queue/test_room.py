@@ -50,8 +50,8 @@ def test_a_full_queue_refuses_under_reject(make: Make, gate: Gate) -> None:
     answers = [dispatcher.event_handler.handle(Numbered(number)) for number in (1, 2, 3)]
 
     assert answers == [True, True, False]
-    assert dispatcher.queue_size() == dispatcher.stats.queue_capacity == 2
-    assert dispatcher.stats.rejected == {"full": 1}
+    assert dispatcher.queue_size() == dispatcher.stats().queue_capacity == 2
+    assert dispatcher.stats().rejected == {"full": 1}
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
     assert_accounts_balance(dispatcher, accepted=3)
@@ -102,7 +102,7 @@ def test_a_stop_wakes_and_refuses_the_producers_that_wait(gate: Gate) -> None:
     gate.opened.set()  # only now does the drain end, after which the posts would be refused as stopped
     stopper.join(TIMEOUT_S)
     assert answers == [False] * 3
-    assert dispatcher.stats.rejected == {"draining": 3}
+    assert dispatcher.stats().rejected == {"draining": 3}
 
 
 def test_a_capacity_of_zero_is_refused() -> None:
@@ -118,10 +118,10 @@ def test_drop_oldest_takes_the_new_event_and_discards_the_oldest(full: Make, gat
     assert dispatcher.event_handler.handle(Numbered(3))
 
     assert dispatcher.queue_size() == 2
-    assert dispatcher.stats.discarded_by_reason == {"drop_oldest": 1}
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
     labels = {"dispatcher": "full", "reason": "drop_oldest"}
     assert registry.get_sample_value("dispatcher_events_dropped_total", labels) == 1
-    assert dispatcher.stats.rejected == {}
+    assert dispatcher.stats().rejected == {}
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 2, 3]
@@ -139,7 +139,7 @@ def test_drop_oldest_never_drops_what_is_in_the_handlers_hands(make: Make, gate:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 99]
-    assert dispatcher.stats.discarded_by_reason == {"drop_oldest": 98}
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 98}
 
 
 def test_a_queue_that_loses_all_of_a_batch_to_drop_oldest_goes_on(make: Make) -> None:
@@ -189,7 +189,7 @@ def test_a_queue_that_loses_its_very_last_event_to_drop_oldest_ends(
 
     assert dispatcher.is_stopped()
     assert dispatcher.failure_cause is None
-    assert dispatcher.stats.discarded_by_reason == {"drop_oldest": 1}
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
     assert_accounts_balance(dispatcher, accepted=1)
 
 
@@ -200,7 +200,7 @@ def test_a_post_under_block_is_refused_after_its_timeout_and_leaves_nothing(full
     gate.opened.set()
 
     assert refused == [False, False]
-    assert dispatcher.stats.rejected == {"timeout": 2}
+    assert dispatcher.stats().rejected == {"timeout": 2}
     assert len(dispatcher.core.queue.room.waiters) == 0
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 1, 2]
@@ -231,7 +231,7 @@ def test_post_without_waiting_is_refused_after_a_stop(make: Make) -> None:
     dispatcher.stop()
 
     assert not dispatcher.post_without_waiting(Numbered())
-    assert dispatcher.stats.rejected == {"stopped": 1}
+    assert dispatcher.stats().rejected == {"stopped": 1}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -259,11 +259,11 @@ def test_the_bound_is_strict_and_all_permits_come_back(make: Make, policy: str, 
     assert max(sizes) <= capacity
     assert dispatcher.core.queue.room.remaining() == capacity
     assert_accounts_balance(dispatcher, accepted=sum(accepted))
-    assert sum(accepted) + sum(dispatcher.stats.rejected.values()) == 4 * events
+    assert sum(accepted) + sum(dispatcher.stats().rejected.values()) == 4 * events
     if policy != "reject":
         assert sum(accepted) == 4 * events
     if policy != "drop_oldest":
-        assert dispatcher.stats.discarded == 0
+        assert dispatcher.stats().discarded == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)

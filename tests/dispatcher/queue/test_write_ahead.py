@@ -171,7 +171,7 @@ def test_a_class_that_was_not_declared_is_refused_with_an_error(start: Start, jo
         dispatcher.event_handler.handle(object())
     dispatcher.stop()
 
-    assert dispatcher.stats.accepted == 0
+    assert dispatcher.stats().accepted == 0
     assert verify(journal)[:3] == (0, 0, ())
 
 
@@ -204,7 +204,7 @@ def test_events_left_by_a_stop_are_handled_first_by_the_next_start_in_order(
         assert dispatcher.event_handler.handle(Plain(Job.STARTED, number))
     assert gate.entered.wait(TIMEOUT_S)
     stop_undrained(dispatcher, gate)
-    assert dispatcher.stats.discarded == 4
+    assert dispatcher.stats().discarded == 4
 
     marks: list[tuple[int, bool]] = []
     held = Gate()
@@ -370,7 +370,7 @@ def test_an_event_that_a_rejecting_queue_refused_is_not_redelivered(start: Start
     assert gate.entered.wait(TIMEOUT_S)
     assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1, "a"))
     assert not dispatcher.event_handler.handle(Plain(Job.STARTED, 2, "b"))
-    assert dispatcher.stats.rejected == {"full": 1}
+    assert dispatcher.stats().rejected == {"full": 1}
 
     stop_undrained(dispatcher, gate)
 
@@ -388,8 +388,8 @@ def test_an_event_posted_to_a_draining_or_stopped_dispatcher_is_not_redelivered(
     stopping.join(TIMEOUT_S)
     assert not dispatcher.event_handler.handle(Plain(Job.STARTED, 8))
 
-    assert dispatcher.stats.rejected["draining"] == 1
-    assert dispatcher.stats.rejected["stopped"] == 1
+    assert dispatcher.stats().rejected["draining"] == 1
+    assert dispatcher.stats().rejected["stopped"] == 1
     assert handled_by_the_next(start, 0) == []
 
 
@@ -410,7 +410,7 @@ def test_an_event_that_was_logged_as_the_dispatcher_stopped_is_accepted_and_come
 
     assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1))
 
-    assert (dispatcher.stats.accepted, dispatcher.stats.discarded, dispatcher.stats.rejected) == (1, 1, {})
+    assert (dispatcher.stats().accepted, dispatcher.stats().discarded, dispatcher.stats().rejected) == (1, 1, {})
     assert numbers(handled_by_the_next(start, 1)) == [1]
 
 

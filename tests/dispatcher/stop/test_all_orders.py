@@ -129,7 +129,7 @@ def run_one_order(
 
     def check_accounts() -> None:
         """Invariants 3 and 4: what was accepted is somewhere, and nothing is in two places."""
-        stats, accepted = dispatcher.stats, sum(answers.values())
+        stats, accepted = dispatcher.stats(), sum(answers.values())
         assert stats.in_hand in (0, 1)
         assert accepted <= stats.accepted <= len(posted)
         assert not dispatcher.is_drained() or accepted <= stats.handled + stats.failed + stats.discarded
@@ -166,12 +166,12 @@ def run_one_order(
     assert answers.keys() >= set(range(producers))
     assert dispatcher.is_stopped()
     assert dispatcher.queue_size() == 0, f"stranded: {dispatcher.queue_contents()}"
-    assert dispatcher.stats.accepted == dispatcher.stats.handled + dispatcher.stats.discarded == len(accepted)
-    assert len(set(handled)) == len(handled) == dispatcher.stats.handled
+    assert dispatcher.stats().accepted == dispatcher.stats().handled + dispatcher.stats().discarded == len(accepted)
+    assert len(set(handled)) == len(handled) == dispatcher.stats().handled
     assert set(handled) <= set(accepted)
-    assert sum(dispatcher.stats.rejected.values()) == len(answers) - len(accepted)
+    assert sum(dispatcher.stats().rejected.values()) == len(answers) - len(accepted)
     if settings.get("drain_events_on_stop", True) and settings.get("drain_timeout_s", 1.0):
-        assert dispatcher.stats.discarded == dispatcher.stats.discarded_by_reason.get("drop_oldest", 0)
+        assert dispatcher.stats().discarded == dispatcher.stats().discarded_by_reason.get("drop_oldest", 0)
         assert all(answers.get(number + 100, True) for number in handled)
 
 

@@ -93,4 +93,4 @@ def test_a_wait_for_partitions_that_post_to_each_other_ends_when_all_is_done() -
             assert dispatcher.await_drained(TIMEOUT_S)
             assert dispatcher.is_drained()
 
-        assert sum(partition.stats.handled for partition in dispatcher.partitions) == 50 * 11
+        assert sum(partition.stats().handled for partition in dispatcher.partitions) == 50 * 11

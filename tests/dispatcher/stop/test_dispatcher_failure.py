@@ -43,8 +43,8 @@ def test_events_queued_behind_a_mail_that_raises_are_discarded_and_later_ones_re
     assert isinstance(dispatcher.failure_cause, Broken)
     assert dispatcher.failure_state is ServiceState.STARTED
     assert dispatcher.is_stopped()
-    assert (dispatcher.stats.handled, dispatcher.stats.discarded_by_reason) == (1, {"stop": 4})
-    assert dispatcher.stats.rejected == {"stopped": 1}
+    assert (dispatcher.stats().handled, dispatcher.stats().discarded_by_reason) == (1, {"stop": 4})
+    assert dispatcher.stats().rejected == {"stopped": 1}
     assert_accounts_balance(dispatcher, accepted=5)
 
 
@@ -146,7 +146,7 @@ def test_a_listener_of_the_failure_sees_its_cause_and_balanced_accounts(make: Ma
     seen: list[Any] = []
     dispatcher = make(handler=gate)
     dispatcher.register_service_listener(
-        lambda _: seen.append((dispatcher.failure_cause, dispatcher.stats.accepted, dispatcher.queue_size()))
+        lambda _: seen.append((dispatcher.failure_cause, dispatcher.stats().accepted, dispatcher.queue_size()))
     )
     for number in range(3):
         dispatcher.event_handler.handle(Numbered(number))
@@ -216,7 +216,7 @@ def test_a_start_that_fails_leaves_a_stopped_dispatcher_that_refuses() -> None:
     assert dispatcher.is_stopped()
     assert not dispatcher.event_handler.handle(Numbered())
     dispatcher.stop()
-    assert dispatcher.stats.discarded_by_reason == {"stop": 1}
+    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
     assert_accounts_balance(dispatcher, accepted=1)
 
 

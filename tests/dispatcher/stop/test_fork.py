@@ -139,7 +139,7 @@ def test_a_new_dispatcher_works_in_a_child_of_a_process_with_a_started_one(make:
             dispatcher.register(Work, lambda _: None)
             dispatcher.event_handler.handle(Numbered())
             drained = dispatcher.await_drained(TIMEOUT_S)
-        return drained, dispatcher.stats.handled
+        return drained, dispatcher.stats().handled
 
     assert in_child(work) == (True, 1)
 

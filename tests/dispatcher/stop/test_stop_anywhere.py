@@ -184,9 +184,9 @@ def test_a_stop_from_anywhere_is_waited_for_and_leaves_nothing_uncounted(
             until(dispatcher.is_stopped)
             assert_accounts_balance(dispatcher, accepted=daemon.accepted[dispatcher.name])
             if drains and hangs_at is None:
-                assert dispatcher.stats.discarded == 0
+                assert dispatcher.stats().discarded == 0
     assert whole.failure_cause is None or (who == "policy" and shape == "group")
-    assert (first.failure_cause is not None) == (who == "policy" and first.stats.failed > 0)
+    assert (first.failure_cause is not None) == (who == "policy" and first.stats().failed > 0)
 
 
 def start(whole: CompositeService) -> None:
@@ -217,7 +217,7 @@ SCRIPT = """
     def end():
         {outside}
         assert daemon.wait_for_service_to_stop(60)
-        print(accepted, len(handled), dispatchers[0].stats.discarded, dispatchers[0].failure_cause)
+        print(accepted, len(handled), dispatchers[0].stats().discarded, dispatchers[0].failure_cause)
     atexit.register(end)
     atexit.register(begun.set)
 """

@@ -103,7 +103,7 @@ def test_run_until_signal_waits_for_a_stop_that_a_handler_began() -> None:
 
     code = run_until_signal(central)
 
-    assert (code, central.queue_size(), central.stats.handled) == (0, 0, 10)
+    assert (code, central.queue_size(), central.stats().handled) == (0, 0, 10)
 
 
 def test_a_stop_that_a_handler_began_keeps_the_drain_timeout(caplog: pytest.LogCaptureFixture, gate: Gate) -> None:
@@ -124,7 +124,7 @@ def test_a_stop_that_a_handler_began_keeps_the_drain_timeout(caplog: pytest.LogC
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
-    assert (dispatcher.stats.handled, dispatcher.stats.discarded, dispatcher.queue_size()) == (1, 3, 0)
+    assert (dispatcher.stats().handled, dispatcher.stats().discarded, dispatcher.queue_size()) == (1, 3, 0)
     assert "jobs: stop discarded 3 queued events: 3 Work.DO" in caplog.text
     assert "a handler is still at work on <Numbered Work.DO>" in caplog.text
     gate.opened.set()
@@ -207,7 +207,7 @@ def test_a_group_that_is_stopped_on_its_loop_s_thread_drains_in_the_background(k
             group.wait_for_service_to_stop()
         assert await asyncio.wait_for(asyncio.to_thread(group.wait_for_service_to_stop), TIMEOUT_S)
         assert group.is_stopped()
-        assert sum(partition.stats.discarded for partition in group.partitions) == 0
+        assert sum(partition.stats().discarded for partition in group.partitions) == 0
 
     asyncio.run(main())
     assert len(handled) == 10
@@ -256,7 +256,7 @@ def test_a_stop_whose_thread_cannot_start_gets_it_later(monkeypatch: pytest.Monk
     monkeypatch.undo()
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.stats.discarded == 1
+    assert dispatcher.stats().discarded == 1
 
 
 def test_a_group_stops_without_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def test_a_group_stops_without_any_thread(monkeypatch: pytest.MonkeyPatch) -> No
     group.stop()
 
     assert group.is_stopped()
-    assert [partition.stats.handled for partition in group.partitions] == [5, 5]
+    assert [partition.stats().handled for partition in group.partitions] == [5, 5]
 
 
 class Proxy:
@@ -374,5 +374,5 @@ def test_a_long_queue_is_discarded_whole_and_told_by_a_sample(
     dispatcher.stop()
     gate.opened.set()
 
-    assert dispatcher.stats.discarded + dispatcher.stats.handled + (not dispatcher.is_stopped()) == 50_002
+    assert dispatcher.stats().discarded + dispatcher.stats().handled + (not dispatcher.is_stopped()) == 50_002
     assert "queued events: about, by a sample of 10000: " in caplog.text

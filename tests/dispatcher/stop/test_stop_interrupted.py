@@ -119,7 +119,7 @@ def test_stops_of_many_threads_while_events_flow_lose_no_event(make: Make) -> No
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert_accounts_balance(dispatcher, accepted=sum(accepted))
-    assert dispatcher.stats.discarded == 0
+    assert dispatcher.stats().discarded == 0
 
 
 def test_a_handler_that_stops_twice_gets_what_was_queued_and_what_it_posts(make: Make) -> None:
@@ -154,7 +154,7 @@ def test_a_handler_that_stops_without_drain_discards_the_rest_of_its_batch(make:
 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert got == [0]
-    assert dispatcher.stats.discarded_by_reason == {"stop": 4}
+    assert dispatcher.stats().discarded_by_reason == {"stop": 4}
     assert_accounts_balance(dispatcher, accepted=5)
 
 
@@ -177,7 +177,7 @@ def test_a_drain_timeout_of_0_waits_for_nothing_but_the_handler_in_hand(make: Ma
     stopper = threading.Thread(target=dispatcher.stop)
 
     stopper.start()
-    until(lambda: dispatcher.stats.discarded == 2)
+    until(lambda: dispatcher.stats().discarded == 2)
     gate.opened.set()
     stopper.join(TIMEOUT_S)
 

@@ -68,7 +68,7 @@ def test_a_signal_drains_and_stops_and_gives_the_shells_exit_code(
     assert run_until_signal(dispatcher) == exit_code
     helper.result(TIMEOUT_S)
     assert dispatcher.is_stopped()
-    assert dispatcher.stats.handled == 100
+    assert dispatcher.stats().handled == 100
 
 
 def test_it_returns_0_if_another_thread_stops_the_service(pool: ThreadPoolExecutor) -> None:
@@ -86,7 +86,7 @@ def test_stopped_by_a_handler_it_returns_0_once_all_is_handled() -> None:
         dispatcher.event_handler.handle(Numbered())
 
     assert run_until_signal(dispatcher) == 0
-    assert dispatcher.stats.handled == 3
+    assert dispatcher.stats().handled == 3
     assert dispatcher.is_stopped()
 
 

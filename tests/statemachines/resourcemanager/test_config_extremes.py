@@ -101,4 +101,4 @@ def test_the_greatest_and_the_smallest_number_that_a_key_may_have_is_run_with(ke
         finally:
             run.stop()
         run.raise_failure()
-        assert run.manager.dispatcher.stats.failed == 0
+        assert run.manager.dispatcher.stats().failed == 0

@@ -61,7 +61,7 @@ class Run:
             assert self.is_idle.wait(TIMEOUT_S)
         dispatcher = self.manager.dispatcher
         invalid = {machine: stats.invalid for machine, stats in self.manager.recorder.machines.items()}
-        assert (dispatcher.failure_cause, dispatcher.stats.failed, sum(invalid.values())) == (None, 0, 0)
+        assert (dispatcher.failure_cause, dispatcher.stats().failed, sum(invalid.values())) == (None, 0, 0)
 
     def apps(self) -> list[tuple[str, int]]:
         """State and number of attempts of each."""
@@ -252,7 +252,7 @@ def test_without_node_managers_allocated_containers_expire_unstarted() -> None:
 
     assert report.state == "ACCEPTED"
     assert [time_ms for _, time_ms in acquired[:3]] == [0, 60_000, 120_000]
-    assert manager.dispatcher.stats.failed == 0
+    assert manager.dispatcher.stats().failed == 0
 
 
 def test_workload_brings_simulated_nodes_to_a_resource_manager_that_runs_without_any() -> None:

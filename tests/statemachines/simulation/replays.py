@@ -74,7 +74,7 @@ def finish(replay: Replay) -> None:
     replay.raise_failure()
     manager = replay.manager
     invalid = {machine: stats.invalid for machine, stats in manager.recorder.machines.items() if stats.invalid}
-    assert (manager.dispatcher.stats.failed, invalid) == (0, {})
+    assert (manager.dispatcher.stats().failed, invalid) == (0, {})
 
 
 class Journal:

@@ -34,7 +34,7 @@ def test_no_machine_makes_an_invalid_transition(replay: Replay) -> None:
     machines = replay.manager.recorder.machines
 
     assert {machine: stats.invalid for machine, stats in machines.items()} == dict.fromkeys(machines, 0)
-    assert replay.manager.dispatcher.stats.failed == 0
+    assert replay.manager.dispatcher.stats().failed == 0
 
 
 def test_nothing_waits_and_all_room_is_free_after_the_end(replay: Replay) -> None:

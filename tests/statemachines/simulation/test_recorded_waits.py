@@ -74,7 +74,7 @@ def test_none_of_the_pods_that_the_openb_trace_placed_at_once_waits_in_the_queue
 
 def test_all_pods_of_the_openb_trace_end_in_the_queues_as_they_did(openb_in_queues: Replay) -> None:
     assert openb_in_queues.progress().applications_by_state == {"FINISHED": 5385, "FAILED": 1870, "KILLED": 897}
-    assert openb_in_queues.manager.dispatcher.stats.failed == 0
+    assert openb_in_queues.manager.dispatcher.stats().failed == 0
     assert {
         queue.path: queue.containers for queue in openb_in_queues.manager.context.scheduler.queues()
     } == dict.fromkeys(("root", "root.LS", "root.BE", "root.Burstable", "root.Guaranteed"), 0)

@@ -340,7 +340,7 @@ def test_progress_counts_events_and_containers() -> None:
     assert (replay.is_done(), done) == (True, [True])
     assert (progress.virtual_ms, progress.containers, progress.ended) == (REGISTERED + 500, 3, 2)
     assert progress.applications_by_state == {"FINISHED": 1, "FAILED": 1}
-    assert progress.events == replay.manager.dispatcher.stats.handled > 0
+    assert progress.events == replay.manager.dispatcher.stats().handled > 0
     assert progress.events_per_s == pytest.approx(progress.events / progress.wall_s)
     assert replay.progress() == progress
 

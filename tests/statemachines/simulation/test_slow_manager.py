@@ -39,7 +39,7 @@ def test_daemons_wait_while_many_events_are_queued(monkeypatch: pytest.MonkeyPat
     with manager:
         until(lambda: len(manager.clients.get_cluster_nodes({"RUNNING"})) == len(NODES), "all nodes run")
         before, after = manager.context.call(fall_behind)
-        handled = manager.dispatcher.stats.handled
-        until(lambda: manager.dispatcher.stats.handled > handled + 10 * len(NODES), "heartbeats go on")
+        handled = manager.dispatcher.stats().handled
+        until(lambda: manager.dispatcher.stats().handled > handled + 10 * len(NODES), "heartbeats go on")
 
     assert before == after

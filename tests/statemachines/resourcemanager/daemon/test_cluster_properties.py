@@ -86,7 +86,7 @@ def taken(scheduler: str, interval_ms: int, steps: list[Step]) -> Iterator[Cours
     finally:
         course.stop()
     dispatcher = course.manager.dispatcher
-    assert (dispatcher.stats.failed, dispatcher.failure_cause) == (0, None)
+    assert (dispatcher.stats().failed, dispatcher.failure_cause) == (0, None)
     assert course.problems == []
 
 

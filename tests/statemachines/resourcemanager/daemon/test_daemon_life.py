@@ -67,7 +67,7 @@ def states(manager: ResourceManager) -> list[Any]:
 
 def check_nothing_went_wrong(manager: ResourceManager) -> None:
     assert manager.dispatcher.failure_cause is None
-    assert (manager.dispatcher.stats.failed, manager.dispatcher.stats.discarded) == (0, 0)
+    assert (manager.dispatcher.stats().failed, manager.dispatcher.stats().discarded) == (0, 0)
     assert manager.dispatcher.queue_size() == 0
 
 

@@ -122,7 +122,7 @@ class HandPlayed:
         return {machine: stats.invalid for machine, stats in self.manager.recorder.machines.items() if stats.invalid}
 
     def failed(self) -> list[int]:
-        return [partition.stats.failed for partition in self.group.partitions]
+        return [partition.stats().failed for partition in self.group.partitions]
 
 
 @contextmanager

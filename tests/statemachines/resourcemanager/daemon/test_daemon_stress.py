@@ -288,7 +288,7 @@ def test_whatever_happens_all_applications_end_and_leave_nothing(
         storm.blow()
 
     for partition in storm.group.partitions:
-        stats = partition.stats
+        stats = partition.stats()
         assert (partition.failure_cause, stats.failed, stats.discarded) == (None, 0, 0), partition.name
     assert refused(storm.manager, caplog) <= RACES_OF_YARN
     # The one that looks after all dispatchers of the process stays.

@@ -97,7 +97,7 @@ class Yarn:
         """Nothing has gone wrong until now."""
         dispatcher = self.manager.dispatcher
         invalid = {machine: stats.invalid for machine, stats in self.manager.recorder.machines.items() if stats.invalid}
-        assert (dispatcher.failure_cause, dispatcher.stats.failed, invalid) == (None, 0, self.invalid)
+        assert (dispatcher.failure_cause, dispatcher.stats().failed, invalid) == (None, 0, self.invalid)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

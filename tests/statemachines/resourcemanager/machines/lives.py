@@ -82,7 +82,7 @@ class Life:
         self._world.now_ms = self._clock.current_processing_time() + 1
         dispatcher = self.manager.dispatcher
         invalid = {machine: stats.invalid for machine, stats in self.manager.recorder.machines.items() if stats.invalid}
-        problems = (dispatcher.failure_cause, dispatcher.stats.failed, invalid)
+        problems = (dispatcher.failure_cause, dispatcher.stats().failed, invalid)
         assert problems == (None, 0, {}), problems
 
     def at(self, delay_ms: int, action: Callable[[], Any]) -> None:

@@ -106,6 +106,6 @@ def test_illegal_event_is_journaled_counted_and_logged_and_the_daemon_goes_on(
     assert record.getMessage().startswith(
         f"{machine} {refused[0]['entity']}: no transition from RUNNING on {event_type}; RUNNING accepts "
     )
-    assert (daemon.manager.dispatcher.stats.failed, daemon.manager.dispatcher.failure_cause) == (0, None)
+    assert (daemon.manager.dispatcher.stats().failed, daemon.manager.dispatcher.failure_cause) == (0, None)
     assert [ended.state.name for ended in daemon.context.apps.values()] == ["KILLED"]
     assert daemon.context.containers == {}
