@@ -78,7 +78,7 @@ LAYERS: Layers = (
             "pipeline.streaming.errors",
             "pipeline.streaming.number_checks",
         ),
-        "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log"),
+        "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log", "pipeline.sql"),
     },
     {"calls": ("pipeline.streaming.calls", "pipeline.streaming.cache", "pipeline.streaming.options")},
     {"stream tasks": ("pipeline.streaming.task",)},

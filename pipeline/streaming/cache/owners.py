@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import uuid
 import weakref
 from collections.abc import Collection
 from pathlib import Path
@@ -18,23 +17,23 @@ _MARK: Final = "-owner-"
 
 
 class OwnerLock:
-    """This owner's lock, and a look at those of others, beside `path`. One thread at a time.
+    """The lock of `owner`, whose name is unique, and a look at those of others, beside `path`. One thread at a time.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: str) -> None:
         self._path = path
-        self.owner = uuid.uuid4().hex
-        self._file = self._file_of(self.owner)
+        self._owner = owner
+        self._file = self._file_of(owner)
         self._descriptor = _locked(self._file)
         self._pid = os.getpid()
         _locks.add(self)
         self._remove_dead()
 
     def alive(self, owners: Collection[str]) -> set[str]:
-        return {owner for owner in owners if owner == self.owner or not _is_dead(self._file_of(owner))}
+        return {owner for owner in owners if owner == self._owner or not _is_dead(self._file_of(owner))}
 
     def close(self) -> None:
         if self._descriptor >= 0:

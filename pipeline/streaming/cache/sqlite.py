@@ -13,24 +13,16 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.sql import SQLITE
 from pipeline.streaming.cache.owners import OwnerLock
 from pipeline.streaming.cache.results import ResultCache
-from pipeline.streaming.cache.store import (
-    CUT_OFF,
-    DONE,
-    FORMAT,
-    STEP_KEYS,
-    UNDER_WAY,
-    Claim,
-    Entry,
-    ResultStore,
-    UnknownCall,
-)
+from pipeline.streaming.cache.store import CREATE, FORMAT, ResultStore
 from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError
 from pipeline.streaming.number_checks import require_number
 
@@ -38,40 +30,9 @@ log = logging.getLogger(__name__)
 
 _APPLICATION_ID: Final = 0x43445243
 """Marks the file as one of these caches."""
-_TABLE: Final = """
-    CREATE TABLE results (
-        digest BLOB PRIMARY KEY,
-        function TEXT NOT NULL,
-        state INTEGER NOT NULL,
-        owner TEXT NOT NULL,
-        at REAL NOT NULL,
-        key TEXT,
-        value BLOB
-    )
-"""
-_CLAIM_NEW: Final = "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, NULL) ON CONFLICT (digest) DO NOTHING"
-_CLAIM_SEEN: Final = (
-    "UPDATE results SET function = ?, state = ?, owner = ?, at = ?, key = ?, value = NULL "
-    "WHERE digest = ? AND state = ? AND owner = ? AND at = ?"
-)
-_FINISH: Final = (
-    "INSERT INTO results VALUES (?, ?, ?, ?, ?, NULL, ?) ON CONFLICT (digest) DO UPDATE SET "
-    "state = excluded.state, owner = excluded.owner, at = excluded.at, key = NULL, value = excluded.value"
-)
-_PASSING: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT")
 _RETRY_S: Final = 0.05
-_OTHER_MACHINES: Final = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "9p",
-    "afs",
-    "ceph",
-    "glusterfs",
-    "fuse.sshfs",
-    "lustre",
+_OTHER_MACHINES: Final = frozenset(
+    ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs", "lustre"]
 )
 
 
@@ -103,13 +64,9 @@ class SqliteResults(ResultCache):
         return SqliteStore(Path(self.path), self.where, function, self.busy_timeout_s)
 
 
-class SqliteStore:
-    """A ResultStore. One thread at a time."""
-
+class SqliteStore(ResultStore):
     def __init__(self, path: Path, where: str, function: str, busy_timeout_s: float) -> None:
-        self._where = where
-        self._path = path
-        self._function = function
+        super().__init__(SQLITE, ("results",), function, where, uuid.uuid4().hex)
         self._busy_timeout_s = busy_timeout_s
         if not path.parent.is_dir():
             raise ResultCacheError(f"{where}: the folder {path.parent} does not exist. Make it, or give another path.")
@@ -127,17 +84,13 @@ class SqliteStore:
         try:
             with self._translated_errors():
                 self._prepare()
-            self._lock = OwnerLock(path)
+            self._lock = OwnerLock(path, self.owner)
         except OSError as error:
             self._connection.close()
             raise ResultCacheError(f"{where}: its folder cannot be written: {error}") from error
         except BaseException:
             self._connection.close()
             raise
-
-    @property
-    def owner(self) -> str:
-        return self._lock.owner
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -151,77 +104,19 @@ class SqliteStore:
                 raise
             self._connection.execute("COMMIT")
 
-    def read(self, digests: Sequence[bytes]) -> Mapping[bytes, Entry]:
-        found: dict[bytes, Entry] = {}
-        with self._translated_errors():
-            for start in range(0, len(digests), STEP_KEYS):
-                some = digests[start : start + STEP_KEYS]
-                marks = ", ".join("?" * len(some))
-                rows = self._connection.execute(
-                    f"SELECT digest, state, owner, at, value FROM results WHERE digest IN ({marks})", some
-                )
-                found.update((digest, Entry(*entry)) for digest, *entry in rows)
-        return found
-
-    def claim(self, claims: Sequence[Claim], now_s: float) -> set[bytes]:
-        won = set()
-        with self._translated_errors():
-            for claim in claims:
-                key, seen = claim.key, claim.seen
-                mine = (self._function, UNDER_WAY, self.owner, now_s, key.text)
-                if seen is None:
-                    cursor = self._connection.execute(_CLAIM_NEW, (key.digest, *mine))
-                else:
-                    was = (key.digest, seen.state, seen.owner, seen.at)
-                    cursor = self._connection.execute(_CLAIM_SEEN, (*mine, *was))
-                if cursor.rowcount == 1:
-                    won.add(key.digest)
-        return won
-
-    def finish(self, results: Sequence[tuple[bytes, bytes]], now_s: float) -> None:
-        self._for_each(_FINISH, [(digest, self._function, DONE, self.owner, now_s, value) for digest, value in results])
-
-    def release(self, digests: Sequence[bytes]) -> None:
-        statement = "DELETE FROM results WHERE digest = ? AND state = ? AND owner = ?"
-        self._for_each(statement, [(digest, UNDER_WAY, self.owner) for digest in digests])
-
-    def cut_off(self, digests: Sequence[bytes]) -> None:
-        statement = "UPDATE results SET state = ? WHERE digest = ? AND state = ? AND owner = ?"
-        self._for_each(statement, [(CUT_OFF, digest, UNDER_WAY, self.owner) for digest in digests])
-
     def alive(self, owners: Collection[str]) -> set[str]:
         return self._lock.alive(owners)
-
-    def unknown(self) -> list[UnknownCall]:
-        return [UnknownCall(function, key or "", at) for _, function, key, at in self._unknown()]
-
-    def forget_unknown(self) -> int:
-        with self.step():
-            entries = [(digest,) for digest, *_ in self._unknown()]
-            self._for_each("DELETE FROM results WHERE digest = ?", entries)
-        return len(entries)
-
-    def remove_older(self, stored_before_s: float) -> int:
-        with self._translated_errors():
-            statement = "DELETE FROM results WHERE state = ? AND at <= ?"
-            return self._connection.execute(statement, (DONE, stored_before_s)).rowcount
 
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
         self._lock.close()
 
-    def _for_each(self, statement: str, parameters: Sequence[tuple[Any, ...]]) -> None:
+    def _execute(self, text: str, parameters: Sequence[Any]) -> tuple[list[tuple[Any, ...]], int]:
         with self._translated_errors():
-            self._connection.executemany(statement, parameters)
-
-    def _unknown(self) -> list[tuple[bytes, str, str | None, float]]:
-        with self._translated_errors():
-            rows = self._connection.execute(
-                "SELECT digest, function, key, at, state, owner FROM results WHERE state <> ? ORDER BY at", (DONE,)
-            ).fetchall()
-        alive = self.alive({owner for *_, owner in rows})
-        return [tuple(entry) for *entry, state, owner in rows if state == CUT_OFF or owner not in alive]
+            before = self._connection.total_changes  # a cursor's rowcount is -1 after WITH
+            rows = self._connection.execute(text, parameters).fetchall()
+            return rows, self._connection.total_changes - before
 
     def _prepare(self) -> None:
         """Check the file, or make the table in a new one."""
@@ -237,7 +132,7 @@ class SqliteStore:
         self._connection.execute("PRAGMA synchronous = NORMAL")
         with self.step():
             if self._is_new():
-                self._connection.execute(_TABLE)
+                self._connection.execute(CREATE.format_map(self._words))
                 self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
                 self._connection.execute(f"PRAGMA user_version = {FORMAT}")
         self._check()
@@ -252,11 +147,7 @@ class SqliteStore:
                 f"{self._where}: the file is an SQLite database of another program. Give a path of its own."
             )
         found = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if found != FORMAT:
-            raise ResultCacheError(
-                f"{self._where}: the file has the format {found}, and this version reads the format {FORMAT}. Give "
-                "another path, or delete the file; then its calls are made again."
-            )
+        self._check_format("file", found, "Give another path, or delete the file")
 
     def _application_id(self) -> int:
         return int(self._connection.execute("PRAGMA application_id").fetchone()[0])
@@ -280,15 +171,15 @@ class SqliteStore:
         try:
             yield
         except sqlite3.Error as error:
-            name = getattr(error, "sqlite_errorname", "")
-            if name.startswith(_PASSING):
+            if SQLITE.is_passing(error):
                 raise ResultCacheAwayError(
                     f"{self._where}: another process has locked it for {self._busy_timeout_s:g} s ({error})"
                 ) from error
-            raise ResultCacheError(f"{self._where}: {_advice(name, error)}") from error
+            raise ResultCacheError(f"{self._where}: {_advice(error)}") from error
 
 
-def _advice(name: str, error: sqlite3.Error) -> str:
+def _advice(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", "")
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return (
             f"the file is damaged, or not an SQLite database ({error}). Give another path; or delete the file with its "

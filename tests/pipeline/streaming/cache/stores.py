@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.session import Request, ResultSession
-from pipeline.streaming.cache.store import Claim, Key, ResultStore
+from pipeline.streaming.cache.store import DONE, Claim, Key, ResultStore
 
 TIMEOUT_S = 60.0
 
@@ -226,9 +226,12 @@ def check_more_keys_than_one_query_takes(cache: ResultCache) -> None:
     with closing(cache.connect("f")) as store:
         made = keys(cache, range(1200))
         with store.step():
+            won = store.claim([Claim(key, None) for key in made], 1.0)
             store.finish([(key.digest, dump_results([at])) for at, key in enumerate(made)], 1.0)
 
-        assert len(store.read([key.digest for key in made])) == 1200
+        assert won == {key.digest for key in made}
+        assert {entry.state for entry in store.read(list(won)).values()} == {DONE}
+        assert len(store.read(list(won))) == 1200
 
 
 OF_ONE_CACHE: tuple[Callable[[Any], None], ...] = (

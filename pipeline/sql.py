@@ -1,0 +1,142 @@
+"""What SQLite and PostgreSQL write, name and report differently, for tables that are kept in either.
+
+Statements are text with marks for parameters. Rows of parameters come first in a statement, as the table `given`, so
+one statement takes any number of rows in both. Connections, locks and the schema of foreign tables differ in more than
+words: they stay with whom they belong to. psycopg is imported only once it has raised. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from pipeline import postgres
+
+NO_SECRETS: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Dialect:
+    """One database's SQL."""
+
+    mark: str
+    """Stands for a parameter."""
+    quoted: Callable[..., str]
+    """The name of a column, or of a table with its schema before it, in a statement that has parameters."""
+    octets: str
+    """The type of bytes."""
+    whole: str
+    """The type of small whole numbers."""
+    real: str
+    """The type of doubles."""
+    given: Callable[[Mapping[str, str], int], str]
+    """Rows of parameters as `WITH given (..., number) AS (...)`: columns with PostgreSQL's type of an array of their
+    values, and how many rows there are. `number` counts the rows from 1."""
+    is_given: Callable[[int], str]
+    """Says of a column that its value is among so many parameters."""
+    parameters: Callable[[Sequence[Sequence[Any]]], list[Any]]
+    """Those of `given`, or of `is_given`, from its rows."""
+    driving_join: str
+    """Joins a table to `given`: for each given row the table is searched by its index."""
+    returning: str
+    """Ends a statement with the digests of the rows that it changes; empty if there is no such thing."""
+    error: Callable[[], type[Exception]]
+    """The class of all of the driver's errors."""
+    is_passing: Callable[[Any], bool]
+    """Whether the same may succeed later."""
+    message: Callable[[Any, Mapping[str, Any]], str]
+    """An error's text in one line, without the secrets in a connection's settings."""
+    shows_cause: bool
+    """Whether the driver's own error may be shown: it holds no secrets."""
+
+    @contextlib.contextmanager
+    def translated(
+        self,
+        where: str,
+        passing: type[Exception],
+        lasting: type[Exception],
+        settings: Mapping[str, Any] = NO_SECRETS,
+    ) -> Iterator[None]:
+        """Raise the driver's errors as `passing` or `lasting`. `where`: what the message begins with."""
+        try:
+            yield
+        except self.error() as error:
+            kind = passing if self.is_passing(error) else lasting
+            raise kind(f"{where}: {self.message(error, settings)}") from (error if self.shows_cause else None)
+
+
+def error_named(*prefixes: str) -> Callable[[sqlite3.Error], bool]:
+    """A function that says whether an SQLite error's name begins with one of these."""
+    return lambda error: getattr(error, "sqlite_errorname", "").startswith(prefixes)
+
+
+def _quoted(*parts: str) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def _quoted_for_psycopg(*parts: str) -> str:
+    return _quoted(*parts).replace("%", "%%")  # psycopg reads every % as a placeholder
+
+
+def _given_values(columns: Mapping[str, str], rows: int) -> str:
+    marks = "?, " * len(columns)
+    values = ", ".join(f"({marks}{number})" for number in range(1, rows + 1))
+    return f"WITH given ({', '.join(columns)}, number) AS (VALUES {values})"
+
+
+def _given_arrays(columns: Mapping[str, str], rows: int) -> str:
+    arrays = ", ".join(f"%s::{array}" for array in columns.values())
+    return f"WITH given ({', '.join(columns)}, number) AS (SELECT * FROM unnest({arrays}) WITH ORDINALITY)"
+
+
+def _row_by_row(rows: Iterable[Sequence[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(rows))
+
+
+def _column_by_column(rows: Iterable[Sequence[Any]]) -> list[Any]:
+    return [list(values) for values in zip(*rows, strict=True)]
+
+
+def _psycopg_error() -> type[Exception]:
+    import psycopg
+
+    return psycopg.Error
+
+
+SQLITE: Final = Dialect(
+    mark="?",
+    quoted=_quoted,
+    octets="BLOB",
+    whole="INTEGER",
+    real="REAL",
+    given=_given_values,
+    is_given=lambda number: f"IN ({', '.join('?' * number)})",
+    parameters=_row_by_row,
+    driving_join="CROSS JOIN",
+    returning="",
+    error=lambda: sqlite3.Error,
+    is_passing=error_named("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT"),
+    message=lambda error, _: str(error),
+    shows_cause=True,
+)
+POSTGRESQL: Final = Dialect(
+    mark="%s",
+    quoted=_quoted_for_psycopg,
+    octets="bytea",
+    whole="smallint",
+    real="double precision",
+    given=_given_arrays,
+    is_given=lambda _: "= ANY(%s)",
+    parameters=_column_by_column,
+    driving_join="JOIN",
+    returning=" RETURNING kept.digest",
+    error=_psycopg_error,
+    is_passing=postgres.is_passing,
+    message=postgres.safe_message,
+    shows_cause=False,
+)
