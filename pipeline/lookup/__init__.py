@@ -5,9 +5,9 @@ from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.function_table import FunctionTable
 from pipeline.lookup.metrics import LookupMetrics, register_lookup_metrics
-from pipeline.lookup.postgres.table import PostgresTable
+from pipeline.lookup.postgresql import PostgresTable
 from pipeline.lookup.schema import Column, LookupReader, LookupSchema, LookupTable
-from pipeline.lookup.sqlite.table import SqliteTable
+from pipeline.lookup.sqlite import SqliteTable
 
 __all__ = [
     "Column",

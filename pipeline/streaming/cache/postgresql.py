@@ -106,7 +106,7 @@ class PostgresStore(ResultStore):
             if self._connection is None or self._connection.closed:
                 self._connect()
             assert self._connection is not None
-            cursor = self._connection.cursor(binary=True).execute(text.encode(), parameters)
+            cursor = self._connection.cursor(binary=True).execute(text, parameters)
             return cursor.fetchall() if cursor.description else [], cursor.rowcount
 
     def _connect(self) -> None:
@@ -133,9 +133,8 @@ class PostgresStore(ResultStore):
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATION_LOCK])
                 if self._comment(connection) is None:  # no other worker has made it meanwhile
-                    connection.execute(CREATE.format_map(self._words).encode(), ())
-                    comment = f"COMMENT ON TABLE {self._words['table']} IS '{_COMMENT}{FORMAT}'"
-                    connection.execute(comment.encode(), ())
+                    for statement in (CREATE, f"COMMENT ON TABLE {{table}} IS '{_COMMENT}{FORMAT}'"):
+                        connection.execute(statement.format_map(self._words), ())
         comment = self._comment(connection) or ""
         if not comment.startswith(_COMMENT):
             raise ResultCacheError(f"{self._where}: another program has a table of that name. Give another name.")

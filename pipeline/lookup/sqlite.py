@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
-import functools
-import itertools
 import logging
 import os
 import re
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
-from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.schema import Column, Key, LookupSchema, Row, ToDecimal, base_of, canonical_type, choose, family_of
+from pipeline.lookup.sql import SCAN_ROWS, Answers, Converter, lookup_query, scan_query, wanted
+from pipeline.sql import SQLITE, error_named
 from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MOST_KEYS = 1024  # of one query; more keys only lengthen it
-_SCAN_ROWS = 5_000
 _STEPS_PER_CHECK = 100_000  # instructions of SQLite's virtual machine, about a millisecond
 _KEY_TYPES = {"number", "float", "string", "binary", "boolean", "date"}
 _NAMED = {
@@ -41,8 +42,11 @@ _NAMED = {
 }
 _MAX_PRECISION = 38
 
-Converter: TypeAlias = Callable[[Any], object]
-"""Takes a value that is not None to the column's type. ValueError, TypeError: it cannot be converted."""
+_READING = dataclasses.replace(
+    SQLITE,
+    is_passing=error_named("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_INTERRUPT"),
+)
+"""A file that is replaced just now cannot be read, but will be."""
 
 
 class SqliteTable:
@@ -70,12 +74,10 @@ class SqliteTable:
     ) -> None:
         require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
         require_number("busy_timeout_s", busy_timeout_s, least=0, error=LookupTableError)
-        if isinstance(columns, str):
-            raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
+        self._columns = wanted(columns)
         self._path = Path(path).absolute()
         self._table = table
         self.name = f"SQLite table {table!r} of {self._path}"
-        self._columns = None if columns is None else tuple(columns)
         self._types = {name: canonical_type(type_name) for name, type_name in (types or {}).items()}
         self._pool_size = pool_size
         self._busy_timeout_s = busy_timeout_s
@@ -90,7 +92,7 @@ class SqliteTable:
             raise LookupTableError(f"{self.name}: the file does not exist.")
         if not os.access(self._path, os.R_OK):
             raise LookupTableError(f"{self.name}: this user may not read the file.")
-        with _translated_errors(self.name):
+        with self.translated_errors():
             return sqlite3.connect(
                 f"{self._path.as_uri()}?mode=ro",
                 uri=True,
@@ -100,7 +102,7 @@ class SqliteTable:
             )
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
-        with contextlib.closing(self.connect()) as connection, _translated_errors(self.name):
+        with contextlib.closing(self.connect()) as connection, self.translated_errors():
             schema = choose(self.name, self._present(connection), key_columns, self._columns)
             for column in (*schema.key, *schema.values):
                 self._check_type(column)
@@ -124,7 +126,7 @@ class SqliteTable:
         for name in self._types:
             if name not in {column for column, _ in found}:
                 raise LookupTableError(f"{self.name}: types names {name!r}, which is not one of its columns.")
-        return {name: Column(name, self._types.get(name) or type_of(native) or "", native) for name, native in found}
+        return {name: Column(name, self._types.get(name) or _type_of(native) or "", native) for name, native in found}
 
     def _check_type(self, column: Column) -> None:
         if not column.type:
@@ -133,15 +135,14 @@ class SqliteTable:
                 f"{self.name}: the column {column.name!r} is {declared}, which fixes no type. "
                 f'Name its type, as in types={{{column.name!r}: "string"}}.'
             )
-        if converter_of(column) is None:
+        if _converter_of(column) is None:
             raise LookupTableError(
                 f"{self.name}: the column {column.name!r} cannot be {column.type}: SQLite does not store it."
             )
 
     def _warn_without_index(self, connection: sqlite3.Connection, schema: LookupSchema) -> None:
-        plan = connection.execute(
-            "EXPLAIN QUERY PLAN " + lookup_query(self._table, schema, 1), [None] * len(schema.key)
-        )
+        query = lookup_query(_READING, [self._table], schema, 1)
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", [None] * len(schema.key))
         if not any("SEARCH" in step and "AUTOMATIC" not in step for (*_, step) in plan):
             log.warning(
                 "%s has no index on %s: each lookup reads the whole table. Create one, or use a FullCache.",
@@ -149,43 +150,14 @@ class SqliteTable:
                 ", ".join(column.name for column in schema.key),
             )
 
+    def translated_errors(self) -> AbstractContextManager[None]:
+        return _READING.translated(self.name, TableUnavailableError, LookupTableError)
+
     def reader(self, schema: LookupSchema) -> SqliteReader:
         return SqliteReader(self, self._table, schema, self._pool_size)
 
     def __repr__(self) -> str:
         return f"SqliteTable({str(self._path)!r}, {self._table!r})"
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-@functools.lru_cache(maxsize=64)
-def lookup_query(table: str, schema: LookupSchema, number: int) -> str:
-    """Selects rows, each preceded by the number of its key, for `number` keys. SQLite compares by its collations."""
-    width = len(schema.key)
-    marks = ", ?" * width
-    keys = ", ".join(f"({at}{marks})" for at in range(number))
-    names = ", ".join(f"k{at}" for at in range(width))
-    columns = "".join(f", t.{quoted(column.name)}" for column in schema.values)
-    same = " AND ".join(f"t.{quoted(column.name)} = k.k{at}" for at, column in enumerate(schema.key))
-    # CROSS JOIN makes SQLite find the rows of each key, never the keys of each row.
-    return f"WITH k(i, {names}) AS (VALUES {keys}) SELECT k.i{columns} FROM k CROSS JOIN {quoted(table)} AS t ON {same}"
-
-
-@contextlib.contextmanager
-def _translated_errors(table: str) -> Iterator[None]:
-    """Raise SQLite's errors as this package's."""
-    try:
-        yield
-    except (sqlite3.OperationalError, sqlite3.InterfaceError) as error:
-        name = getattr(error, "sqlite_errorname", "")
-        passing = name.startswith(
-            ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_INTERRUPT")
-        )
-        raise (TableUnavailableError if passing else LookupTableError)(f"{table}: {error}") from error
-    except sqlite3.Error as error:
-        raise LookupTableError(f"{table}: {error}") from error
 
 
 class SqliteReader:
@@ -195,9 +167,8 @@ class SqliteReader:
         self._table = table  # never changes
         self._sql_name = sql_name  # never changes
         self._schema = schema  # never changes
-        self._key_form = KeyForm(schema.key)  # never changes
-        self._converters = [(column, converter_of(column)) for column in schema.values]  # never changes
-        self._key_converters = [(column, converter_of(column)) for column in schema.key]  # never changes
+        self._answers = Answers(schema, _converter_of, self._complaint)  # never changes
+        self._queries: dict[int, str] = {}  # lookups by their number of keys; any thread adds one, which are equal
         self.parallelism = pool_size  # never changes
         self._pool = ThreadPoolExecutor(pool_size, "lookup-sqlite")  # never changes
         self._own = threading.local()  # .connection: the thread's own
@@ -222,7 +193,7 @@ class SqliteReader:
         with self._lock:
             self._closed = True
             connections = list(self._connections)
-        ending = functools.partial(self._pool.shutdown, cancel_futures=True)
+        ending = partial(self._pool.shutdown, cancel_futures=True)
         with ThreadPoolExecutor(1, "lookup-sqlite-close") as waiter:
             await asyncio.get_running_loop().run_in_executor(waiter, ending)
         for connection in connections:
@@ -249,55 +220,39 @@ class SqliteReader:
         connection = self._connection()
         width = len(self._schema.key)
         most = min(_MOST_KEYS, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width)
-        found: dict[Key, list[Row]] = {}
-        failed: dict[Key, Exception] = {}
+        found: dict[Key, Sequence[Row] | Exception] = {}
         for start in range(0, len(keys), most):
             some = keys[start : start + most]
             # Few distinct sizes, so that prepared statements are reused; the nulls of the padding match nothing.
             size = min(1 << (len(some) - 1).bit_length(), most)
-            values = [bound(value) for key in some for value in key] + [None] * (width * (size - len(some)))
-            with _translated_errors(self._table.name):
-                answer = connection.execute(lookup_query(self._sql_name, self._schema, size), values).fetchall()
-            for at, *cells in answer:
-                key = some[at]
-                try:
-                    found.setdefault(key, []).append(self._converted(self._converters, cells))
-                except LookupTableError as error:
-                    failed[key] = error
-        return {**found, **failed}
+            query = self._queries.get(size)
+            if query is None:
+                query = self._queries[size] = lookup_query(_READING, [self._sql_name], self._schema, size)
+            values = [_bound(value) for key in some for value in key] + [None] * (width * (size - len(some)))
+            with self._table.translated_errors():
+                answer = connection.execute(query, values).fetchall()
+            found.update(self._answers.found(some, answer))
+        return found
 
     def _begin_scan(self) -> sqlite3.Cursor:
-        columns = ", ".join(quoted(column.name) for column in (*self._schema.key, *self._schema.values))
-        with _translated_errors(self._table.name):
-            return self._connection().execute(f"SELECT {columns} FROM {quoted(self._sql_name)}")
+        with self._table.translated_errors():
+            return self._connection().execute(scan_query(_READING, [self._sql_name], self._schema))
 
     def _next_piece(self, cursor: sqlite3.Cursor) -> list[tuple[Key, Row]]:
-        width = len(self._schema.key)
-        with _translated_errors(self._table.name):
-            while rows := list(itertools.islice(cursor, _SCAN_ROWS)):
-                piece = []
-                for cells in rows:
-                    key = self._key_form.of(self._converted(self._key_converters, cells[:width]))
-                    if key is not None:
-                        piece.append((key, self._converted(self._converters, cells[width:])))
-                if piece:  # an empty one would end the scan
+        with self._table.translated_errors():
+            while rows := cursor.fetchmany(SCAN_ROWS):
+                if piece := self._answers.scanned(rows):  # an empty one would end the scan
                     return piece
         return []
 
-    def _converted(self, converters: Sequence[tuple[Column, Any]], cells: Sequence[object]) -> Row:
-        values = []
-        for (column, convert), cell in zip(converters, cells, strict=True):
-            try:
-                values.append(None if cell is None else convert(cell))
-            except (TypeError, ValueError):
-                raise LookupTableError(
-                    f"{self._table.name}: the column {column.name!r} is {column.type}, but holds {cell!r}. SQLite "
-                    f'takes any value; correct it, or set types={{{column.name!r}: "string"}} and cast the result.'
-                ) from None
-        return tuple(values)
+    def _complaint(self, column: Column, cell: object) -> str:
+        return (
+            f"{self._table.name}: the column {column.name!r} is {column.type}, but holds {cell!r}. SQLite takes any "
+            f'value; correct it, or set types={{{column.name!r}: "string"}} and cast the result.'
+        )
 
 
-def type_of(declared: str) -> str | None:
+def _type_of(declared: str) -> str | None:
     """The type of a declaration, by SQLite's rules of affinity; None if it determines none."""
     text = declared.strip().upper()
     decimal = re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", text)
@@ -322,29 +277,17 @@ def type_of(declared: str) -> str | None:
 def _integer(value: object) -> object:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, int):
-        return value
-    raise TypeError
+    return _only(int, value)
 
 
-def _float(value: object) -> object:
-    if isinstance(value, int | float):
-        return float(value)
-    raise TypeError
-
-
-def _string(value: object) -> object:
-    if isinstance(value, str):
+def _only(kinds: type | tuple[type, ...], value: Any) -> Any:
+    if isinstance(value, kinds):
         return value
     raise TypeError
 
 
 def _binary(value: object) -> object:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    raise TypeError
+    return value.encode() if isinstance(value, str) else _only(bytes, value)
 
 
 def _boolean(value: object) -> object:
@@ -364,8 +307,8 @@ def _timestamp_ntz(value: Any) -> datetime.datetime:
 
 _CONVERTERS: dict[str, Converter] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _integer),
-    **dict.fromkeys(("float", "double"), _float),
-    "string": _string,
+    **dict.fromkeys(("float", "double"), lambda value: float(_only((int, float), value))),
+    "string": partial(_only, str),
     "binary": _binary,
     "boolean": _boolean,
     "date": datetime.date.fromisoformat,
@@ -374,13 +317,13 @@ _CONVERTERS: dict[str, Converter] = {
 }
 
 
-def converter_of(column: Column) -> Converter | None:
+def _converter_of(column: Column) -> Converter | None:
     """The converter of a column's values; None if SQLite's values cannot have its type."""
     base = base_of(column.type)
     return ToDecimal(column.type) if base == "decimal" else _CONVERTERS.get(base)
 
 
-def bound(value: object) -> object:
+def _bound(value: object) -> object:
     """A key's value as SQLite stores it."""
     if isinstance(value, Decimal | datetime.date):  # a column of numeric affinity converts the text to a number
         return str(value)

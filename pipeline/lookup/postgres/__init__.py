@@ -1,1 +1,0 @@
-"""PostgreSQL tables as lookup tables."""

@@ -1,0 +1,380 @@
+"""PostgreSQL tables as lookup tables. Requires psycopg: `pip install 'central-dispatcher[postgres]'`.
+
+A table pickles; psycopg is imported only when it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from pipeline import postgres
+from pipeline.lookup.errors import LookupTableError, TableUnavailableError
+from pipeline.lookup.schema import Column, Key, LookupReader, LookupSchema, Row, ToDecimal, choose
+from pipeline.lookup.sql import SCAN_ROWS, Answers, Converter, lookup_query, scan_query, wanted
+from pipeline.sql import NO_SECRETS, POSTGRESQL
+from pipeline.streaming.number_checks import require_number
+
+if TYPE_CHECKING:
+    import psycopg
+
+T = TypeVar("T")
+_Connection: TypeAlias = "psycopg.AsyncConnection[tuple[Any, ...]]"
+_Work: TypeAlias = Callable[["_Connection"], Awaitable[T]]
+
+_WHAT: Final = "a PostgresTable"
+_SESSION: Final = "SET default_transaction_read_only TO on; SET TIME ZONE 'UTC'"
+_CLOSE_TIMEOUT_S: Final = 5.0
+_GOODBYES: Final = ("08", "57P01", "57P02", "57P03")  # SQL states after which the server closes the connection
+_RELATION = "SELECT to_regclass(%s)::oid"
+_COLUMNS = """
+    SELECT a.attname, coalesce(base.typname, t.typname),
+           CASE WHEN base.oid IS NULL THEN a.atttypmod ELSE t.typtypmod END
+    FROM pg_attribute AS a
+    JOIN pg_type AS t ON t.oid = a.atttypid
+    LEFT JOIN pg_type AS base ON t.typtype = 'd' AND base.oid = t.typbasetype
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attnum
+"""
+_TABLES = """
+    SELECT quote_ident(table_schema) || '.' || quote_ident(table_name) FROM information_schema.tables
+    WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 1 LIMIT 20
+"""
+_MAX_PRECISION = 38
+_UNBOUNDED_NUMERIC = "decimal(38,18)"  # as Spark's own JDBC source reads it
+
+_TYPES = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "float4": "float",
+    "float8": "double",
+    "text": "string",
+    "varchar": "string",
+    "bpchar": "string",
+    "name": "string",
+    "bytea": "binary",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+}
+
+# The type in which keys are sent: the widest of its family, because a key out of a narrower column's range must match
+# nothing instead of failing. An index of the narrower type still serves. Columns of other types are compared as text.
+_KEY_ARRAYS = {
+    **dict.fromkeys(("int2", "int4", "int8"), "int8[]"),
+    **dict.fromkeys(("float4", "float8"), "float8[]"),
+    **dict.fromkeys(("text", "varchar", "name"), "text[]"),
+    **{n: f"{n}[]" for n in ("bool", "numeric", "bpchar", "bytea", "date", "timestamp", "timestamptz")},
+    "uuid": "text[]::uuid[]",  # the server can cast it, whatever the driver sends
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresAccess:
+    """How a reader reaches its table. Pickles if `conninfo`, which may be a function, does."""
+
+    conninfo: str | Callable[[], str] = field(repr=False)
+    where: str
+    parts: tuple[str, ...]
+    """(table,) or (schema, table)."""
+    max_connections: int
+    query_timeout_s: float
+    prepare_threshold: int | None
+
+    @property
+    def name(self) -> str:
+        return f"PostgreSQL table {'.'.join(self.parts)!r} of {self.where}"
+
+    def connection_settings(self) -> dict[str, Any]:
+        """The arguments of a connection, including the password. Calls `conninfo` if it is a function.
+
+        Raises:
+            LookupTableError: libpq cannot parse it.
+        """
+        try:
+            return postgres.connection_settings(self.conninfo, _WHAT, "central-dispatcher lookup")
+        except postgres.ConninfoError as error:
+            raise LookupTableError(str(error)) from None
+
+    def translated_errors(self, settings: Mapping[str, Any] = NO_SECRETS) -> contextlib.AbstractContextManager[None]:
+        """Raise psycopg's errors as this package's, in one line without the passwords in `settings`."""
+        return POSTGRESQL.translated(self.name, TableUnavailableError, LookupTableError, settings)
+
+
+class PostgresTable:
+    """A table or view of a PostgreSQL server, read in read-only sessions.
+
+    `conninfo`: libpq's, `postgresql://user@host/db` or `host=... dbname=...`; or a function that returns one. The
+    function is called in each process, so the password need not be pickled with the job. libpq also reads the process's
+    environment (PGPASSWORD, PGPASSFILE). `table`: `name` or `schema.name`; with `schema` given, the name verbatim.
+    `columns`: the columns to join, None for all; the key columns are read in any case.
+    `max_connections`: per worker process, opened on demand and kept until the reader closes. `query_timeout_s`: for the
+    answer to one batch. `prepare_threshold`: psycopg's; None for poolers without prepared statements.
+
+    A numeric without precision is read as decimal(38,18), rounded. Types that Spark does not have are read as text.
+    The server compares keys, text by the column's collation.
+    """
+
+    can_scan = True
+
+    def __init__(
+        self,
+        conninfo: str | Callable[[], str],
+        table: str,
+        columns: Sequence[str] | None = None,
+        *,
+        schema: str | None = None,
+        max_connections: int = 4,
+        query_timeout_s: float = 30.0,
+        prepare_threshold: int | None = 5,
+    ) -> None:
+        require_number("max_connections", max_connections, least=1, whole=True, error=LookupTableError)
+        require_number("query_timeout_s", query_timeout_s, above=0, error=LookupTableError)
+        if prepare_threshold is not None:
+            require_number("prepare_threshold", prepare_threshold, least=0, whole=True, error=LookupTableError)
+        self._columns = wanted(columns)
+        try:
+            postgres.require_psycopg(_WHAT)
+            where = postgres.server_of(conninfo, _WHAT)
+        except (postgres.MissingDriverError, postgres.ConninfoError) as error:
+            raise LookupTableError(str(error)) from None
+        self._access = PostgresAccess(
+            conninfo=conninfo,
+            where=where,
+            parts=(schema, table) if schema is not None else tuple(table.split(".", 1)),
+            max_connections=max_connections,
+            query_timeout_s=query_timeout_s,
+            prepare_threshold=prepare_threshold,
+        )
+        self.name = self._access.name
+
+    def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
+        import psycopg
+
+        settings = self._access.connection_settings()
+        with self._access.translated_errors(settings), psycopg.connect(**settings, autocommit=True) as connection:
+            schema = choose(self.name, self._present(connection), key_columns, self._columns)
+            # A query without keys: missing read permission surfaces here, not in a worker.
+            query = lookup_query(POSTGRESQL, self._access.parts, schema, 0, _key_type, _is_read_as_text)
+            connection.execute(query, [[] for _ in schema.key])
+        return schema
+
+    def _present(self, connection: psycopg.Connection[tuple[Any, ...]]) -> dict[str, Column]:
+        name = POSTGRESQL.quoted(*self._access.parts).replace("%%", "%")
+        found = connection.execute(_RELATION, [name]).fetchone()
+        if found is None or found[0] is None:
+            names = ", ".join(name for (name,) in connection.execute(_TABLES)) or "none that this user may see"
+            raise LookupTableError(f"{self.name} does not exist. Existing tables: {names}.")
+        return {row[0]: _column_of(*row) for row in connection.execute(_COLUMNS, [found[0]])}
+
+    def reader(self, schema: LookupSchema) -> LookupReader:
+        return PostgresReader(self._access, schema)
+
+    def __repr__(self) -> str:
+        return f"PostgresTable({self._access.where}, {'.'.join(self._access.parts)!r})"
+
+
+class PostgresReader:
+    """Looks up in one table. Loop thread only.
+
+    If a connection was lost while idle, as after a restart of the server, the reader replaces it and repeats the query.
+    If a new connection fails, or is lost, the lookup fails with the cause. psycopg_pool is not used: it connects in
+    the background, and with the server down its callers get only a timeout.
+    """
+
+    def __init__(self, access: PostgresAccess, schema: LookupSchema) -> None:
+        from psycopg.pq import TransactionStatus
+
+        self._no_transaction = TransactionStatus.IDLE
+        self._access = access
+        self._answers = Answers(schema, _converter_of, self._complaint)
+        self._lookup_query = lookup_query(POSTGRESQL, access.parts, schema, 1, _key_type, _is_read_as_text)
+        scan = scan_query(POSTGRESQL, access.parts, schema, _is_read_as_text)
+        self._scan_query = f"DECLARE lookup_scan NO SCROLL CURSOR FOR {scan}"
+        self.parallelism = access.max_connections
+        self._turns = asyncio.Semaphore(access.max_connections)  # one permit per connection in use
+        self._idle: list[_Connection] = []  # loop thread only; a stack: the last used is reused first
+        self._all: set[_Connection] = set()  # loop thread only; the open ones
+        self._closed = False  # loop thread only
+        self.repeats = 0  # loop thread only; queries repeated because their connection was lost while it was idle
+
+    async def open(self) -> None:
+        """Does nothing: the first lookup connects."""
+
+    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+        # PostgreSQL's text has no NUL, and UTF-8 no lone surrogates: such keys match nothing and would fail the query.
+        keys = [key for key in keys if all(map(_can_be_sent, key))]
+        if not keys:
+            return {}
+        columns = POSTGRESQL.parameters(keys)
+
+        async def ask(connection: _Connection) -> list[tuple[Any, ...]]:
+            cursor = await connection.execute(self._lookup_query, columns)
+            return await cursor.fetchall()
+
+        with self._access.translated_errors():
+            async with self._turns:
+                connection, answer = await self._on_idle_or_new(ask)
+                self._settle(connection)
+        return self._answers.found(keys, answer)
+
+    async def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+        async def begin(connection: _Connection) -> None:
+            await connection.execute("BEGIN")
+            await connection.execute(self._scan_query, ())
+
+        with self._access.translated_errors():
+            async with self._turns:
+                connection, _ = await self._on_idle_or_new(begin)
+                try:
+                    while rows := await self._answer(connection, _next_piece):
+                        yield self._answers.scanned(rows)
+                    await self._answer(connection, lambda each: each.execute("COMMIT"))
+                finally:
+                    self._settle(connection)
+
+    async def close(self) -> None:
+        self._closed = True
+        connections, self._all = list(self._all), set()
+        self._idle.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await asyncio.gather(*(each.close() for each in connections), return_exceptions=True)
+
+    async def _on_idle_or_new(self, work: _Work[T]) -> tuple[_Connection, T]:
+        """Do the work on one connection, which the caller must settle. The caller holds a permit of `_turns`."""
+        import psycopg
+
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                return connection, await self._answer(connection, work)
+            except psycopg.Error:
+                if connection in self._all:
+                    raise
+                self.repeats += 1  # the connection was lost: try the next idle one, or a new one
+        connection = await self._connect()
+        return connection, await self._answer(connection, work)
+
+    async def _answer(self, connection: _Connection, work: _Work[T]) -> T:
+        """Do the work within `query_timeout_s`. After any error the connection is settled or discarded."""
+        import psycopg
+
+        timeout_s = self._access.query_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work(connection)
+        except psycopg.Error as error:
+            if (error.sqlstate or "").startswith(_GOODBYES):
+                self._discard(connection)
+            self._settle(connection)
+            raise
+        except TimeoutError:
+            self._discard(connection)
+            raise TableUnavailableError(
+                f"{self._access.name}: no answer within {timeout_s:g} s (query_timeout_s). Is there an index on the "
+                "key?"
+            ) from None
+        except BaseException:
+            # Cancelled, perhaps in the middle of an answer: the rest of it must not reach the next query.
+            self._discard(connection)
+            raise
+
+    async def _connect(self) -> _Connection:
+        import psycopg
+
+        settings = self._access.connection_settings()
+        with self._access.translated_errors(settings):
+            connection = await psycopg.AsyncConnection.connect(
+                **settings, autocommit=True, prepare_threshold=self._access.prepare_threshold
+            )
+        if self._closed:
+            connection.pgconn.finish()
+            raise TableUnavailableError(f"{self._access.name}: the lookup is closed.")
+        self._all.add(connection)
+        await self._answer(connection, lambda each: each.execute(_SESSION))
+        return connection
+
+    def _settle(self, connection: _Connection) -> None:
+        """Return the connection to the idle ones if it is reusable, else discard it. Idempotent."""
+        if connection not in self._all or connection in self._idle:
+            return
+        if connection.info.transaction_status == self._no_transaction:
+            self._idle.append(connection)
+        else:
+            self._discard(connection)
+
+    def _discard(self, connection: _Connection) -> None:
+        self._all.discard(connection)
+        connection.pgconn.finish()  # closes at once, without a message to the server, which may not read it
+
+    def _complaint(self, column: Column, value: object) -> str:
+        return (
+            f"{self._access.name}: the column {column.name!r} is read as {column.type}, but holds {value}. Make a view "
+            "that casts it."
+        )
+
+
+async def _next_piece(connection: _Connection) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(f"FETCH {SCAN_ROWS} FROM lookup_scan")
+    return await cursor.fetchall()
+
+
+def _converter_of(column: Column) -> Converter | None:
+    found = re.search(r"decimal\(\d+,\d+\)", column.type)  # its own, or that of an array's elements
+    return None if found is None else partial(_each, ToDecimal(found[0]))
+
+
+def _each(convert: Converter, value: Any) -> Any:
+    if isinstance(value, list):
+        return [None if one is None else _each(convert, one) for one in value]
+    return convert(value)
+
+
+def _can_be_sent(value: object) -> bool:
+    if not isinstance(value, str) or value.isascii():
+        return not isinstance(value, str) or "\0" not in value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
+
+
+def _column_of(name: str, native: str, modifier: int) -> Column:
+    """A column of type `native` (pg_type.typname) with its type modifier (-1: none)."""
+    element = native.removeprefix("_")
+    if native == "numeric":
+        return Column(name, _numeric(modifier), native)
+    if native.startswith("_") and (element in _TYPES or element == "numeric"):
+        return Column(name, f"array<{_TYPES.get(element) or _numeric(modifier)}>", native)
+    return Column(name, _TYPES.get(native, "string"), native)
+
+
+def _numeric(modifier: int) -> str:
+    if modifier < 4:
+        return _UNBOUNDED_NUMERIC
+    precision = ((modifier - 4) >> 16) & 0xFFFF
+    scale = (modifier - 4) & 0x7FF
+    if scale >= 0x400:  # a scale is a signed number of 11 bits
+        scale -= 0x800
+    if scale < 0:  # numeric(3,-2) has up to 5 digits before the point
+        precision, scale = precision - scale, 0
+    precision = max(precision, scale)
+    return f"decimal({precision},{scale})" if precision <= _MAX_PRECISION else _UNBOUNDED_NUMERIC
+
+
+def _key_type(column: Column) -> str | None:
+    return _KEY_ARRAYS.get(column.native)
+
+
+def _is_read_as_text(column: Column) -> bool:
+    """Whether the server must send the column as text, because its type has no counterpart here."""
+    return column.type == "string" and column.native not in ("text", "varchar", "bpchar", "name")

@@ -1,0 +1,122 @@
+"""What the tables of both databases share: the queries of a reader, and what their answers say of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pipeline.lookup.errors import LookupTableError
+from pipeline.lookup.keys import KeyForm
+from pipeline.lookup.schema import Column, Key, LookupSchema, Row
+from pipeline.sql import Dialect
+
+Converter: TypeAlias = Callable[[Any], object]
+"""Takes a value that is not None to the column's type. ValueError, TypeError: it cannot be converted."""
+
+KeyType: TypeAlias = Callable[[Column], str | None]
+"""The type in which a column's keys are sent, as an array; None: as text, with which the column's text is compared."""
+
+SCAN_ROWS = 5_000  # of one piece
+
+
+def lookup_query(
+    dialect: Dialect,
+    table: Sequence[str],
+    schema: LookupSchema,
+    number: int,
+    key_type: KeyType = lambda _: "",
+    is_text: Callable[[Column], bool] = lambda _: False,
+) -> str:
+    """Selects rows, each preceded by the number of its key, from 1, for `number` keys, its given rows.
+
+    The database compares by its own rules. `is_text`: whether it has to send a column as text.
+    """
+    types = [key_type(column) for column in schema.key]
+    given = dialect.given({f"k{at}": each or "text[]" for at, each in enumerate(types)}, number)
+    columns = ", ".join(["given.number", *(_read(dialect, column, is_text(column)) for column in schema.values)])
+    same = " AND ".join(
+        f"{_read(dialect, column, types[at] is None)} = given.k{at}" for at, column in enumerate(schema.key)
+    )
+    return f"{given} SELECT {columns} FROM given {dialect.driving_join} {dialect.quoted(*table)} AS t ON {same}"
+
+
+def scan_query(
+    dialect: Dialect,
+    table: Sequence[str],
+    schema: LookupSchema,
+    is_text: Callable[[Column], bool] = lambda _: False,
+) -> str:
+    """Selects the key columns, then the others, of all rows."""
+    columns = ", ".join(_read(dialect, column, is_text(column)) for column in (*schema.key, *schema.values))
+    return f"SELECT {columns} FROM {dialect.quoted(*table)} AS t"
+
+
+def _read(dialect: Dialect, column: Column, as_text: bool) -> str:
+    return f"t.{dialect.quoted(column.name)}{'::text' if as_text else ''}"
+
+
+class Answers:
+    """Reads the answers to these queries. Any thread.
+
+    `converters`: of columns whose values the driver does not give as they should be. `complaint`: what is wrong with a
+    value that cannot be converted, and what to do.
+    """
+
+    def __init__(
+        self,
+        schema: LookupSchema,
+        converter_of: Callable[[Column], Converter | None],
+        complaint: Callable[[Column, object], str],
+    ) -> None:
+        self._width = len(schema.key)
+        self._key_form = KeyForm(schema.key)
+        self._complaint = complaint
+        self._key_converters = _converters(schema.key, converter_of)
+        self._converters = _converters(schema.values, converter_of)
+
+    def found(self, keys: Sequence[Key], answer: Iterable[Sequence[Any]]) -> Mapping[Key, Sequence[Row] | Exception]:
+        """The rows of the keys of a lookup, or what is wrong with one of them."""
+        found: dict[Key, list[Row]] = {}
+        failed: dict[Key, Exception] = {}
+        for number, *cells in answer:
+            key = keys[number - 1]
+            try:
+                found.setdefault(key, []).append(self._row(cells, self._converters))
+            except LookupTableError as error:
+                failed[key] = error
+        return {**found, **failed} if failed else found
+
+    def scanned(self, answer: Iterable[Sequence[Any]]) -> list[tuple[Key, Row]]:
+        """The rows of a scan with their keys, without those whose key cannot match."""
+        piece = []
+        for cells in answer:
+            key = self._key_form.of(self._row(cells[: self._width], self._key_converters))
+            if key is not None:
+                piece.append((key, self._row(cells[self._width :], self._converters)))
+        return piece
+
+    def _row(self, cells: Sequence[Any], converters: Sequence[tuple[int, Column, Converter]]) -> Row:
+        if not converters:
+            return tuple(cells)
+        values = list(cells)
+        for at, column, convert in converters:
+            value = values[at]
+            if value is not None:
+                try:
+                    values[at] = convert(value)
+                except (TypeError, ValueError):
+                    raise LookupTableError(self._complaint(column, value)) from None
+        return tuple(values)
+
+
+def _converters(
+    columns: Sequence[Column], converter_of: Callable[[Column], Converter | None]
+) -> list[tuple[int, Column, Converter]]:
+    return [(at, each, convert) for at, each in enumerate(columns) if (convert := converter_of(each)) is not None]
+
+
+def wanted(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The option `columns` of a table. Raises LookupTableError for a single name."""
+    if isinstance(columns, str):
+        raise LookupTableError(f"columns is {columns!r}; give a list of names, or None for all.")
+    return None if columns is None else tuple(columns)
