@@ -41,8 +41,6 @@ LAYERS: Layers = (
         "the core's commands": (
             "dispatcher.__main__",
             "dispatcher.cli",
-            "dispatcher.journal.cli",
-            "dispatcher.queue.redelivery",
         ),
         "helpers for tests": ("dispatcher.testing",),
     },

@@ -342,7 +342,7 @@ def test_files_are_set_aside_under_names_of_their_own_and_told_once(tmp_path: Pa
     pytest.importorskip("typer", reason="typer is not installed: pip install 'central-dispatcher[cli]'")
     from typer.testing import CliRunner
 
-    from dispatcher.journal.cli import app
+    from dispatcher.cli.journal import app
 
     shown = CliRunner().invoke(app, ["verify", str(folder)])
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher import AsyncDispatcher, JournalWriter
+from dispatcher.cli.redelivery import redeliver
 from dispatcher.journal import recover
 from dispatcher.journal.format.segments import open_segments, segments
-from dispatcher.queue.redelivery import redeliver
 from dispatcher.util.files import Permissions, make_folder
 
 from .conftest import after_a_crash, write_event

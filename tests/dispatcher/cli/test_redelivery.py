@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher import ConfigError, JournalConfig, JournalWriter
-from dispatcher.queue.redelivery import redeliver
+from dispatcher.cli.redelivery import redeliver
 
 NUMBERS = itertools.count()
 

@@ -14,11 +14,11 @@ import typer
 
 from dispatcher import journal as journals
 from dispatcher.cli.console import RowFormat, aligned, echo, echo_json
+from dispatcher.cli.redelivery import redeliver
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.journal.indexing import index_journal
-from dispatcher.queue.redelivery import redeliver
 from dispatcher.util.units import NS_PER_S
 
 COMMANDS = "dispatcher.journal_commands"
