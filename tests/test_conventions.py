@@ -78,7 +78,7 @@ LAYERS: Layers = (
         ),
         "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log", "pipeline.sql"),
     },
-    {"calls": ("pipeline.streaming.calls", "pipeline.streaming.cache", "pipeline.streaming.options")},
+    {"calls": tuple(f"pipeline.streaming.{name}" for name in ("calls", "cache", "function_wrappers", "options"))},
     {"stream tasks": ("pipeline.streaming.task",)},
     {"streaming": ("pipeline.streaming",)},
     {

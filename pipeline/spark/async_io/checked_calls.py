@@ -12,15 +12,10 @@ from typing import Any
 
 from pipeline.spark.async_io.result_values import Check
 from pipeline.spark.errors import ResultSchemaError
-from pipeline.streaming.calls.functions import (
-    AnyFunction,
-    as_results,
-    check_batch_results,
-    is_batch_function,
-    is_coroutine_function,
-)
+from pipeline.streaming.calls.functions import AnyFunction, as_results
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
+from pipeline.streaming.function_wrappers import Converted, Wrapped
 from pipeline.streaming.options import AsyncOptions
 
 Checked = Callable[[Any], list[Any]]
@@ -41,7 +36,7 @@ def checked_function(
     If `retry` has a `retry_on_result`, use the strategy of `checked_options`. With `none_is_row`, None is a result.
     """
     checked = _checked(check, retry, _as_results if none_is_row else as_results)
-    return (_CheckedCoroutine if is_coroutine_function(function) else _CheckedBlocking)(function, checked)
+    return Wrapped(function, Converted(checked))
 
 
 def checked_options(options: AsyncOptions, check: Check) -> AsyncOptions:
@@ -93,54 +88,3 @@ def _wants_retry(results: Sequence[Any]) -> bool:
 
 def _or_unfit(retries_error: Callable[[BaseException], bool]) -> Callable[[BaseException], bool]:
     return lambda error: (isinstance(error, ResultSchemaError) and error.wants_retry) or retries_error(error)
-
-
-class _CheckedFunction:
-    """Passes on the hooks that the function has, and only those."""
-
-    def __init__(self, function: Any, checked: Checked) -> None:
-        for name in ("open", "close", "own_retries"):
-            if callable(hook := getattr(function, name, None)):
-                setattr(self, name, hook)
-        if callable(hook := getattr(function, "timeout", None)):
-            timeout = hook
-            self.timeout = lambda value: checked(timeout(value))
-
-
-class _CheckedCoroutine(_CheckedFunction):
-    def __init__(self, function: Any, checked: Checked) -> None:
-        super().__init__(function, checked)
-        if is_batch_function(function):
-            invoke_batch = function.async_invoke_batch
-
-            async def async_invoke_batch(values: list[Any]) -> list[Any]:
-                entries = check_batch_results(await invoke_batch(values), len(values))
-                return [_checked_entry(entry, checked) for entry in entries]
-
-            self.async_invoke_batch = async_invoke_batch
-        else:
-            invoke = getattr(function, "async_invoke", function)
-
-            async def async_invoke(value: Any) -> list[Any]:
-                return checked(await invoke(value))
-
-            self.async_invoke = async_invoke
-
-
-class _CheckedBlocking(_CheckedFunction):
-    def __init__(self, function: Any, checked: Checked) -> None:
-        super().__init__(function, checked)
-        self._function = function
-        self._checked = checked
-
-    def __call__(self, value: Any) -> list[Any]:
-        return self._checked(self._function(value))
-
-
-def _checked_entry(entry: Any, checked: Checked) -> Any:
-    if isinstance(entry, BaseException):
-        return entry
-    try:
-        return checked(entry)
-    except Exception as error:  # fails only this value
-        return error

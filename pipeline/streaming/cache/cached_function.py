@@ -21,10 +21,10 @@ from pipeline.streaming.calls.functions import (
     AnyFunction,
     as_results,
     check_batch_results,
-    is_batch_function,
     is_coroutine_function,
 )
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.function_wrappers import Around, Inner, Wrapped
 
 log = logging.getLogger(__name__)
 
@@ -44,22 +44,15 @@ def cached_function(
     """
     session = ResultSession(cache, name or cache.function_name(function), form)
     kind = _CachedCoroutine if is_coroutine_function(function) else _CachedBlocking
-    return kind(function, session, retry)
+    cached = Wrapped(function, kind(session, retry))
+    cached.result_session = session  # type: ignore[attr-defined]  # hosts look for it, as for the hooks
+    return cached
 
 
-class _Cached:
-    """Has the hooks of the function, and those of the session around them."""
-
-    def __init__(self, function: Any, session: ResultSession, retry: RetryStrategy | None) -> None:
-        self.result_session = session
-        self._function = function
+class _Cached(Around):
+    def __init__(self, session: ResultSession, retry: RetryStrategy | None) -> None:
         self._session = session
         self._retry = retry
-        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
-        if callable(hook := getattr(function, "timeout", None)):
-            self.timeout = hook
-        hooks: list[Any] = [getattr(function, hook, None) for hook in ("open", "close")]
-        self._hooks = hooks if all(map(callable, hooks)) else [_nothing, _nothing]
 
     def _report(self, key: Key, returned: Any) -> None:
         """Store what the call of a claimed key returned, unless another attempt will follow.
@@ -83,78 +76,77 @@ class _Cached:
 
 
 class _CachedCoroutine(_Cached):
-    def __init__(self, function: Any, session: ResultSession, retry: RetryStrategy | None) -> None:
-        super().__init__(function, session, retry)
+    def __init__(self, session: ResultSession, retry: RetryStrategy | None) -> None:
+        super().__init__(session, retry)
         self._loop: asyncio.AbstractEventLoop | None = None  # loop's thread only, once open
         self._waiting: dict[Request, asyncio.Future[Request]] = {}  # loop's thread only
-        if is_batch_function(function):
-            self._invoke = function.async_invoke_batch
-            self.async_invoke_batch = self._call_batch
-        else:
-            self._invoke = getattr(function, "async_invoke", function)
-            self.async_invoke = self._call
 
-    async def open(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._session.open)
+    def open(self, inner: Inner) -> Inner:
+        async def open_both() -> None:
+            self._loop = asyncio.get_running_loop()
+            await asyncio.to_thread(self._session.open)
+            try:
+                await _awaited(inner())
+            except BaseException:
+                await asyncio.to_thread(self._session.close)
+                raise
+
+        return open_both
+
+    def close(self, inner: Inner) -> Inner:
+        async def close_both() -> None:
+            try:
+                await _awaited(inner())
+            finally:
+                await asyncio.to_thread(self._session.close)
+
+        return close_both
+
+    def coroutine(self, inner: Inner) -> Inner:
+        async def async_invoke(value: Any) -> Any:
+            (request,) = await self._claims([self._session.key_of(value)], waits=True)
+            if request.error is not None:
+                raise request.error
+            if not request.is_mine:
+                return request.results
+            try:
+                returned = await inner(value)
+            except BaseException as error:
+                self._has_failed(request.key, error)
+                raise
+            self._report(request.key, returned)
+            return returned
+
+        return async_invoke
+
+    def batch(self, inner: Inner) -> Inner:
+        async def async_invoke_batch(values: list[Any]) -> list[Any]:
+            keys = [self._session.key_of(value) for value in values]
+            answers: dict[Key, Any] = {}
+            value_of = dict(zip(reversed(keys), reversed(values), strict=True))  # the first of equal keys
+            open_keys = list(dict.fromkeys(keys))
+            while open_keys:
+                # Without waiting: a batch that holds some keys and waits for others may wait for one that does so, too.
+                requests = await self._claims(open_keys, waits=False)
+                for request in requests:
+                    if request.error is not None or request.results is not None:
+                        answers[request.key] = request.error if request.error is not None else request.results
+                if mine := [request.key for request in requests if request.is_mine]:
+                    entries = await self._invoke_claimed(inner, mine, [value_of[key] for key in mine])
+                    answers.update(zip(mine, entries, strict=True))
+                open_keys = [request.key for request in requests if request.is_busy]
+                if open_keys:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+            return [answers[key] for key in keys]
+
+        return async_invoke_batch
+
+    async def _invoke_claimed(self, invoke_batch: Inner, keys: list[Key], values: list[Any]) -> list[Any]:
         try:
-            await _awaited(self._hooks[0]())
-        except BaseException:
-            await asyncio.to_thread(self._session.close)
-            raise
-
-    async def close(self) -> None:
-        try:
-            await _awaited(self._hooks[1]())
-        finally:
-            await asyncio.to_thread(self._session.close)
-
-    async def _call(self, value: Any) -> Any:
-        (request,) = await self._claims([self._session.key_of(value)], waits=True)
-        if request.error is not None:
-            raise request.error
-        if not request.is_mine:
-            return request.results
-        key = request.key
-        try:
-            returned = await self._invoke(value)
-        except (asyncio.CancelledError, GeneratorExit):
-            self._session.cut_off(key)
-            raise
-        except BaseException:
-            self._session.release(key)
-            raise
-        self._report(key, returned)
-        return returned
-
-    async def _call_batch(self, values: list[Any]) -> list[Any]:
-        keys = [self._session.key_of(value) for value in values]
-        answers: dict[Key, Any] = {}
-        value_of = dict(zip(reversed(keys), reversed(values), strict=True))  # the first of equal keys
-        open_keys = list(dict.fromkeys(keys))
-        while open_keys:
-            # Without waiting: a batch that holds some keys and waits for others may wait for one that does the same.
-            requests = await self._claims(open_keys, waits=False)
-            for request in requests:
-                if request.error is not None or request.results is not None:
-                    answers[request.key] = request.error if request.error is not None else request.results
-            if mine := [request.key for request in requests if request.is_mine]:
-                answers.update(zip(mine, await self._invoke_claimed(mine, value_of), strict=True))
-            open_keys = [request.key for request in requests if request.is_busy]
-            if open_keys:
-                await asyncio.sleep(_LOOK_AGAIN_S)
-        return [answers[key] for key in keys]
-
-    async def _invoke_claimed(self, keys: list[Key], value_of: dict[Key, Any]) -> list[Any]:
-        try:
-            entries = list(check_batch_results(await self._invoke([value_of[key] for key in keys]), len(keys)))
-        except (asyncio.CancelledError, GeneratorExit):
+            entries = list(check_batch_results(await invoke_batch(values), len(values)))
+        except BaseException as error:
             for key in keys:
-                self._session.cut_off(key)
-            raise
-        except BaseException:
-            for key in keys:
-                self._session.release(key)
+                self._has_failed(key, error)
             raise
         for place, (key, entry) in enumerate(zip(keys, entries, strict=True)):
             if isinstance(entry, BaseException):
@@ -165,6 +157,12 @@ class _CachedCoroutine(_Cached):
             except Exception as error:
                 entries[place] = error
         return entries
+
+    def _has_failed(self, key: Key, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self._session.cut_off(key)
+        else:
+            self._session.release(key)
 
     async def _claims(self, keys: Sequence[Key], *, waits: bool) -> list[Request]:
         loop = self._loop
@@ -190,7 +188,7 @@ class _CachedCoroutine(_Cached):
         try:
             self._loop.call_soon_threadsafe(self._wake, requests)
         except RuntimeError:  # the loop is closed, and the calls with it
-            log.debug("%s: answers after the end", self.__qualname__)
+            log.debug("answers after the end of the calls' loop")
 
     def _wake(self, requests: list[Request]) -> None:
         for request in requests:
@@ -204,58 +202,48 @@ class _CachedCoroutine(_Cached):
 class _CachedBlocking(_Cached):
     """Any thread calls it, as the function."""
 
-    def open(self) -> None:
-        for hook in self._hooks:
-            if inspect.iscoroutinefunction(hook):
-                raise TypeError(
-                    f"{self.__qualname__}: open() and close() of a blocking function cannot be coroutines; make them "
-                    "plain methods"
-                )
-        self._session.open()
-        try:
-            self._hooks[0]()
-        except BaseException:
-            self._session.close()
-            raise
+    def open(self, inner: Inner) -> Inner:
+        def open_both() -> None:
+            self._session.open()
+            try:
+                inner()
+            except BaseException:
+                self._session.close()
+                raise
 
-    def close(self) -> None:
-        try:
-            self._hooks[1]()
-        finally:
-            self._session.close()
+        return inner if inspect.iscoroutinefunction(inner) else open_both  # the host refuses a coroutine function
 
-    def __call__(self, value: Any) -> Any:
-        claim = _BlockingClaim()
-        request = Request(self._session.key_of(value), claim.answered, wants_call=True)
-        self._session.submit(request)
-        claim.wait()
-        if request.error is not None:
-            raise request.error
-        if not request.is_mine:
-            return request.results
-        try:
-            returned = self._function(value)
-        except BaseException:
-            self._session.release(request.key)
-            raise
-        self._report(request.key, returned)
-        return returned
+    def close(self, inner: Inner) -> Inner:
+        def close_both() -> None:
+            try:
+                inner()
+            finally:
+                self._session.close()
 
+        return inner if inspect.iscoroutinefunction(inner) else close_both
 
-class _BlockingClaim:
-    def __init__(self) -> None:
-        self._is_answered = threading.Event()
-        self.wait = self._is_answered.wait
+    def blocking(self, inner: Inner) -> Inner:
+        def call(value: Any) -> Any:
+            is_answered = threading.Event()
+            # The session's thread sets it.
+            request = Request(self._session.key_of(value), lambda _: is_answered.set(), wants_call=True)
+            self._session.submit(request)
+            is_answered.wait()
+            if request.error is not None:
+                raise request.error
+            if not request.is_mine:
+                return request.results
+            try:
+                returned = inner(value)
+            except BaseException:
+                self._session.release(request.key)
+                raise
+            self._report(request.key, returned)
+            return returned
 
-    def answered(self, _: list[Request]) -> None:
-        """Session's thread."""
-        self._is_answered.set()
+        return call
 
 
 async def _awaited(result: Any) -> None:
     if inspect.isawaitable(result):
         await result
-
-
-def _nothing() -> None:
-    return None

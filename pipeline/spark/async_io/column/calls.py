@@ -16,14 +16,9 @@ from pyspark.sql import types as T
 
 from pipeline.spark.async_io.column.arguments import Arguments
 from pipeline.spark.errors import ResultSchemaError
-from pipeline.streaming.calls.functions import (
-    AsyncFunction,
-    as_results,
-    check_batch_results,
-    is_batch_function,
-    is_coroutine_function,
-)
+from pipeline.streaming.calls.functions import AsyncFunction, as_results, is_batch_function
 from pipeline.streaming.errors import CapturedError
+from pipeline.streaming.function_wrappers import Converted, Inner, Wrapped
 from pipeline.streaming.options import AsyncOptions
 
 RESULT: Final = "result"
@@ -59,15 +54,13 @@ def nullable(data_type: T.DataType) -> T.DataType:
 
 def column_function(function: AnyColumnFunction, captures: bool) -> Any:
     """`function` with its hooks, of the same kind, but called with the arguments of a row as a tuple."""
-    returns_lists = is_async_function(function)
+    is_method = is_async_function(function)
 
     def to_rows(returned: Any) -> list[tuple[Any]]:
-        value = _only(returned) if returns_lists and isinstance(returned, list) else returned
+        value = _only(returned) if is_method and isinstance(returned, list) else returned
         return [((value, None),)] if captures else [(value,)]
 
-    if is_batch_function(function):
-        return _BatchFunction(function, to_rows)
-    return (_CoroutineFunction if is_coroutine_function(function) else _BlockingFunction)(function, to_rows)
+    return Wrapped(function, _OfArguments(to_rows, is_method))
 
 
 def column_options(options: AsyncOptions) -> AsyncOptions:
@@ -105,53 +98,30 @@ def _only(results: list[Any]) -> Any:
     return results[0] if results else None
 
 
-class _ColumnFunction:
-    """Passes on the hooks that the function has, and only those."""
+class _OfArguments(Converted):
+    """Calls the function with a row's arguments, in the form that it takes, and converts what it returns to rows."""
 
-    def __init__(self, function: Any, to_rows: ToRows) -> None:
-        for name in ("open", "close"):
-            if callable(hook := getattr(function, name, None)):
-                setattr(self, name, hook)
-        if callable(hook := getattr(function, "timeout", None)):
-            timeout = _with_arguments(hook)
-            self.timeout = lambda arguments: to_rows(timeout(arguments))
+    def __init__(self, to_rows: ToRows, is_method: bool) -> None:
+        super().__init__(to_rows)
+        self._is_method = is_method
 
+    def coroutine(self, inner: Inner) -> Inner:
+        return super().coroutine(_with_arguments(inner) if self._is_method else lambda arguments: inner(*arguments))
 
-class _CoroutineFunction(_ColumnFunction):
-    def __init__(self, function: Any, to_rows: ToRows) -> None:
-        super().__init__(function, to_rows)
-        method = getattr(function, "async_invoke", None)
-        invoke = _with_arguments(method) if method is not None else lambda arguments: function(*arguments)
+    def batch(self, inner: Inner) -> Inner:
+        return super().batch(lambda batch: inner([_one_value(arguments) for arguments in batch]))
 
-        async def async_invoke(arguments: Arguments) -> list[Any]:
-            return to_rows(await invoke(arguments))
+    def blocking(self, inner: Inner) -> Inner:
+        def call(arguments: Arguments) -> Any:
+            returned = inner(*arguments)
+            if returned is not None:
+                as_results(returned)  # refuses an awaitable
+            return returned
 
-        self.async_invoke = async_invoke
+        return super().blocking(call)
 
-
-class _BatchFunction(_ColumnFunction):
-    def __init__(self, function: Any, to_rows: ToRows) -> None:
-        super().__init__(function, to_rows)
-        invoke_batch = function.async_invoke_batch
-
-        async def async_invoke_batch(batch: list[Arguments]) -> list[Any]:
-            entries = check_batch_results(await invoke_batch([_one_value(each) for each in batch]), len(batch))
-            return [_entry(entry, to_rows) for entry in entries]
-
-        self.async_invoke_batch = async_invoke_batch
-
-
-class _BlockingFunction(_ColumnFunction):
-    def __init__(self, function: Any, to_rows: ToRows) -> None:
-        super().__init__(function, to_rows)
-        self._function = function
-        self._to_rows = to_rows
-
-    def __call__(self, arguments: Arguments) -> list[Any]:
-        returned = self._function(*arguments)
-        if returned is not None:
-            as_results(returned)  # refuses an awaitable
-        return self._to_rows(returned)
+    def timeout(self, inner: Inner) -> Inner:
+        return super().timeout(_with_arguments(inner))
 
 
 def is_async_function(function: AnyColumnFunction) -> bool:
@@ -177,12 +147,3 @@ def _with_arguments(method: Callable[..., Any]) -> Callable[[Arguments], Any]:
 
 def _one_value(arguments: Arguments) -> Any:
     return arguments[0] if len(arguments) == 1 else arguments
-
-
-def _entry(entry: Any, to_rows: ToRows) -> Any:
-    if isinstance(entry, BaseException):
-        return entry
-    try:
-        return to_rows(entry)
-    except ResultSchemaError as error:  # fails only this value
-        return error

@@ -8,6 +8,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline.spark.async_io.column.arguments import NullsAside, read_arguments
+from pipeline.spark.async_io.column.calls import column_function
+from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.calls.hosts.choice import make_host
 
 
 def test_one_array_and_several_arrays_are_rows_of_tuples() -> None:
@@ -51,3 +54,22 @@ def test_many_nulls_come_in_many_arrays() -> None:
         yield from ()
 
     assert [len(array) for array in nulls.with_nulls(results(), pa.string())] == [10_000, 10_000, 5_000]
+
+
+def test_repetitions_that_the_function_makes_itself_are_counted() -> None:
+    """A column's function lost them."""
+
+    class Repeats(AsyncFunction[int, int]):
+        repeated = 0
+
+        async def async_invoke(self, value: int) -> int:
+            return value
+
+        def own_retries(self) -> int:
+            return self.repeated
+
+    function = Repeats()
+    host = make_host(column_function(function, captures=False))
+    function.repeated = 3
+
+    assert host.take_own_retries() == 3

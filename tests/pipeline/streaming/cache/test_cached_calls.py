@@ -363,6 +363,40 @@ def test_a_call_that_is_cancelled_while_it_claims_its_key_leaves_the_key_free(
     assert given.unknown() == []
 
 
+def test_repetitions_that_the_function_makes_itself_are_counted(
+    server: CountingServer, cache: Callable[..., SqliteResults]
+) -> None:
+    """A function behind a cache lost them."""
+
+    class Repeats(Asks):
+        repeated = 0
+
+        async def async_invoke(self, key: int) -> list[int]:
+            self.repeated += 2
+            return await super().async_invoke(key)
+
+        def own_retries(self) -> int:
+            return self.repeated
+
+    metrics = CallMetrics()
+    list(ordered_wait(range(5), Repeats(server.url), timeout=TIMEOUT, cache=cache(), metrics=metrics))
+
+    assert (metrics.calls, metrics.retried) == (15, 10)
+
+
+def test_a_blocking_function_with_a_coroutine_as_its_hook_is_refused(cache: Callable[..., SqliteResults]) -> None:
+    class Opens:
+        async def open(self) -> None: ...
+
+        def close(self) -> None: ...
+
+        def __call__(self, value: int) -> int:
+            return value
+
+    with pytest.raises(TypeError, match=r"Opens: open\(\) of a blocking function cannot be a coroutine"):
+        list(ordered_wait([1], Opens(), timeout=TIMEOUT, cache=cache()))
+
+
 # --- a cache that fails ---
 
 

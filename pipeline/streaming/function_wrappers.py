@@ -1,0 +1,107 @@
+"""A wrapper around a user's function: a function of the same kind, with the same hooks.
+
+The kinds are those of `pipeline.streaming.calls.functions`: a coroutine function, one that takes batches, and a
+blocking function. What a wrapper does is an Around, with a method for each kind and each hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from pipeline.streaming.calls.functions import check_batch_results, is_batch_function, is_coroutine_function, name_of
+
+Inner: TypeAlias = Callable[..., Any]
+"""A call or a hook of the function. For a coroutine function it returns an awaitable."""
+
+
+class Around:
+    """What a wrapper does with calls and hooks: each method takes the inner one and returns the outer one.
+
+    Here each stays as it is. `coroutine` and `timeout` take one value, `batch` takes many, `blocking` takes one and is
+    called by any thread. `open` and `close` get a hook that does nothing if the function has none.
+    """
+
+    def coroutine(self, inner: Inner) -> Inner:
+        return inner
+
+    def batch(self, inner: Inner) -> Inner:
+        return inner
+
+    def blocking(self, inner: Inner) -> Inner:
+        return inner
+
+    def timeout(self, inner: Inner) -> Inner:
+        return inner
+
+    def open(self, inner: Inner) -> Inner:
+        return inner
+
+    def close(self, inner: Inner) -> Inner:
+        return inner
+
+
+class Converted(Around):
+    """Converts what a call or `timeout` returns. An error of `convert` fails the call; in a batch, its value alone."""
+
+    def __init__(self, convert: Callable[[Any], Sequence[Any]]) -> None:
+        self._convert = convert
+
+    def coroutine(self, inner: Inner) -> Inner:
+        convert = self._convert
+
+        async def async_invoke(value: Any) -> Any:
+            return convert(await inner(value))
+
+        return async_invoke
+
+    def batch(self, inner: Inner) -> Inner:
+        convert = self._convert
+
+        def converted(entry: Any) -> Any:
+            if isinstance(entry, BaseException):
+                return entry
+            try:
+                return convert(entry)
+            except Exception as error:
+                return error
+
+        async def async_invoke_batch(values: list[Any]) -> list[Any]:
+            return [converted(entry) for entry in check_batch_results(await inner(values), len(values))]
+
+        return async_invoke_batch
+
+    def blocking(self, inner: Inner) -> Inner:
+        convert = self._convert
+        return lambda value: convert(inner(value))
+
+    def timeout(self, inner: Inner) -> Inner:
+        return Converted.blocking(self, inner)
+
+
+class Wrapped:
+    """`inner` with `around` between it and its caller. It has the methods and hooks that the host looks for."""
+
+    def __init__(self, inner: Any, around: Around) -> None:
+        self.__qualname__ = name_of(inner)
+        hooks: list[Any] = [getattr(inner, name, None) for name in ("open", "close")]
+        opening, closing = hooks if all(map(callable, hooks)) else [_nothing, _nothing]  # as hosts do: both or neither
+        self.open, self.close = around.open(opening), around.close(closing)
+        if callable(timeout := getattr(inner, "timeout", None)):
+            self.timeout = around.timeout(timeout)
+        if callable(own_retries := getattr(inner, "own_retries", None)):
+            self.own_retries = own_retries
+        if is_batch_function(inner):
+            self.async_invoke_batch = around.batch(inner.async_invoke_batch)
+        elif is_coroutine_function(inner):
+            self.async_invoke = around.coroutine(getattr(inner, "async_invoke", inner))
+        else:
+            self._call = around.blocking(inner)
+
+    def __call__(self, value: Any) -> Any:
+        """A call of a blocking function."""
+        return self._call(value)
+
+
+def _nothing() -> None:
+    return None
