@@ -15,12 +15,10 @@ comes from Spark:
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from operator import itemgetter
-from typing import Any, TypeAlias, Unpack, get_args
+from typing import Any, TypeAlias, Unpack
 
 import pyarrow as pa
 import pyspark
@@ -29,7 +27,6 @@ from pyspark.sql import types as T
 from pyspark.sql.utils import is_remote
 from pyspark.util import PythonEvalType
 
-from pipeline.spark.async_io.async_wait import AsyncWaitTask, require_picklable
 from pipeline.spark.async_io.column.arguments import Arguments, NullsAside, read_arguments
 from pipeline.spark.async_io.column.calls import (
     RESULT,
@@ -41,22 +38,15 @@ from pipeline.spark.async_io.column.calls import (
     nullable,
     parameters_of,
 )
-from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
-from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.result_schema import result_type_of, type_from, value_type_of
 from pipeline.spark.async_io.result_values import ExtraKeys
 from pipeline.spark.async_io.results import OutputColumns
-from pipeline.spark.async_io.rows import arrow_type, require_distinct, require_supported, time_zone
-from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
-from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
+from pipeline.spark.async_io.rows import arrow_type, require_supported
+from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
 from pipeline.spark.errors import AsyncIOError
 from pipeline.spark.result_caches import cache_of_arguments
-from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.streaming.calls.functions import name_of
-from pipeline.streaming.calls.hosts.choice import host_for
-from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options, times_in_ms
-from pipeline.streaming.pace import ReaderGoneError
 
 ReturnType: TypeAlias = T.DataType | str | type[Any] | None
 """A type of Spark, DDL, or a class such as `float` or a dataclass; None: what the function declares."""
@@ -141,59 +131,6 @@ def register_async(
     spark.udf.register(name, _user_function(spark, remote, function, [], returns, timeout, deadline, **options))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ColumnTask:
-    """The work of each task, from the arguments' Arrow arrays to an array of values. Pickles."""
-
-    key: str
-    """Unique per column and shared by its tasks: it identifies their host in a worker."""
-    operator: str
-    function: AnyColumnFunction
-    options: AsyncOptions
-    returns: T.DataType
-    extra: ExtraKeys
-    skip_nulls: bool
-    time_zone: str
-    idle_s: float
-
-    @property
-    def captures(self) -> bool:
-        return self.options.on_error == "capture"
-
-    @property
-    def data_type(self) -> T.DataType:
-        """The type of the column, with the fields that `returns` requires."""
-        return column_type(self.returns, self.captures)
-
-    def run(self, batches: Iterable[Any], hosts: WorkerHosts, output: WorkerOutput | None = None) -> Iterator[pa.Array]:
-        """The values of one task's rows. For the threads, `output` and the errors see `AsyncWaitTask.run`."""
-        rows = read_arguments(batches)
-        if not self.skip_nulls:
-            return self._values(rows, hosts, output)
-        nulls = NullsAside()
-        values = self._values(nulls.without_nulls(rows), hosts, output)
-        return nulls.with_nulls(values, arrow_type(self.data_type))
-
-    def _values(
-        self, rows: Iterable[list[Arguments]], hosts: WorkerHosts, output: WorkerOutput | None
-    ) -> Iterator[pa.Array]:
-        schema = T.StructType([T.StructField(RESULT, self.data_type)])
-        task = AsyncWaitTask(
-            key=self.key,
-            operator=self.operator,
-            function=column_function(self.function, self.captures),
-            options=column_options(self.options),
-            result_schema=schema,
-            extra=self.extra,
-            none_is_row=False,
-            keep_input=False,
-            columns=OutputColumns(schema, T.StructType([])),
-            time_zone=self.time_zone,
-            idle_s=self.idle_s,
-        )
-        return (batch.column(0) for batch in task.run_rows(rows, hosts, output))
-
-
 def _user_function(
     spark: SparkSession,
     remote: bool,
@@ -217,37 +154,44 @@ def _user_function(
     if options.cache is not None:
         key_of = partial(_key_function, function, names, option="the cache's key")
         options = replace(options, cache=cache_of_arguments(options.cache, function, key_of))
-    task = ColumnTask(
-        key=str(uuid.uuid4()),
+    if options.on_error == "drop":
+        raise ValueError(
+            'on_error is "drop", but a column has a value for each row; choose "capture", or give a function of the '
+            "error that returns the value, such as lambda error: None"
+        )
+    if not isinstance(skip_nulls, bool):
+        raise TypeError(f"skip_nulls is {skip_nulls!r}; give True or False")
+    captures = options.on_error == "capture"
+    data_type = column_type(_value_type(function, returns), captures)
+    schema = T.StructType([T.StructField(RESULT, data_type)])
+    require_supported(schema, f"the values of async_column({name})")
+    task = AsyncTask(
         operator=f"async_column({name})",
-        function=function,
-        options=options,
-        returns=_value_type(function, returns),
+        function=column_function(function, captures),
+        options=column_options(options),
+        result_schema=schema,
+        columns=OutputColumns(schema, T.StructType([])),
         extra=extra,
-        skip_nulls=skip_nulls,
-        time_zone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
+        time_zone=zone_of_session(spark),
         idle_s=idle_timeout,
     )
-    _check(task)
-    share = share_of_task(options.rate_limit, spark, None, task.operator)
-    task = replace(task, options=replace(options, rate_limit=share))
 
-    def async_values(batches: Iterator[Any]) -> Iterator[pa.Array]:
-        try:
-            with worker_output() as output:
-                yield from task.run(batches, worker_hosts(), output)
-        except ReaderGoneError:
-            leave_worker()
+    def convert(call_for: CallFor, batches: Iterator[Any]) -> Iterator[pa.Array]:
+        rows = read_arguments(batches)
+        if not skip_nulls:
+            return (batch.column(0) for batch in call_for(rows))
+        nulls = NullsAside()
+        values = (batch.column(0) for batch in call_for(nulls.without_nulls(rows)))
+        return nulls.with_nulls(values, arrow_type(data_type))
 
-    ship_packages(spark)
-    cancel_jobs_on_interrupt(spark)
+    run = for_workers(task, spark, None, convert)
     if remote:
         from pyspark.sql.connect.udf import UserDefinedFunction
     else:
         from pyspark.sql.udf import UserDefinedFunction  # type: ignore[assignment]
     return UserDefinedFunction(
-        on_executors(async_values),
-        nullable(task.data_type),
+        run,
+        nullable(data_type),
         name.rpartition(".")[2],
         PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
         deterministic=False,
@@ -283,26 +227,6 @@ def _value_type(function: AnyColumnFunction, returns: ReturnType) -> T.DataType:
     return (result_type_of if is_async_function(function) else value_type_of)(function).data_type
 
 
-def _check(task: ColumnTask) -> None:
-    """Raise on the driver the errors that every task would raise."""
-    if task.options.on_error == "drop":
-        raise ValueError(
-            'on_error is "drop", but a column has a value for each row; choose "capture", or give a function of the '
-            "error that returns the value, such as lambda error: None"
-        )
-    schema = T.StructType([T.StructField(RESULT, task.data_type)])
-    require_supported(schema, f"the values of {task.operator}")
-    require_distinct(schema)
-    if not isinstance(task.skip_nulls, bool):
-        raise TypeError(f"skip_nulls is {task.skip_nulls!r}; give True or False")
-    if task.extra not in get_args(ExtraKeys):
-        raise ValueError(f'extra is {task.extra!r}; choose "refuse" or "ignore"')
-    require_number("idle_timeout", task.idle_s, least=0)
-    time_zone(task.time_zone)
-    host_for(task.function, task.options)
-    require_picklable(task.operator, task)
-
-
 def _key_function(
     function: AnyColumnFunction,
     columns: Sequence[str | None],
@@ -320,7 +244,4 @@ def _key_function(
     invoked = getattr(function, "async_invoke", None) or function
     places = {name: place for place, name in enumerate(parameters_of(invoked))}
     places |= {name: place for place, name in enumerate(columns) if name is not None}
-    names = [dedupe_by] if isinstance(dedupe_by, str) else list(dedupe_by)
-    if unknown := [name for name in names if name not in places]:
-        raise ValueError(f"{option} names {', '.join(unknown)}; the arguments are {', '.join(places)}")
-    return itemgetter(*(places[name] for name in names))
+    return key_of_places(option, dedupe_by, places, "arguments")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
 from pipeline.spark.async_io.column.async_column import async_column, register_async
-from pipeline.spark.errors import AsyncIOError, ResultTypeError
 from pipeline.spark.failures import task_failure
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.rate_limit import RateLimit
@@ -340,41 +339,6 @@ def test_results_can_ask_for_another_call(spark: SparkSession) -> None:
     column = async_column(Once(), "id", timeout=TIMEOUT_S, retry=retry, rate_limit=RateLimit(1000, scope="task"))
 
     assert [row[0] for row in spark.range(0, 3, 1, 1).select(column).collect()] == ["done"] * 3
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "message"),
-    [
-        (lambda: async_column(half, timeout=1), ValueError, r"async_column\(half\) has no column"),
-        (lambda: async_column(half, "id", timeout=1, on_error="drop"), ValueError, 'on_error is "drop", but a column'),
-        (lambda: async_column(half, "id", timeout=1, dedupe_by="item"), ValueError, "arguments are number, id"),
-        (lambda: async_column(half, "id", timeout=1, returns=5), TypeError, "returns is 5; give a type of Spark"),
-        (lambda: async_column(lambda item: item, "id", timeout=1), ResultTypeError, "declares no return type"),
-        (lambda: async_column(half, "id", timeout=1, metrics="m"), TypeError, "unexpected keyword argument 'metrics'"),
-        (lambda: async_column(half, "id", timeout=1, skip_nulls=1), TypeError, "skip_nulls is 1"),
-        (lambda: async_column(half, "id", timeout=1, idle_timeout=-1), ValueError, "idle_timeout is -1"),
-    ],
-)
-def test_impossible_options_are_refused_at_once(
-    spark: SparkSession, make: Callable[[], Any], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        make()
-
-
-def test_a_function_that_cannot_travel_is_refused_at_once(spark: SparkSession) -> None:
-    async def uses_the_session(number: int) -> int:
-        return spark.range(number).count()
-
-    with pytest.raises(TypeError, match="cannot be sent to the workers"):
-        async_column(uses_the_session, "id", timeout=1)
-
-
-def test_an_old_pyspark_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(PythonEvalType, "SQL_SCALAR_ARROW_ITER_UDF")
-
-    with pytest.raises(AsyncIOError, match=r"async_column\(half\) needs PySpark 4.1 or newer"):
-        async_column(half, "id", timeout=1)
 
 
 def test_a_limit_of_the_job_is_divided_by_the_cores(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,8 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from pipeline.spark.async_io.async_wait import AsyncWaitTask, ordered_wait, unordered_wait
+from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.async_io.results import OutputColumns
+from pipeline.spark.async_io.rows import read_rows
+from pipeline.spark.async_io.task import AsyncTask
 from pipeline.spark.async_io.worker_output import worker_output
 from pipeline.spark.async_io.workers import WorkerHosts
 from pipeline.streaming.options import AsyncOptions
@@ -141,15 +143,11 @@ class Timed:
 def write_output(function: Any, rows: int, sender: socket.socket) -> None:
     """A task's output, written as PySpark's worker writes it."""
     schema = T.StructType().add("id", "long")
-    task = AsyncWaitTask(
-        key="key",
+    task = AsyncTask(
         operator="test",
         function=function,
         options=AsyncOptions(timeout_ms=60_000, capacity=20, output_mode="unordered"),
         result_schema=schema,
-        extra="refuse",
-        none_is_row=False,
-        keep_input=False,
         columns=OutputColumns(schema, schema),
         time_zone="UTC",
         idle_s=0,
@@ -157,9 +155,8 @@ def write_output(function: Any, rows: int, sender: socket.socket) -> None:
 
     def batches() -> Iterator[pa.RecordBatch]:
         with worker_output() as output:
-            yield from task.run(
-                iter([pa.RecordBatch.from_pydict({"id": range(rows)})]), WorkerHosts(reuses_workers=False), output
-            )
+            read = read_rows(schema, [pa.RecordBatch.from_pydict({"id": range(rows)})])
+            yield from task.run(read, WorkerHosts(reuses_workers=False), output)
 
     def main(outfile: BinaryIO) -> None:
         ArrowStreamSerializer(write_start_stream=True).dump_stream(batches(), outfile)

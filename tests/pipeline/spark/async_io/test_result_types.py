@@ -18,7 +18,7 @@ from pipeline.spark import ordered_wait, unordered_wait
 from pipeline.spark.async_io.checked_calls import checked_function
 from pipeline.spark.async_io.result_schema import schema_from
 from pipeline.spark.async_io.result_values import ExtraKeys, row_check
-from pipeline.spark.errors import ResultSchemaError, ResultTypeError
+from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming import AsyncFunction, RetryStrategy
 
 TIMEOUT_S = 60.0
@@ -230,13 +230,3 @@ def test_a_captured_error_makes_required_columns_null(spark: SparkSession) -> No
 
     assert (row.price, row.seller) == (None, None)
     assert row.error.message == "the row has no column 'idd'; its columns are id. Did you mean 'id'?"
-
-
-def test_what_cannot_be_is_refused_at_once(spark: SparkSession) -> None:
-    def untyped(row):  # type: ignore[no-untyped-def]
-        return row
-
-    with pytest.raises(ResultTypeError, match=r"untyped: .* declares no return type; annotate it, or give the schema"):
-        ordered_wait(spark.range(1), untyped, timeout=TIMEOUT_S)
-    with pytest.raises(ValueError, match=r"extra is 'drop'; choose \"refuse\" or \"ignore\""):
-        ordered_wait(spark.range(1), untyped, "a long", timeout=TIMEOUT_S, extra="drop")  # type: ignore[arg-type]
