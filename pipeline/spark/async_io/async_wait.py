@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, schema_from, schema_of
-from pipeline.spark.async_io.result_values import ExtraKeys
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import read_rows, require_supported, with_plain_names
+from pipeline.spark.async_io.spark_types import ExtraKeys
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
 from pipeline.spark.call_metrics import METRICS_COLUMN, observe_calls
 from pipeline.spark.result_caches import check_cache
@@ -65,7 +65,8 @@ def ordered_wait(
 ) -> DataFrame:
     """Call `function` for each row, up to `concurrency` at a time in each task; results keep the order of the rows.
 
-    In:  any DataFrame. `function` receives each row as a Row; for its values see `pipeline.spark.async_io.rows`.
+    In:  any DataFrame. `function` receives each row as a Row; for its values see
+        `pipeline.spark.async_io.spark_types`.
     Out: the columns of `schema`, one row per result. The function returns one result or a list. A dict, a Row with
          names, a dataclass or a pydantic model is matched by name, any other tuple by position; any other value is that
          of the only column. A result that does not fit the schema fails its call. on_error="capture" adds the column

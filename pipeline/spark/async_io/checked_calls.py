@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pipeline.spark.async_io.result_values import Check
+from pipeline.spark.async_io.structs import Check
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.calls.functions import AnyFunction, as_results
 from pipeline.streaming.calls.retry import RetryStrategy

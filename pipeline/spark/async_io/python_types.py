@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import collections.abc as abc
 import dataclasses
-import datetime as dt
-import decimal
 import enum
 import types
 import typing
@@ -28,24 +26,8 @@ from typing import Any, Final, get_args, get_origin
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.record_fields import is_model
-from pipeline.spark.async_io.rows import TIME_TYPE
-
-_SCALARS: Final[dict[type, T.DataType]] = {
-    bool: T.BooleanType(),
-    int: T.LongType(),
-    float: T.DoubleType(),
-    str: T.StringType(),
-    bytes: T.BinaryType(),
-    bytearray: T.BinaryType(),
-    decimal.Decimal: T.DecimalType(38, 18),
-    dt.date: T.DateType(),
-    dt.datetime: T.TimestampType(),
-    dt.timedelta: T.DayTimeIntervalType(),
-    T.VariantVal: T.VariantType(),
-}
-if TIME_TYPE is not None:
-    _SCALARS[dt.time] = TIME_TYPE(6)
+from pipeline.spark.async_io.spark_types import PYTHON_TYPES
+from pipeline.spark.async_io.structs import is_model
 
 _WRAPPERS: Final = {typing.Required, typing.NotRequired, typing.Final, getattr(typing, "ReadOnly", typing.Final)}
 _LISTS: Final = {list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable}
@@ -122,8 +104,8 @@ def _type_of_one(declared: Any, outer: tuple[Any, ...]) -> T.DataType:
         return _struct(declared, fields, outer)
     if isinstance(declared, type) and not issubclass(declared, tuple):
         for base in declared.__mro__:
-            if base in _SCALARS:
-                return _SCALARS[base]
+            if base in PYTHON_TYPES:
+                return PYTHON_TYPES[base]
     if declared is Row:
         raise UnfitTypeError("a Row does not declare its columns; " + ADVICE)
     raise UnfitTypeError(f"{shown(declared)} has no counterpart in Spark; convert it, or give the schema")

@@ -55,7 +55,7 @@ class ResultType:
 def schema_of(function: AnyFunction[Any, Any]) -> T.StructType:
     """The columns of a function's results, from its return type; one column `value` if a result is not a row.
 
-    Raises:
+    Raises, as those below:
         ResultTypeError: it declares no return type, or one without a counterpart in Spark.
     """
     return result_type_of(function).schema()
@@ -65,38 +65,23 @@ def result_type_of(function: AnyFunction[Any, Any]) -> ResultType:
     """What one result is, where a returned list is a list of results.
 
     An AsyncFunction without a return type has that of its base, `AsyncFunction[In, Out]`: `Out`.
-
-    Raises:
-        ResultTypeError: as `schema_of`.
     """
-    return _of_function(function, _result_type)
+    return _named(name_of(function), lambda: _result_type(_declared(function)))
 
 
 def value_type_of(function: AnyFunction[Any, Any]) -> ResultType:
-    """As `result_type_of`, where each call returns one value: a returned list is an array.
-
-    Raises:
-        ResultTypeError: as `schema_of`.
-    """
-    return _of_function(function, _joined)
+    """As `result_type_of`, where each call returns one value: a returned list is an array."""
+    return _named(name_of(function), lambda: _joined(_declared(function)))
 
 
 def schema_from(kind: Any) -> T.StructType:
-    """The columns of the fields of a dataclass, a pydantic model, a TypedDict or a NamedTuple; `value` of a scalar.
-
-    Raises:
-        ResultTypeError: the type has no counterpart in Spark.
-    """
+    """The columns of the fields of a dataclass, a pydantic model, a TypedDict or a NamedTuple; `value` of a scalar."""
     return type_from(kind).schema()
 
 
 def type_from(kind: Any) -> ResultType:
-    """What one result of that type is; a list is an array.
-
-    Raises:
-        ResultTypeError: the type has no counterpart in Spark.
-    """
-    return _named(getattr(kind, "__qualname__", str(kind)), lambda: _value_type(kind))
+    """What one result of that type is; a list is an array."""
+    return _named(getattr(kind, "__qualname__", str(kind)), lambda: _joined(members_of(kind)))
 
 
 def accepts_none(function: AnyFunction[Any, Any]) -> bool:
@@ -106,10 +91,6 @@ def accepts_none(function: AnyFunction[Any, Any]) -> bool:
     except UnfitTypeError:
         return False
     return type(None) in members and not any(is_list(member) for member in members)
-
-
-def _of_function(function: AnyFunction[Any, Any], convert: Callable[[list[Any]], ResultType]) -> ResultType:
-    return _named(name_of(function), lambda: convert(_declared(function)))
 
 
 def _named(name: str, result_type: Callable[[], ResultType]) -> ResultType:
@@ -226,10 +207,6 @@ def _result_type(declared: list[Any]) -> ResultType:
         if get_origin(member) in MAPS or get_origin(member) is tuple:
             raise UnfitTypeError(f"{shown(member)} does not name the columns; {ADVICE}")
     return _joined(members)
-
-
-def _value_type(declared: Any) -> ResultType:
-    return _joined(members_of(declared))
 
 
 def _joined(members: list[Any]) -> ResultType:

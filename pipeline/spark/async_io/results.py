@@ -10,20 +10,16 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.result_values import Check, row_check
-from pipeline.spark.async_io.rows import TIME_TYPE, arrow_type
+from pipeline.spark.async_io.spark_types import row_check, values_of
+from pipeline.spark.async_io.structs import Check
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE
 from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.pace import Pace
-
-Builder = Callable[[Sequence[Any]], Any]
-"""Takes checked values, returns a pyarrow Array."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +73,16 @@ class ResultWriter:
         self._max_rows, self._max_bytes, self._max_wait_s = max_rows, max_bytes, max_wait_s
         self._clock = clock
         schema = columns.task_schema()
-        self._arrow_schema = pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
-        self._builders = [_builder(field.dataType) for field in columns.schema.fields]
+        self._arrow_schema = pa.schema([(field.name, values_of(field.dataType).arrow) for field in schema.fields])
+        values = [values_of(field.dataType) for field in columns.schema.fields]
+        self._builders = [each.builder() for each in values]
         self._captures = columns.error_name is not None
         self._error_check: Check = row_check(columns.error_type(), time_zone)
-        self._error_builder = _builder(columns.error_type())
-        self._metrics_builder = _builder(METRICS_TYPE)
+        self._error_builder = values_of(columns.error_type()).builder()
+        self._metrics_builder = values_of(METRICS_TYPE).builder()
         self._no_values = tuple(
-            None if field.nullable or self._captures else _placeholder(field.dataType)
-            for field in columns.schema.fields
+            None if field.nullable or self._captures else each.filler
+            for field, each in zip(columns.schema.fields, values, strict=True)
         )
         nothing = [pa.nulls(0, field.type) for field in self._arrow_schema]
         self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._arrow_schema)
@@ -167,87 +164,3 @@ class ResultWriter:
                 captured.time_spent_ms,
             )
         )
-
-
-def _builder(data_type: T.DataType) -> Builder:
-    if isinstance(data_type, T.UserDefinedType):
-        return _builder(data_type.sqlType())
-    if isinstance(data_type, T.StructType):
-        return partial(_build_structs, arrow_type(data_type), [_builder(field.dataType) for field in data_type.fields])
-    if isinstance(data_type, T.ArrayType) and _is_nested(data_type.elementType):
-        return partial(_build_lists, _builder(data_type.elementType))
-    if isinstance(data_type, T.MapType) and (_is_nested(data_type.keyType) or _is_nested(data_type.valueType)):
-        return partial(_build_maps, arrow_type(data_type), _builder(data_type.keyType), _builder(data_type.valueType))
-    if isinstance(data_type, T.VariantType):
-        return partial(_build_structs, arrow_type(data_type), [partial(pa.array, type=pa.binary())] * 2)
-    return partial(pa.array, type=arrow_type(data_type))
-
-
-def _is_nested(data_type: T.DataType) -> bool:
-    if isinstance(data_type, T.ArrayType):
-        return _is_nested(data_type.elementType)
-    return isinstance(data_type, T.StructType | T.MapType | T.VariantType | T.UserDefinedType)
-
-
-def _build_structs(kind: Any, builders: list[Builder], values: Sequence[Any]) -> Any:
-    nothing = (None,) * len(builders)
-    mask = None
-    if None in values:
-        mask = pa.array([value is None for value in values], pa.bool_())
-        # Arrow needs a value in each required field, even under a null struct.
-        fillers = tuple(None if field.nullable else b"" for field in kind)
-        values = [fillers if value is None else value for value in values]
-    columns = list(zip(*values, strict=True)) if values else [()] * len(nothing)
-    if not builders:
-        return pa.array([{}] * len(values), kind) if mask is None else pa.array([None] * len(values), kind)
-    arrays = [builder(column) for builder, column in zip(builders, columns, strict=True)]
-    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=mask)
-
-
-def _build_lists(element: Builder, values: Sequence[Any]) -> Any:
-    offsets, inner = _flattened(values)
-    return pa.ListArray.from_arrays(offsets, element(inner))
-
-
-def _build_maps(kind: Any, key: Builder, value: Builder, values: Sequence[Any]) -> Any:
-    offsets, entries = _flattened(values)
-    keys, items = zip(*entries, strict=True) if entries else ((), ())
-    return pa.MapArray.from_arrays(offsets, key(keys), value(items), type=kind)
-
-
-def _flattened(values: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Arrow's offsets, null for a null list, and the concatenated entries of all lists."""
-    offsets: list[int | None] = []
-    inner: list[Any] = []
-    for value in values:
-        offsets.append(None if value is None else len(inner))
-        inner.extend(value or ())
-    return pa.array([*offsets, len(inner)], pa.int32()), inner
-
-
-_PLACEHOLDERS: Final[dict[type[T.DataType], Any]] = {
-    T.NullType: None,
-    T.BooleanType: False,
-    T.StringType: "",
-    T.CharType: "",
-    T.VarcharType: "",
-    T.BinaryType: b"",
-    T.DateType: dt.date(1970, 1, 1),
-    T.TimestampType: dt.datetime(1970, 1, 1, tzinfo=dt.UTC),
-    T.TimestampNTZType: dt.datetime(1970, 1, 1),
-    T.DayTimeIntervalType: dt.timedelta(),
-    T.VariantType: (bytes(1), bytes((1, 0, 0))),
-}
-
-
-def _placeholder(data_type: T.DataType) -> Any:
-    """A value of the type, for a required column in a row that is dropped before it reaches the user."""
-    if isinstance(data_type, T.StructType):
-        return tuple(_placeholder(field.dataType) for field in data_type.fields)
-    if isinstance(data_type, T.ArrayType | T.MapType):
-        return []
-    if isinstance(data_type, T.UserDefinedType):
-        return _placeholder(data_type.sqlType())
-    if TIME_TYPE is not None and isinstance(data_type, TIME_TYPE):
-        return dt.time()
-    return _PLACEHOLDERS.get(type(data_type), 0)

@@ -23,9 +23,10 @@ from pyspark.sql import types as T
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
 from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.async_io.job_limits import share_of_task
-from pipeline.spark.async_io.result_values import Check, ExtraKeys, row_check
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import require_distinct, time_zone
+from pipeline.spark.async_io.rows import require_distinct
+from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone
+from pipeline.spark.async_io.structs import Check
 from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
 from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import TaskReport

@@ -1,7 +1,7 @@
 """The arguments of an asynchronous column on their way from Spark, and the rows that are not called for.
 
 One row is a tuple with one value per argument. Spark hands a column to Python without its type, so values are read by
-their Arrow types: as in `pipeline.spark.async_io.rows`, a struct is a Row and a TIMESTAMP an aware datetime.
+their Arrow types: as in `pipeline.spark.async_io.spark_types`, a struct is a Row and a TIMESTAMP an aware datetime.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.spark.async_io.rows import Reader, reader_of
+from pipeline.spark.async_io.arrow_values import Reader
+from pipeline.spark.async_io.spark_types import reader_of
 
 Arguments = tuple[Any, ...]
 

@@ -39,9 +39,9 @@ from pipeline.spark.async_io.column.calls import (
     parameters_of,
 )
 from pipeline.spark.async_io.result_schema import result_type_of, type_from, value_type_of
-from pipeline.spark.async_io.result_values import ExtraKeys
 from pipeline.spark.async_io.results import OutputColumns
-from pipeline.spark.async_io.rows import arrow_type, require_supported
+from pipeline.spark.async_io.rows import require_supported
+from pipeline.spark.async_io.spark_types import ExtraKeys, values_of
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
 from pipeline.spark.errors import AsyncIOError
 from pipeline.spark.result_caches import cache_of_arguments
@@ -154,13 +154,7 @@ def _user_function(
     if options.cache is not None:
         key_of = partial(_key_function, function, names, option="the cache's key")
         options = replace(options, cache=cache_of_arguments(options.cache, function, key_of))
-    if options.on_error == "drop":
-        raise ValueError(
-            'on_error is "drop", but a column has a value for each row; choose "capture", or give a function of the '
-            "error that returns the value, such as lambda error: None"
-        )
-    if not isinstance(skip_nulls, bool):
-        raise TypeError(f"skip_nulls is {skip_nulls!r}; give True or False")
+    _check(options, skip_nulls)
     captures = options.on_error == "capture"
     data_type = column_type(_value_type(function, returns), captures)
     schema = T.StructType([T.StructField(RESULT, data_type)])
@@ -182,7 +176,7 @@ def _user_function(
             return (batch.column(0) for batch in call_for(rows))
         nulls = NullsAside()
         values = (batch.column(0) for batch in call_for(nulls.without_nulls(rows)))
-        return nulls.with_nulls(values, arrow_type(data_type))
+        return nulls.with_nulls(values, values_of(data_type).arrow)
 
     run = for_workers(task, spark, None, convert)
     if remote:
@@ -196,6 +190,16 @@ def _user_function(
         PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
         deterministic=False,
     )
+
+
+def _check(options: AsyncOptions, skip_nulls: bool) -> None:
+    if options.on_error == "drop":
+        raise ValueError(
+            'on_error is "drop", but a column has a value for each row; choose "capture", or give a function of the '
+            "error that returns the value, such as lambda error: None"
+        )
+    if not isinstance(skip_nulls, bool):
+        raise TypeError(f"skip_nulls is {skip_nulls!r}; give True or False")
 
 
 def _require_arrow_functions(name: str) -> None:

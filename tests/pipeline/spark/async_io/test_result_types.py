@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pipeline.spark import ordered_wait, unordered_wait
 from pipeline.spark.async_io.checked_calls import checked_function
 from pipeline.spark.async_io.result_schema import schema_from
-from pipeline.spark.async_io.result_values import ExtraKeys, row_check
+from pipeline.spark.async_io.spark_types import ExtraKeys, row_check
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming import AsyncFunction, RetryStrategy
 

@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from pipeline.spark.async_io.rows import time_zone
+from pipeline.spark.async_io.spark_types import time_zone
 
 NOON = dt.datetime(2026, 7, 1, 12)
 
