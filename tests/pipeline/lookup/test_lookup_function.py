@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.lookup import Column, LookupFunction, LookupSchema, LookupTable, LookupTableError, SqliteTable
+from pipeline.lookup import Column, LookupFunction, LookupSchema, LookupTableError, SqliteTable
 from pipeline.streaming.wait import ordered_wait
 
 from .fakes import SCHEMA, TIMEOUT_S, FakeReader, FakeTable, in_loop, invoke, opened
@@ -140,9 +139,3 @@ def sqlite_table(path: Path) -> None:
         "INSERT INTO nodes VALUES ('a', 'r1'), ('0', 'rack 0'), ('1', 'rack 1');"
     )
     connection.close()
-
-
-def test_a_table_is_anything_that_keeps_the_protocol() -> None:
-    kept: LookupTable = table()
-
-    assert asyncio.iscoroutinefunction(LookupFunction(kept, "node").async_invoke_batch)

@@ -204,16 +204,6 @@ def test_many_batches_share_a_few_connections(postgres: PostgresServer, nodes: C
 
 
 @in_loop
-async def test_more_lookups_than_connections_wait_their_turn(
-    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
-) -> None:
-    function = LookupFunction(nodes(max_connections=2), "node", input_columns=["node"])
-    async with opened(function):
-        answers = await asyncio.gather(*(function.async_invoke(("a",)) for _ in range(50)))
-    assert answers == [[("a", "r1", 1)]] * 50
-
-
-@in_loop
 async def test_a_connection_lost_while_idle_is_replaced_unnoticed(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
@@ -436,8 +426,6 @@ def test_no_password_is_ever_shown(postgres: PostgresServer, conninfo: str) -> N
 def test_a_table_shows_where_it_is_but_no_password(
     postgres: PostgresServer, nodes: Callable[..., PostgresTable]
 ) -> None:
-    from ..postgres_server import PASSWORD
-
     table = nodes()
     function = LookupFunction(table, "node")
 
@@ -447,8 +435,6 @@ def test_a_table_shows_where_it_is_but_no_password(
 
 
 def test_a_conninfo_may_be_a_function(postgres: PostgresServer, nodes: Callable[..., PostgresTable]) -> None:
-    from ..postgres_server import PASSWORD
-
     nodes()
     table = PostgresTable(postgres_conninfo, "nodes")
     postgres_conninfos.append(postgres.conninfo)

@@ -43,19 +43,6 @@ def test_rows_are_found_by_their_key(sqlite_file: Make, cache: str) -> None:
 
 
 @pytest.mark.parametrize("cache", ["none", "full"])
-def test_several_columns_and_several_rows(sqlite_file: Make, cache: str) -> None:
-    path = sqlite_file(
-        "CREATE TABLE t (a INT, b TEXT, v INT); CREATE INDEX i ON t (a, b);"
-        "INSERT INTO t VALUES (1, 'x', 10), (1, 'x', 11), (1, 'y', 12), (2, 'x', 13), (NULL, 'x', 14);"
-    )
-
-    keys = [(1, "x"), (1, "y"), (2, "y"), (None, "x")]
-    rows = found(SqliteTable(path, "t"), ["a", "b"], keys, cache=cache)
-
-    assert [sorted(each) for each in rows] == [[(10,), (11,)], [(12,)], [], []]
-
-
-@pytest.mark.parametrize("cache", ["none", "full"])
 def test_values_have_the_types_that_are_declared(sqlite_file: Make, cache: str) -> None:
     table = SqliteTable(sqlite_file(ALL_TYPES), "things")
     moment = datetime.datetime(2026, 1, 31, 12, 0, 0, 500_000)

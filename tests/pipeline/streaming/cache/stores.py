@@ -220,6 +220,8 @@ def check_a_claim_of_what_has_changed_is_not_won(cache: ResultCache) -> None:
         assert (again, late, new) == ({key.digest}, set(), set())
         assert other.read([key.digest])[key.digest].owner == other.owner
         assert one.alive([one.owner, other.owner, "7"]) == {one.owner, other.owner}
+        other.release([key.digest])
+        assert one.claim([Claim(key, seen)], 5.0) == {key.digest}  # nobody has it any more
 
 
 def check_more_keys_than_one_query_takes(cache: ResultCache) -> None:
