@@ -48,15 +48,13 @@ def map_check(key_check: Check, value_check: Check) -> Check:
     return check_map
 
 
-def build_structs(kind: Any, builders: list[Builder], values: Sequence[Any]) -> Any:
-    nothing = (None,) * len(builders)
+def build_structs(kind: Any, builders: list[Builder], under_null: tuple[Any, ...], values: Sequence[Any]) -> Any:
+    """`under_null`: the fields of a null struct. Arrow needs a value in each required one, even there."""
     mask = None
     if None in values:
         mask = pa.array([value is None for value in values], pa.bool_())
-        # Arrow needs a value in each required field, even under a null struct.
-        fillers = tuple(None if field.nullable else b"" for field in kind)
-        values = [fillers if value is None else value for value in values]
-    columns = list(zip(*values, strict=True)) if values else [()] * len(nothing)
+        values = [under_null if value is None else value for value in values]
+    columns = list(zip(*values, strict=True)) if values else [()] * len(builders)
     if not builders:
         return pa.array([{}] * len(values), kind) if mask is None else pa.array([None] * len(values), kind)
     arrays = [builder(column) for builder, column in zip(builders, columns, strict=True)]

@@ -53,6 +53,7 @@ _VARIANT: Final = pa.struct(
         pa.field("metadata", pa.binary(), nullable=False, metadata=_VARIANT_METADATA),
     ]
 )
+_NULL_VARIANT: Final = (bytes(1), bytes((1, 0, 0)))
 
 
 class Rules(NamedTuple):
@@ -338,7 +339,7 @@ def _struct(struct: T.StructType) -> Values:
         checks = [values.check(rules, nullable) for values, nullable in fields]
         return struct_check(struct.names, checks, refuses=rules.refuses)
 
-    build = partial(build_structs, arrow, [values.builder() for values, _ in fields])
+    build = partial(build_structs, arrow, [values.builder() for values, _ in fields], (None,) * len(fields))
     return Values(arrow, check_of, tuple(values.filler for values, _ in fields), build)
 
 
@@ -381,8 +382,8 @@ _TYPES: Final[dict[type[T.DataType], Callable[[Any], Values]]] = {
     T.VariantType: lambda _: Values(
         _VARIANT,
         lambda _: _check_variant,
-        (bytes(1), bytes((1, 0, 0))),
-        partial(build_structs, _VARIANT, [partial(pa.array, type=pa.binary())] * 2),
+        _NULL_VARIANT,
+        partial(build_structs, _VARIANT, [partial(pa.array, type=pa.binary())] * 2, _NULL_VARIANT),
     ),
     T.ArrayType: _array,
     T.MapType: _map,
