@@ -115,6 +115,16 @@ def test_more_keys_than_one_query_takes(sqlite_file: Make) -> None:
     assert found(table, "k", range(-1, 5001)) == [[], *([(number * 2,)] for number in range(5000)), []]
 
 
+def test_a_full_load_reads_on_after_a_chunk_of_nulls(sqlite_file: Make) -> None:
+    path = sqlite_file(
+        "CREATE TABLE t (k INT, v INT);"
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) "
+        "INSERT INTO t SELECT NULL, i FROM n; INSERT INTO t VALUES (1, 2);"
+    )
+
+    assert found(SqliteTable(path, "t"), "k", [1], cache="full") == [[(2,)]]
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(

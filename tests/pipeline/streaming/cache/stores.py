@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 from pipeline.streaming.cache.encoding import dump_results
@@ -211,17 +212,32 @@ def check_a_claim_of_what_has_changed_is_not_won(cache: ResultCache) -> None:
         (key,) = keys(cache, ["a"])
         one.claim([Claim(key, None)], 1.0)
         seen = one.read([key.digest])[key.digest]
-        again = other.claim([Claim(key, seen)], 2.0)
+        early = other.claim([Claim(key, replace(seen, at=0.5))], 1.0)
+        again = other.claim([Claim(key, seen)], 1.0)
         late = one.claim([Claim(key, seen)], 3.0)
         new = one.claim([Claim(key, None)], 4.0)
         one.release([key.digest])
         one.cut_off([key.digest])
 
-        assert (again, late, new) == ({key.digest}, set(), set())
+        assert (early, again, late, new) == (set(), {key.digest}, set(), set())
         assert other.read([key.digest])[key.digest].owner == other.owner
         assert one.alive([one.owner, other.owner, "7"]) == {one.owner, other.owner}
         other.release([key.digest])
         assert one.claim([Claim(key, seen)], 5.0) == {key.digest}  # nobody has it any more
+
+
+def check_a_claim_takes_the_place_of_an_old_result(cache: ResultCache) -> None:
+    with closing(cache.connect("f")) as store:
+        (key,) = keys(cache, ["a"])
+        store.finish([(key.digest, b"[1]")], 1.0)
+        store.finish([(key.digest, b"[2]")], 2.0)
+        done = store.read([key.digest])[key.digest]
+        store.claim([Claim(key, done)], 3.0)
+        store.cut_off([key.digest])
+
+        assert (done.state, done.at, done.value) == (DONE, 2.0, b"[2]")
+        assert store.read([key.digest])[key.digest].value is None
+        assert [(each.key, each.began_at) for each in store.unknown()] == [('"a"', 3.0)]
 
 
 def check_more_keys_than_one_query_takes(cache: ResultCache) -> None:
@@ -243,6 +259,7 @@ OF_ONE_CACHE: tuple[Callable[[Any], None], ...] = (
     check_calls_of_one_session_wait_for_each_other,
     check_each_key_is_claimed_once,
     check_a_claim_of_what_has_changed_is_not_won,
+    check_a_claim_takes_the_place_of_an_old_result,
     check_more_keys_than_one_query_takes,
 )
 OF_SEVERAL_CACHES: tuple[Callable[[Callable[..., Any]], None], ...] = (
