@@ -50,7 +50,6 @@ class DispatcherStats:
         float, _gauge("dispatcher_event_queue_capacity", "Most events that the queue holds; +Inf: no bound.")
     ]
     mails_run: Annotated[int, _counter("dispatcher_mailbox_mails", "Mails run on the handler thread.")]
-    batches: Annotated[int, _counter("dispatcher_batches", "Batches of events that the handler thread has ended.")]
     handler_running_s: Annotated[
         float, _gauge("dispatcher_handler_running_seconds", "How long the current handler or mail has run.")
     ]
@@ -193,7 +192,6 @@ def take_stats(dispatching: BatchDispatching, processor: MailboxProcessor, *, is
         queue_size=queue_size,
         queue_capacity=float("inf") if queue.room.capacity is None else queue.room.capacity,
         mails_run=processor.mails_run,
-        batches=dispatching.progress.done,
         handler_running_s=running_s,
         running={(run.kind, *run.type_labels()): running_s} if run is not None else {},
         slow_by_type=dict(slow),

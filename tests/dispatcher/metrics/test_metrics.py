@@ -43,7 +43,6 @@ NAMES = {
     "dispatcher_handler_running_seconds",
     "dispatcher_running_seconds",
     "dispatcher_slow",
-    "dispatcher_batches",
     "dispatcher_idle_seconds",
     "dispatcher_failed",
     "dispatcher_mailbox_mails",
