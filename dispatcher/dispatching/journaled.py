@@ -177,8 +177,7 @@ class JournaledDispatching:
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
                 redelivered = 0 < accepted_seq <= progress.redelivered_upto
                 # An EventRow.
-                row = (kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered)
-                rows.append((*row, handling_ns > slow_ns))
+                rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
                 event = None
                 if finished_ns >= flush_due_ns:
                     self._flush()
@@ -236,8 +235,7 @@ class JournaledDispatching:
         text = describe(error) if error is not None else None
         redelivered = 0 < call.accepted_seq <= self._progress.redelivered_upto
         entity, payload = _about(call.event)
-        is_slow = handling_ns > self._slow.limit_ns
-        row = (kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, redelivered, is_slow)
+        row = (kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, redelivered)
         self._late.append((row, call.handling))
         if not is_nested:
             self._add_late()

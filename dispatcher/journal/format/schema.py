@@ -127,7 +127,6 @@ EVENTS = Table(
             stored_as="accepted",
         ),
         Column("redelivered", "boolean", False, "handed to its handler again after a crash or a stop", "flag"),
-        Column("slow", "boolean", False, "its handler ran longer than handler_warn_after_s", "flag"),
     ),
     time="started_at",
 )  # fmt: skip

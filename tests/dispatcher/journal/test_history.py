@@ -126,7 +126,7 @@ def test_a_row_has_the_transition_and_the_event_that_made_it(open_writer: Open, 
 
     found = entity_history(journal, "job_1")
 
-    about = {"dispatcher": "central", "event_class": "Cause", "redelivered": False, "queue_ns": 10, "handling_ns": 20, "slow": False}
+    about = {"dispatcher": "central", "event_class": "Cause", "redelivered": False, "queue_ns": 10, "handling_ns": 20}
     assert found == EntityHistory(
         [
             HistoryRow(

@@ -105,7 +105,6 @@ def test_a_full_event_row_has_the_columns_of_the_schema_in_their_order(writer: J
         "payload": '{"a":[1]}',
         "accepted_seq": 7,
         "redelivered": True,
-        "slow": False,
     }
 
 

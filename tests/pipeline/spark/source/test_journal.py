@@ -20,7 +20,7 @@ from pipeline.spark.source.journal import journal_damage, journal_failure, table
 EVENT_SCHEMA = (
     "seq long, dispatcher string, event_class string, event_type string, entity string, enqueued_at long, "
     "started_at long, finished_at long, queue_ns long, handling_ns long, outcome string, error string, payload string, "
-    "accepted_seq long, redelivered boolean, slow boolean"
+    "accepted_seq long, redelivered boolean"
 )
 EVENT_COLUMNS = [column.split()[0] for column in EVENT_SCHEMA.split(", ")]
 """Those that each journal has; others are null where an event has none."""
