@@ -31,16 +31,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 DEFAULT_CONCURRENCY: Final = 100
 DEFAULT_POOL_SIZE: Final = 32
 _DEFAULT_BATCH_SIZE: Final = 100
-_COUNTS: Final = {
-    "capacity": 1,
-    "read_ahead": 0,
-    "concurrency": 1,
-    "remember": 0,
-    "pool_size": 1,
-    "max_batch_size": 1,
-    "max_results": 0,
-}
-_MAY_BE_NONE: Final = {"capacity", "concurrency", "pool_size", "max_batch_size", "linger_ms", "max_results"}
+_COUNTS: Final = {"capacity": 1, "read_ahead": 0, "concurrency": 1, "remember": 0, "pool_size": 1, "max_batch_size": 1}
+_MAY_BE_NONE: Final = {"capacity", "concurrency", "pool_size", "max_batch_size", "linger_ms"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +68,6 @@ class AsyncOptions:
         The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
     `combine`: (value, results) -> results, called when a record completes, to make results shared by a key the record's
         own. It also gets captured errors and the results of a timeout.
-    `max_results`: a call that gives more results for a record has failed; None: any number.
     `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job: a call is made only if it has no
         valid result for the record's key. Records of equal keys share a call, as by `dedupe_by`.
     `pool_size`: threads that call a blocking function; None: `concurrency` where that is given, else 32.
@@ -106,7 +97,6 @@ class AsyncOptions:
     remember: int = 0
     remember_ms: int | None = None
     combine: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None
-    max_results: int | None = None
     cache: ResultCache | None = None
     pool_size: int | None = None
     max_batch_size: int | None = None
@@ -205,7 +195,6 @@ class WaitOptions(CallOptions, total=False):
     remember: int
     remember_ms: int | None
     cache: ResultCache | None
-    max_results: int | None
     pool_size: int | None
 
 

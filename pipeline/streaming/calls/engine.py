@@ -276,13 +276,7 @@ class Engine:
             answers.clear()
             return
         path, metrics = self._path, self._metrics
-        is_plain = (
-            self._options.max_results is None
-            and self._retry is None
-            and self._key_of is None
-            and self._combine is None
-            and not path.learns
-        )
+        is_plain = self._retry is None and self._key_of is None and self._combine is None and not path.learns
         count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
         count_limit_wait = metrics.limit_wait.record_ns
         completed = 0
@@ -392,10 +386,6 @@ class Engine:
                     results = as_results(results)
                 except TypeError as refused:
                     error = call.error = refused
-        most = self._options.max_results
-        if most is not None and len(results) > most:
-            results, error = (), ValueError(f"the function returned {len(results)} results; at most {most} are allowed")
-            call.error = error
         if self._wants_another(call, results, error):
             bound = self._lateness.missed(call)
             if bound is not None:
