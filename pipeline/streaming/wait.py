@@ -315,6 +315,7 @@ class _Run(Generic[In, Out]):
     def _take_in(self) -> None:
         """After each mail and timer: take in what there is room for, and tell the caller what it waits for."""
         values, ready, engine, most_ready = self._values, self._ready, self._engine, self._most_ready
+        has_taken = False
         while not self._is_over:
             if len(ready) >= most_ready or not values:
                 if self._is_idle:
@@ -323,13 +324,15 @@ class _Run(Generic[In, Out]):
                 continue
             self._is_idle = False
             value = values.popleft()
-            if not engine.try_take(value, value):
+            if engine.try_take(value, value):
+                has_taken = True
+            else:
                 values.appendleft(value)
                 if not engine.make_room():
                     break
         if not values and self._has_ended and not self._is_over:
             self._end_calls()
-        if len(ready) >= self._notify_at or (len(values) <= self._wake_at and not self._has_ended):
+        if len(ready) >= self._notify_at or (has_taken and len(values) <= self._wake_at):
             self._notify()
 
     def _end_calls(self) -> None:
@@ -370,7 +373,6 @@ class _PacedRun(_Run[In, Out]):
         place = begun = given = 0  # in chunk, of the first value not taken in; values taken in; results yielded
         input_failure: Exception | None = None
         ready, values = self._ready, self._values
-        self._wake_at = -1
         try:
             self._begin()
             assert self._thread is not None
