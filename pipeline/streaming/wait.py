@@ -1,9 +1,9 @@
 """Async I/O over any iterable: `ordered_wait` and `unordered_wait`.
 
-Threads: the caller's thread reads the input and hands out results, both of which may block. Meanwhile the thread of an
-asyncio loop runs the engine. It is the loop of the function's coroutines itself; a blocking function has a pool of
-threads beside it. A coroutine that blocks the loop holds up its own results and those of others, but no timeout: the
-caller, while it waits for results, runs the timers that are due.
+Threads: the caller's thread reads the input and yields the results; both may block. The engine runs on the thread of an
+asyncio loop: the loop that runs the function's coroutines, or, for a blocking function, a loop of its own beside the
+pool of threads. A coroutine that blocks the loop delays every result. It delays no timeout while the caller waits for
+results, because the caller then runs the timers that are due.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import queue
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack
 
@@ -42,10 +42,9 @@ _LINGER_MS: Final = 5
 _READ_AHEAD: Final = 4
 """A fourth of the calls under way is read ahead, so that no call waits for the loop's next turn."""
 _LOOK_EVERY_S: Final = 1.0
-"""How often the caller looks whether a coroutine blocks the loop, unless a timer is due earlier."""
+"""The caller checks at least this often whether a coroutine blocks the loop."""
 _HANGS_S: Final = 0.05
-"""A timer that is so late is run by the caller."""
-_NO_MORE: Final[Any] = object()
+"""Once a timer is this late, the caller runs it."""
 
 WaitSettings = AsyncOptions
 """Alias for the options of `wait_in_chunks`."""
@@ -116,10 +115,8 @@ def wait_in_chunks(
         AsyncOperatorError: as `ordered_wait`. ReaderGoneError: `pace` says that the reader of the results has ended.
     """
     require_number("max_chunk", max_chunk, least=1, whole=True)
-    if pace is not None:
-        return _PacedRun[In, Out](function, settings, metrics, max_chunk).paced(chunks, pace)
     run: _Run[In, Out] = _Run(function, settings, metrics, max_chunk)
-    return run.of_chunks(chunks)
+    return run.of_chunks(chunks) if pace is None else run.paced(chunks, pace)
 
 
 def _wait_for_each(
@@ -136,12 +133,11 @@ def _wait_for_each(
 
 
 class _Run(Generic[In, Out]):
-    """One iteration: its engine, and what the caller's thread exchanges with the thread of the engine's loop.
+    """One iteration: its engine, and the values and results that pass between the caller's thread and the loop's.
 
         caller: reads values --_values--> loop: engine --_ready--> caller: yields results
 
-    A side that finds nothing sleeps until the other has brought something: the caller until `_wakes` has an item, the
-    loop until a mail comes.
+    A thread that has nothing to do sleeps: the caller until `_wakes` has an item, the loop until a mail comes.
     """
 
     def __init__(
@@ -160,15 +156,17 @@ class _Run(Generic[In, Out]):
         self.handed_out: list[Out] = []  # results that the caller is being given one by one; caller's thread
         self._is_forked = False  # begun in the parent of this process; written at the fork
         self._own_loop: OwnLoop | None = None  # of an engine whose host has none; caller's thread
-        self._thread: LoopThread | None = None  # the engine's; set by the caller's thread when it begins
-        self._values: deque[In] = deque()  # the caller appends, the loop pops, and puts the last one back
-        self._has_ended = False  # the input; the caller writes it, after the last value
-        self._wake_at = 0  # the caller reads more when so many values are left; caller's thread
-        # The loop has found no value, or no room for results. It sets this before it looks once more, and the caller
-        # reads it after it has changed something: so the loop never sleeps for ever.
+        self._thread: LoopThread | None = None  # the engine's; the caller's thread sets it when the iteration begins
+        self._engine: Engine | None = None  # the caller's thread sets it, under the lock of _thread
+        self._values: deque[In] = deque()  # the caller appends; the loop pops, and puts back what finds no room
+        self._has_ended = False  # the caller sets it after the last value of the input
+        self._input_failure: Exception | None = None  # raised by the input; caller's thread
+        self._wake_at = 0  # the loop wakes the caller to read once only this many values are left; caller's thread
+        # The loop found no value, or no room for results, and has nothing to do. No wake-up is lost: the loop sets this
+        # and then looks again; the caller adds a value or takes results, and then reads this.
         self._is_idle = False
         self._ready: deque[Out] = deque()  # the loop appends, the caller pops
-        self._notify_at = 1  # the caller wants so many results; caller's thread
+        self._notify_at = 1  # the loop wakes the caller once this many results are ready; caller's thread
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_notified = False  # _wakes has an item; the caller clears it before it looks for work
         self._has_all = False  # the loop's thread: all values are taken in
@@ -189,10 +187,9 @@ class _Run(Generic[In, Out]):
     def _results(self, chunks: Iterable[Sequence[In]], ahead: int) -> Iterator[list[Out]]:
         """Read, yield and wait in turns. If the input fails, that is raised after its results.
 
-        `ahead`: chunks are read while at most so many values wait, or as many as were in the last chunk.
+        `ahead`: the next chunk is read while at most this many values wait; 0: as many as the last chunk had.
         """
-        reading: Iterator[Sequence[In]] | None = iter(chunks)
-        input_failure: Exception | None = None
+        reading = iter(chunks)
         ready, values, most = self._ready, self._values, ahead
         self._wake_at = ahead // 2
         try:
@@ -202,41 +199,86 @@ class _Run(Generic[In, Out]):
                     raise ForkedWaitError
                 if len(ready) >= self._notify_at:
                     yield self._take()
-                elif reading is not None and len(values) <= most:
-                    try:
-                        chunk = next(reading, _NO_MORE)
-                    except Exception as error:
-                        input_failure, chunk = error, _NO_MORE
-                    if chunk is _NO_MORE:
-                        reading = None
-                        self._end_input()
-                        continue
+                elif not self._has_ended and len(values) <= most:
+                    chunk = self._read(reading)
                     if not ahead:
                         most = len(chunk)
                         self._wake_at = most // 2
-                    values.extend(chunk)
-                    if self._is_idle:
-                        self._wake_loop()
+                    self._put(chunk)
                 else:
                     self._wait()
-            yield from self._last_results(input_failure)
+            yield from self._last_results()
         finally:
             self._end()
 
-    def _last_results(self, input_failure: Exception | None) -> Iterator[list[Out]]:
+    def paced(self, chunks: Iterable[Sequence[In]], pace: Pace) -> Iterator[list[Out]]:
+        """As `of_chunks`, but values are taken in only as their results are read."""
+        reading = iter(chunks)
+        chunk: Sequence[In] = ()  # the last one read
+        place = begun = given = 0  # the first value of `chunk` not taken in; values taken in; results yielded
+        ready, values = self._ready, self._values
+        try:
+            engine, thread = self._begin()
+            while not self._is_over:
+                if self._is_forked:
+                    raise ForkedWaitError
+                pace.check_reader()
+                room = 0
+                if not self._has_ended and not values:
+                    with thread.lock:  # no value is on its way from `values` into the queue
+                        passed, held = begun - len(values), engine.queue.size()
+                    room = pace.room(begun, passed, held, given + len(ready))
+                if room:
+                    if place == len(chunk):
+                        chunk, place = self._read(reading), 0
+                        if self._input_failure is not None:
+                            pace.check_reader()  # a reader that has ended may be why the input failed
+                    taken = chunk[place : place + room]
+                    place += len(taken)
+                    begun += len(taken)
+                    self._put(taken)
+                else:
+                    self._notify_at = pace.results_wanted(self._max_chunk)
+                    if len(ready) < self._notify_at or not pace.takes_results():
+                        self._wait(pace.wait_s())
+                results = self._take() if pace.takes_results() else []
+                given += len(results)
+                yield results
+            yield from self._last_results()
+        finally:
+            self._end()
+
+    def _read(self, reading: Iterator[Sequence[In]]) -> Sequence[In]:
+        """The next chunk of the input; an empty one once the input has ended or failed."""
+        try:
+            return next(reading)
+        except StopIteration:
+            pass
+        except Exception as error:
+            self._input_failure = error
+        self._has_ended = True
+        self._wake_loop()
+        return ()
+
+    def _put(self, values: Sequence[In]) -> None:
+        self._values.extend(values)
+        if values and self._is_idle:
+            self._wake_loop()
+
+    def _last_results(self) -> Iterator[list[Out]]:
         """What is ready at the end. Then raise what ended the run, if anything did: a failed call, or the input."""
         while self._ready:
             if self._is_forked:
                 raise ForkedWaitError
             yield self._take()
         if self._failure is not None:
-            if input_failure is not None:
-                self._failure.add_note(f"The input failed, too: {describe(input_failure)}")
+            if self._input_failure is not None:
+                self._failure.add_note(f"The input failed, too: {describe(self._input_failure)}")
             raise self._failure
-        if input_failure is not None:
-            raise input_failure
+        if self._input_failure is not None:
+            raise self._input_failure
 
-    def _begin(self) -> None:
+    def _begin(self) -> tuple[Engine, LoopThread]:
         _runs.add(self)
         host = self._host
         if self._owns_host:
@@ -249,12 +291,13 @@ class _Run(Generic[In, Out]):
             # Made here, because no thread made before a fork starts after it in Python 3.13.0 (python/cpython#134381).
             self._own_loop = OwnLoop("async wait")
             loop, thread = self._own_loop.loop, self._own_loop.thread
-        mail = LoopThread(loop, thread, self._fail, self._take_in)
-        self._engine = Engine(
-            host, mail, mail, self._options, self._ready.extend, self._metrics, "async wait", emits_values=True
-        )
-        self._thread = mail
+        mail = self._thread = LoopThread(loop, thread, self._fail, self._take_in)
+        with mail.lock:  # a cache that has failed before sends mail at once
+            engine = self._engine = Engine(
+                host, mail, mail, self._options, self._ready.extend, self._metrics, "async wait", emits_values=True
+            )
         self._wake_loop()
+        return engine, mail
 
     def _take(self) -> list[Out]:
         ready = self._ready
@@ -264,10 +307,6 @@ class _Run(Generic[In, Out]):
             self._wake_loop()
         return taken
 
-    def _end_input(self) -> None:
-        self._has_ended = True
-        self._wake_loop()
-
     def _wake_loop(self) -> None:
         assert self._thread is not None
         self._is_idle = False
@@ -275,7 +314,7 @@ class _Run(Generic[In, Out]):
             self._thread.execute(_nothing)
 
     def _wait(self, timeout_s: float = math.inf) -> None:
-        """Until there is something to do. While a coroutine blocks the loop, this thread runs the timers."""
+        """Sleep until there may be something to do. If a coroutine blocks the loop, run the timers that are due."""
         thread = self._thread
         assert thread is not None
         if thread.loop.is_closed():
@@ -298,12 +337,13 @@ class _Run(Generic[In, Out]):
     def _end(self) -> None:
         if self._is_forked:
             return  # the loop and its thread are in the parent
-        if self._thread is not None:
-            self._thread.run_now_or_soon(self._finish)
-        if self._owns_host:
-            self._host.stop()
-        if self._own_loop is not None:
-            self._own_loop.stop()
+        with ExitStack() as last_first:  # each step follows, even if a KeyboardInterrupt ends the one before it
+            if self._own_loop is not None:
+                last_first.callback(self._own_loop.stop)
+            if self._owns_host:
+                last_first.callback(self._host.stop)
+            if self._thread is not None:
+                self._thread.run_now_or_soon(self._finish)
 
     def abandon(self) -> None:
         """In a forked child, whose only thread calls this: what is left of the results is given in the parent."""
@@ -315,6 +355,7 @@ class _Run(Generic[In, Out]):
     def _take_in(self) -> None:
         """After each mail and timer: take in what there is room for, and tell the caller what it waits for."""
         values, ready, engine, most_ready = self._values, self._ready, self._engine, self._most_ready
+        assert engine is not None  # mail waits for it
         has_taken = False
         while not self._is_over:
             if len(ready) >= most_ready or not values:
@@ -331,15 +372,15 @@ class _Run(Generic[In, Out]):
                 if not engine.make_room():
                     break
         if not values and self._has_ended and not self._is_over:
-            self._end_calls()
+            self._end_calls(engine)
         if len(ready) >= self._notify_at or (has_taken and len(values) <= self._wake_at):
             self._notify()
 
-    def _end_calls(self) -> None:
+    def _end_calls(self, engine: Engine) -> None:
         if not self._has_all:
             self._has_all = True
-            self._engine.end_input(ends_retries=False)
-        if self._engine.queue.is_empty():
+            engine.end_input(ends_retries=False)
+        if engine.queue.is_empty():
             self._finish()
 
     def _notify(self) -> None:
@@ -358,65 +399,14 @@ class _Run(Generic[In, Out]):
         if not self._is_over:
             assert self._thread is not None
             self._thread.close()
-            self._engine.close()
+            if self._engine is not None:
+                self._engine.close()
             self._is_over = True
             self._notify()
 
 
-class _PacedRun(_Run[In, Out]):
-    """An iteration that takes values in only as its results are read."""
-
-    def paced(self, chunks: Iterable[Sequence[In]], pace: Pace) -> Iterator[list[Out]]:
-        """Caller's thread: take in, wait and yield in turns."""
-        reading: Iterator[Sequence[In]] | None = iter(chunks)
-        chunk: Sequence[In] = ()  # what was read last
-        place = begun = given = 0  # in chunk, of the first value not taken in; values taken in; results yielded
-        input_failure: Exception | None = None
-        ready, values = self._ready, self._values
-        try:
-            self._begin()
-            assert self._thread is not None
-            while not self._is_over:
-                if self._is_forked:
-                    raise ForkedWaitError
-                pace.check_reader()
-                room = 0
-                if reading is not None and not values:
-                    with self._thread.lock:  # none is on its way from `values` into the queue
-                        passed, held = begun - len(values), self._engine.queue.size()
-                    room = pace.room(begun, passed, held, given + len(ready))
-                if room:
-                    assert reading is not None
-                    if place == len(chunk):
-                        place = 0
-                        try:
-                            chunk = next(reading, _NO_MORE)
-                        except Exception as error:
-                            pace.check_reader()  # which may be why there is no more input
-                            input_failure, chunk = error, _NO_MORE
-                        if chunk is _NO_MORE:
-                            reading, chunk = None, ()
-                            self._end_input()
-                    taken = chunk[place : place + room]
-                    place += len(taken)
-                    begun += len(taken)
-                    values.extend(taken)
-                    if taken and self._is_idle:
-                        self._wake_loop()
-                else:
-                    self._notify_at = pace.results_wanted(self._max_chunk)
-                    if len(ready) < self._notify_at or not pace.takes_results():
-                        self._wait(pace.wait_s())
-                results = self._take() if pace.takes_results() else []
-                given += len(results)
-                yield results
-            yield from self._last_results(input_failure)
-        finally:
-            self._end()
-
-
 def _options_of(host: CallHost, options: AsyncOptions) -> AsyncOptions:
-    """As the functions that wait for an input have them."""
+    """The options with the defaults of the functions that wait for an input."""
     holds_calls = options.rate_limit is not None or host.is_batch
     return replace(
         options,

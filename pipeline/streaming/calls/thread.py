@@ -1,7 +1,7 @@
-"""The thread that an operator's calls belong to: what they need of it, and the thread of an asyncio loop as one.
+"""The thread that owns an engine: the interface that the engine needs, and its implementation on an asyncio loop.
 
-A function's coroutines may run on the same loop, and one that blocks it would hold up the timers. So whatever runs here
-holds `lock`; while the loop hangs in a coroutine, another thread may take the lock and run the timers that are due.
+A coroutine of the function may block the loop, and with it the loop's timers. So each mail and each timer runs under a
+lock. While a coroutine blocks the loop, another thread can take the lock and run the timers that are due.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _COARSE_FROM_S: Final = 0.1
 _FD_SETSIZE: Final = 1024
 """select accepts only file descriptors below this."""
 _AHEAD_MS: Final = time.time() * 1000 - time.monotonic() * 1000
-"""How far the system clock was ahead of the steady one: all loops of a process share a clock that never goes back."""
+"""The system clock minus the steady one, when this was imported. All loops of a process share a clock that never goes
+back."""
 
 
 class Mail(Protocol):
-    """A MailboxExecutor, as far as calls use it."""
+    """What an engine uses of a MailboxExecutor."""
 
     def execute(self, command: Callable[..., Any], description: str = "", *args: Any) -> None:
-        """Run `command` soon, on the thread. Any thread; does not block. An error that it raises fails the task.
+        """Run `command` soon, on the engine's thread. Any thread; does not block. An error in it fails the task.
 
         Raises:
             RejectedExecutionError: the thread takes no more mail.
@@ -46,7 +47,7 @@ class Timer(Protocol):
 
 
 class CallTimers(Protocol):
-    """A ProcessingTimeService whose timers fire on the thread, as far as calls use it."""
+    """What an engine uses of a ProcessingTimeService. The timers fire on the engine's thread."""
 
     def current_processing_time(self) -> int:
         """Now, in ms."""
@@ -56,7 +57,7 @@ class CallTimers(Protocol):
 
 
 class LoopTimer:
-    """A timer, and the handle that cancels it. Under the lock of its LoopThread."""
+    """A timer of a LoopThread, whose lock guards it."""
 
     __slots__ = ("callback", "timestamp_ms")
 
@@ -81,10 +82,10 @@ class LoopThread:
         on_failure: Callable[[BaseException], None],
         after_each: Callable[[], None],
     ) -> None:
-        self.loop = loop  # never changes, like the next three
-        self._thread_id = thread.ident
-        self._on_failure = on_failure
-        self._after_each = after_each
+        self.loop = loop  # never changes
+        self._thread_id = thread.ident  # never changes
+        self._on_failure = on_failure  # never changes
+        self._after_each = after_each  # never changes
         self.lock = threading.Lock()
         """Held by the thread that runs a mail or a timer."""
         self._is_closed = False  # guarded by the lock
@@ -95,11 +96,11 @@ class LoopThread:
         self._alarm_s = 0.0  # when it rings; the loop's thread only
 
     def current_processing_time(self) -> int:
-        """Now, in Unix ms as it was when the process began, and steady since."""
+        """Now, in ms: the Unix time at the import of this module, plus the steady time since."""
         return int(time.monotonic() * 1000 + _AHEAD_MS)
 
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], Any]) -> LoopTimer:
-        """As CallTimers. Under the lock."""
+        """As CallTimers. The caller holds the lock."""
         timer = LoopTimer(timestamp_ms, callback)
         heapq.heappush(self._timers, ((timestamp_ms + 1 - _AHEAD_MS) / 1000, next(self._numbers), timer))
         if self._timers[0][2] is timer:
@@ -125,7 +126,10 @@ class LoopThread:
                 self._on_failure(error)
 
     def run_now_or_soon(self, command: Callable[[], Any]) -> None:
-        """Run what closes the thread. Any thread; on the loop's, where the garbage collector may call this, soon."""
+        """Run `command` under the lock. Any thread; on the loop's own it runs soon.
+
+        The garbage collector may call this on the loop's thread amid a mail, which holds the lock.
+        """
         if threading.get_ident() != self._thread_id:
             with self.lock:
                 command()
@@ -134,14 +138,14 @@ class LoopThread:
             self.execute(command)
 
     def seconds_late(self) -> float:
-        """For how long a timer has been due; negative: until one is. Any thread; a number of this moment."""
+        """How late the first timer is; negative: how long until it is due. Any thread; may be outdated at once."""
         try:
             return time.monotonic() - self._timers[0][0]
         except IndexError:
             return -math.inf
 
     def run_due(self) -> None:
-        """Run the timers that are due. Under the lock."""
+        """Run the timers that are due. The caller holds the lock."""
         now_s = time.monotonic()
         timers = self._timers
         while timers and timers[0][0] <= now_s:
@@ -156,7 +160,7 @@ class LoopThread:
                 self._on_failure(error)
 
     def close(self) -> None:
-        """Run nothing from now on. Under the lock."""
+        """Run nothing from now on. The caller holds the lock."""
         self._is_closed = True
         self._timers.clear()
         with suppress(RejectedExecutionError):
@@ -176,7 +180,7 @@ class LoopThread:
             self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """For the first timer. The loop's thread, under the lock."""
+        """Have the loop wake for the first timer. The loop's thread, which holds the lock."""
         timers = self._timers
         while timers and timers[0][2].callback is None:
             heapq.heappop(timers)
@@ -204,7 +208,11 @@ class OwnLoop:
     def __init__(self, name: str) -> None:
         self.loop = new_event_loop()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError:  # too many threads
+            self.loop.close()
+            raise
 
     def stop(self) -> None:
         """End the loop, and wait for its thread, unless it is the caller's."""

@@ -20,9 +20,16 @@ from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.choice import make_host
+from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
-from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError, ForkedWaitError
+from pipeline.streaming.errors import (
+    AsyncOperatorError,
+    AsyncTimeoutError,
+    CapturedError,
+    ForkedWaitError,
+    ResultCacheError,
+)
 from pipeline.streaming.wait import (
     WaitSettings,
     ordered_wait,
@@ -727,6 +734,53 @@ def test_a_host_that_is_stopped_amid_the_values_ends_the_iteration() -> None:
 
     with pytest.raises((AsyncOperatorError, RejectedExecutionError), match="the call host has stopped"):
         list(wait_in_chunks(values(), host, settings()))
+
+
+@BOTH
+@pytest.mark.parametrize("function", [double, lambda value: 2 * value], ids=["loop", "pool"])
+def test_a_thread_that_cannot_start_is_raised_and_leaves_nothing_behind(
+    wait: Any, function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for the thread's end hid the error."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    results = wait(range(10), function, timeout=TIMEOUT)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    with pytest.raises(RuntimeError, match="can't start new thread") as failure:
+        next(results)
+
+    assert failure.value.__context__ is None
+
+
+def test_a_cache_that_failed_for_an_earlier_iteration_ends_the_next_one_at_once() -> None:
+    """Its mail came before there was an engine, and the iteration went on."""
+
+    class FailedSession:
+        key_of = staticmethod(lambda value: value)
+
+        def on_failure(self, listener: Callable[[ResultCacheError], None]) -> None:
+            listener(ResultCacheError("the cache has failed"))
+            assert host.loop is not None
+            has_turned = threading.Event()
+            host.loop.call_soon_threadsafe(has_turned.set)
+            has_turned.wait(0.2)  # the loop's thread may wait for this one
+
+        def forget_listener(self, listener: Callable[[ResultCacheError], None]) -> None: ...
+
+        def submit(self, request: Any) -> None: ...
+
+    host = make_host(double)
+    assert isinstance(host, LoopHost)
+    host.start()
+    host.result_session = FailedSession()  # type: ignore[assignment]
+
+    with pytest.raises(ResultCacheError, match="the cache has failed"):
+        next(wait_in_chunks(([number] for number in itertools.count()), host, settings()))
+
+    assert host.stop(TIMEOUT_S)
 
 
 # --- inputs that fail, and forks ---

@@ -49,7 +49,7 @@ class LoopHost(CallHost):
         self._is_over = False
         self.loop: asyncio.AbstractEventLoop | None = None  # set once, by start
         self.thread: threading.Thread | None = None  # set once, by start
-        self._thread_id: int | None = None  # of _thread; set once, by start
+        self._thread_id: int | None = None  # of `thread`; set once, by start
         self._is_stopping = False  # the loop's thread only
         self._failure: BaseException | None = None  # of open; the loop's thread writes it before it sets _started
         self._started = threading.Event()
@@ -65,12 +65,17 @@ class LoopHost(CallHost):
         if self.thread is not None:
             raise RuntimeError(f"{self.name}: the host was already started; make a new one")
         self.loop = new_event_loop()
-        self.thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
-        self.thread.start()
-        self._thread_id = self.thread.ident
+        self.thread = thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # too many threads
+            self.thread = None
+            self.loop.close()
+            raise
+        self._thread_id = thread.ident
         self._started.wait()
         if self._failure is not None:
-            self.thread.join()
+            thread.join()
             raise self._failure
 
     @property
