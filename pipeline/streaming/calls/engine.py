@@ -10,10 +10,10 @@ thread of a StreamTask, to which the answers of a host come as mail. What other 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.cache.session import Request
@@ -44,13 +44,15 @@ from pipeline.streaming.errors import (
 )
 from pipeline.streaming.options import AsyncOptions
 
+T = TypeVar("T")
+
 
 class Engine:
     """Takes records in, makes their calls, and emits their results.
 
-    `mail`, `timers`: of the thread that the engine belongs to. `output` gets each record and watermark; or with
-    `emits_values`, which excludes watermarks, the sequence of results of each value. `name`: of the operator, in
-    messages. `output_availability`: see OutputAvailability.
+    `mail`, `timers`: of the thread that owns the engine. `output` gets each record and watermark; with `emits_values`,
+    which excludes watermarks, it gets the sequence of results of each value. `name`: the operator's name in messages.
+    `output_availability`: see OutputAvailability.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Engine:
         self.emission = Emission(self.queue, output, output_availability, mail, emits_values=emits_values)
         self._room = GrowingRoom.of(self.queue, options, host)  # None: a given capacity
         self._box = AnswerBox(mail, self._fetch_answers)
-        self._session = host.result_session  # the cache; None: there is none
+        self._session = host.result_session  # of the cache; None without a cache
         if self._session is not None:
             self._session.on_failure(self._fail_by_cache)
         self._asked: dict[Request, RecordCall] = {}  # of the cache, without an answer yet
@@ -101,7 +103,7 @@ class Engine:
     # -- the operator's side
 
     def try_take(self, value: Any, element: Any) -> bool:
-        """Take a record in and start its call; False if the queue is full. `element` is what the queue holds of it."""
+        """Take a record in and start its call; False if the queue is full. `element`: what the queue keeps for it."""
         entry = self._try_put(element)
         if entry is None:
             return False
@@ -127,7 +129,7 @@ class Engine:
         return True
 
     def make_room(self) -> bool:
-        """Let the queue grow if it may and should; without room even so, send the batch: no call comes to fill it.
+        """Grow a full queue if it may and should grow. If it stays full, send the batch: no call will come to fill it.
 
         Returns whether there is room.
         """
@@ -211,22 +213,17 @@ class Engine:
             self._mail.execute(self._fetch_remembered, "fetch remembered results", requests)
 
     def _fetch_remembered(self, requests: list[Request]) -> None:
-        failure: BaseException | None = None
-        for request in requests:
-            call = self._asked.pop(request, None)
-            if call is None or call.is_done:
-                continue
-            try:
-                self._remembered(call, request)
-            except BaseException as error:  # fails the task once the others are processed
-                failure = failure or error
-        if self._nothing_follows():
-            self._path.flush()
-        self._emit()
-        if failure is not None:
-            raise failure
+        try:
+            _for_each(requests, self._remembered)
+        finally:
+            if self._nothing_follows():
+                self._path.flush()
+            self._emit()
 
-    def _remembered(self, call: RecordCall, answer: Request) -> None:
+    def _remembered(self, answer: Request) -> None:
+        call = self._asked.pop(answer, None)
+        if call is None or call.is_done:
+            return
         if answer.was_unknown:
             self._metrics.unknown += 1
         if answer.results is not None:
@@ -326,10 +323,8 @@ class Engine:
             call.is_returned = False
             self._path.resume(call)
             return
-        self._ended(call)
         self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
-        self._count_wait(call)
-        self._settle(call)
+        self._settle_attempt(call)
 
     def _answered_batch(self, call: Call) -> None:
         assert isinstance(call, BatchCall)
@@ -341,16 +336,12 @@ class Engine:
             self._report(member)
         self._path.ended(call)
         self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
-        failure: BaseException | None = None
-        for member in members:
-            self._ended(member)
-            self._count_wait(member)
-            try:
-                self._settle(member)
-            except BaseException as error:  # fails the task once the other members are settled
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        _for_each(members, self._settle_attempt)
+
+    def _settle_attempt(self, call: RecordCall) -> None:
+        self._ended(call)
+        self._count_wait(call)
+        self._settle(call)
 
     def _report(self, call: RecordCall) -> None:
         """Tell the limits of an answer, before its slot is released to another call."""
@@ -462,17 +453,17 @@ class Engine:
         self._complete_each(failed, lambda each: self._results_of_failed(each, error))
 
     def _complete_each(self, calls: Sequence[RecordCall], results_of: Callable[[RecordCall], Sequence[Any]]) -> None:
-        """Complete records that were not answered. If one fails the task, the first error is raised at the end."""
-        failure: BaseException | None = None
-        for call in calls:
+        """Complete records that were not answered."""
+
+        def complete(call: RecordCall) -> None:
             try:
                 self._complete(call, results_of(call))
-            except BaseException as raised:
+            except BaseException:
                 call.is_done = True
                 call.entry.complete(())  # even so: a wait for the queue must end and see the failure
-                failure = failure or raised
-        if failure is not None:
-            raise failure
+                raise
+
+        _for_each(calls, complete)
 
     def _end_late(self, late: list[RecordCall], bound: Bound) -> None:
         """End records that have missed their timeout or their deadline."""
@@ -548,3 +539,15 @@ class Engine:
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _for_each(items: Iterable[T], act: Callable[[T], None]) -> None:
+    """Call `act` for each item, even if it raises for another. Then raise the first error, which fails the task."""
+    failure: BaseException | None = None
+    for item in items:
+        try:
+            act(item)
+        except BaseException as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
