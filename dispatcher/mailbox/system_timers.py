@@ -25,7 +25,7 @@ _LONGEST_WAIT_S = 3600.0
 _SKEW_MS = 1.0
 """A smaller change of the difference between the two clocks is not their own: they cannot be read at one moment."""
 _MAX_LOOKS = 20
-"""At the two clocks, for two close to each other; on a busy machine, another thread may run between any two."""
+"""At the clocks, until one look is quick enough: on a busy machine, another thread may run in the middle of it."""
 
 
 class SystemProcessingTimeService(QueuedTimerService):
@@ -124,7 +124,7 @@ class SystemProcessingTimeService(QueuedTimerService):
             return self._ahead_ms
         looks = 1
         while most_ms - least_ms >= _SKEW_MS and looks < _MAX_LOOKS:
-            least_ms, most_ms = max((least_ms, most_ms), self._look(), key=_accuracy)
+            least_ms, most_ms = min((least_ms, most_ms), self._look(), key=_width)
             looks += 1
         self._ahead_ms = least_ms
         return least_ms
@@ -197,6 +197,6 @@ class SystemProcessingTimeService(QueuedTimerService):
         tell(log, logging.ERROR, "%s: a timer's callback failed", self._name, error=error)
 
 
-def _accuracy(look: tuple[float, float]) -> float:
+def _width(look: tuple[float, float]) -> float:
     least_ms, most_ms = look
-    return least_ms - most_ms
+    return most_ms - least_ms

@@ -69,12 +69,13 @@ class RowsPayload(NamedTuple):
         """
         if wanted is not None and not wanted:
             return
-        names, places = table.names, range(self.rows_of(table)) if wanted is None else wanted
+        names = table.names
+        places: Sequence[int] = range(self.rows_of(table)) if wanted is None else list(wanted)  # a range means all rows
         for values in zip(*(self._values(table, column, first_seq, places) for column in table.columns), strict=True):
             yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
     def _values(self, table: Table, column: Column, first_seq: int, rows: Sequence[int]) -> Sequence[Any]:
-        """A column's values in these rows; a range stands for all."""
+        """A column's values in `rows`; a range means all rows."""
         name = table.stored_name(column)
         match column.encoding:
             case "position":

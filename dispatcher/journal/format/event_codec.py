@@ -30,7 +30,7 @@ _MARKS: Final = frozenset(("redelivered",))
 """What the dispatcher sets on an event that it redelivers; a handler may post that event again."""
 
 _MOST_NESTED: Final = 4
-"""Events that a thread encodes at the same time: a signal handler may interrupt it, and that may be interrupted too."""
+"""How many encodings may be in progress on one thread. A signal handler may interrupt one and post, and so on."""
 
 _PAYLOADS: Final = json.JSONEncoder(default=str, separators=(",", ":"))
 """One for all payloads: `json.dumps` would make its own for each."""
@@ -68,9 +68,9 @@ class EventCodec:
         self._types: dict[str, type[Enum]] = {}  # replaced under _lock
         self._models: dict[tuple[str, str], _Declared] = {}  # by Enum class and event class; replaced under _lock
         self._declared: dict[tuple[type, type], _Declared] = {}  # the same; replaced under _lock
-        # How many events each thread is encoding at the same time; each thread touches its own item.
+        # How many encodings are in progress on each thread; each thread touches its own item.
         self._depths: dict[int, int] = {}
-        self._endless: set[int] = set()  # threads whose codecs post without end; each thread adds and removes itself
+        self._endless: set[int] = set()  # threads that have exceeded _MOST_NESTED; each adds and removes itself
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
         """Declare that events whose type is a member of `event_type` are instances of `classes`.
@@ -111,23 +111,20 @@ class EventCodec:
         head = declared.heads.get(type_._name_)
         if head is None:
             raise self._refusal(event, f"its type {quoted(type_)} is not a member of its class but a combination")
+        fields = b""
         try:
-            if not declared.keeps(event):
-                fields = b""
-            elif declared.is_simple:
-                fields = declared.write(event)
-            else:
-                fields = to_json(event, inf_nan_mode="constants")
-        except Exception:  # the other way tells what is wrong
-            fields = b""
+            if declared.keeps(event):
+                fields = declared.write(event) if declared.is_simple else to_json(event, inf_nan_mode="constants")
+        except Exception:  # the proof says what is wrong
+            pass
         if not 0 < len(fields) < LONGEST_LINE:
-            fields = self._proven_fields(declared, event)
+            fields = self._proven_fields(declared, event, fields)
         return b"".join((head, fields, b"}"))
 
-    def _proven_fields(self, declared: _Declared, event: Any) -> bytes:
-        """The event's fields, once it has come back from them. Raises JournalError.
+    def _proven_fields(self, declared: _Declared, event: Any, fields: bytes) -> bytes:
+        """The event's fields, proven: the event has come back from them. `fields`: empty if they are not written yet.
 
-        It may run serializers and validators of the user, and these may post.
+        It may run serializers and validators of the user, and these may post. Raises JournalError.
         """
         thread = get_ident()
         depth = self._depths.get(thread, 0)
@@ -136,7 +133,7 @@ class EventCodec:
                 self._endless.add(thread)
                 raise RecursionError
             self._depths[thread] = depth + 1
-            fields = to_json(event, inf_nan_mode="constants")
+            fields = fields or to_json(event, inf_nan_mode="constants")
             self._read_back(declared, event, fields)
             return fields
         except Exception as error:  # from pydantic, or from the user's code
