@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """How many small mistakes the tests catch: changes one random line of the source at a time, and runs the tests.
 
-    scripts/mutations dispatcher/journal tests/dispatcher/journal --count 60
+    python scripts/mutations.py dispatcher/journal tests/dispatcher/journal --count 60
 
 Lines are drawn at random from the functions under SOURCE, each gets one mistake (another comparison, a condition turned
 around, a statement left out, a number off by one), and TESTS run on a copy of the tree until the first one fails. What
