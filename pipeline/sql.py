@@ -1,8 +1,8 @@
-"""What SQLite and PostgreSQL write, name and report differently, for tables that are kept in either.
+"""The differences between the SQL, the parameters and the errors of SQLite and PostgreSQL.
 
-Statements are text with marks for parameters. Rows of parameters come first in a statement, as the table `given`, so
-one statement takes any number of rows in both. Connections, locks and the schema of foreign tables differ in more than
-words: they stay with whom they belong to. psycopg is imported only once it has raised. Any thread.
+A statement is text with marks for its parameters. If it takes rows of parameters, it begins with them as the table
+`given`; so the same statement serves any number of rows. What each database does in its own way is not here:
+connections, locks, and the schema of a user's table. psycopg is imported only after it has raised. Any thread.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ class Dialect:
     quoted: Callable[..., str]
     """The name of a column, or of a table with its schema before it, in a statement that has parameters."""
     octets: str
-    """The type of bytes."""
+    """The type name for bytes."""
     whole: str
-    """The type of small whole numbers."""
+    """The type name for small whole numbers."""
     real: str
-    """The type of doubles."""
+    """The type name for doubles."""
     given: Callable[[Mapping[str, str], int], str]
-    """Rows of parameters as `WITH given (..., number) AS (...)`: columns with PostgreSQL's type of an array of their
-    values, and how many rows there are. `number` counts the rows from 1."""
+    """Makes `WITH given (..., number) AS (...)` from the number of rows and the columns' names, each with PostgreSQL's
+    type for an array of its values. The column `number` counts the rows from 1."""
     is_given: Callable[[int], str]
-    """Says of a column that its value is among so many parameters."""
+    """Makes a condition for the right of a column's name: its value is one of this many parameters."""
     parameters: Callable[[Sequence[Sequence[Any]]], list[Any]]
-    """Those of `given`, or of `is_given`, from its rows."""
+    """Arranges rows of values as the parameters that `given` or `is_given` needs."""
     driving_join: str
-    """Joins a table to `given`: for each given row the table is searched by its index."""
+    """The join of `given` with a table that makes the database search the table's index for each given row."""
     returning: str
-    """Ends a statement with the digests of the rows that it changes; empty if there is no such thing."""
+    """The end of a statement that returns the digests of the rows it changed; empty if the database cannot do that."""
     error: Callable[[], type[Exception]]
     """The class of all of the driver's errors."""
     is_passing: Callable[[Any], bool]
-    """Whether the same may succeed later."""
+    """Whether a retry may succeed."""
     message: Callable[[Any, Mapping[str, Any]], str]
     """An error's text in one line, without the secrets in a connection's settings."""
     shows_cause: bool
-    """Whether the driver's own error may be shown: it holds no secrets."""
+    """Whether the driver's own error holds no secrets, and so may be the cause of ours."""
 
     @contextlib.contextmanager
     def translated(
@@ -62,7 +62,7 @@ class Dialect:
         lasting: type[Exception],
         settings: Mapping[str, Any] = NO_SECRETS,
     ) -> Iterator[None]:
-        """Raise the driver's errors as `passing` or `lasting`. `where`: what the message begins with."""
+        """Raise `passing` or `lasting` in place of the driver's errors. `where`: the beginning of the message."""
         try:
             yield
         except self.error() as error:
@@ -71,7 +71,7 @@ class Dialect:
 
 
 def error_named(*prefixes: str) -> Callable[[sqlite3.Error], bool]:
-    """A function that says whether an SQLite error's name begins with one of these."""
+    """A function that tells whether the name of an SQLite error begins with one of `prefixes`."""
     return lambda error: getattr(error, "sqlite_errorname", "").startswith(prefixes)
 
 

@@ -60,9 +60,9 @@ _Columns: Any = make_dataclass(
 class HistoryRow(_Columns):  # type: ignore[misc]  # its fields come from the schema
     """A transition of the entity and the event that made it, or an event about the entity that made none.
 
-    First the columns of the transition, then those of the event, with the names, types and units of the journal's
-    columns. `event_type` is what the machine was given, or without a transition the type of the event. `event_entity`
-    is the event's own `entity`, which may be another one.
+    The fields are the journal's columns of the transition, followed by its columns of the event, with the same names,
+    types and units. `event_type` is the event type that the machine was given, or without a transition that of the
+    event. `event_entity` is the event's own `entity`, which may differ from the one asked for.
 
     Without a transition, `machine`, `from_state`, `to_state` and `valid` are None, and `at` is the event's
     `started_at`. For a transition made outside of an event, `dispatcher` and all fields after it are None.

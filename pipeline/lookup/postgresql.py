@@ -328,7 +328,7 @@ async def _next_piece(connection: _Connection) -> list[tuple[Any, ...]]:
 
 
 def _converter_of(column: Column) -> Converter | None:
-    found = re.search(r"decimal\(\d+,\d+\)", column.type)  # its own, or that of an array's elements
+    found = re.search(r"decimal\(\d+,\d+\)", column.type)  # the column's type, or the element type of its array
     return None if found is None else partial(_each, ToDecimal(found[0]))
 
 

@@ -1,4 +1,4 @@
-"""What the tables of both databases share: the queries of a reader, and what their answers say of keys."""
+"""Shared by the lookup tables of both databases: the queries, and how their answers become rows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def lookup_query(
     key_type: KeyType = lambda _: "",
     is_text: Callable[[Column], bool] = lambda _: False,
 ) -> str:
-    """Selects rows, each preceded by the number of its key, from 1, for `number` keys, its given rows.
+    """A query for the rows of `number` keys. Each row begins with the number of its key, from 1.
 
-    The database compares by its own rules. `is_text`: whether it has to send a column as text.
+    The database compares keys by its own rules. `is_text`: whether the database has to send a column as text.
     """
     types = [key_type(column) for column in schema.key]
     given = dialect.given({f"k{at}": each or "text[]" for at, each in enumerate(types)}, number)
@@ -46,7 +46,7 @@ def scan_query(
     schema: LookupSchema,
     is_text: Callable[[Column], bool] = lambda _: False,
 ) -> str:
-    """Selects the key columns, then the others, of all rows."""
+    """A query for all rows: first their key columns, then the others."""
     columns = ", ".join(_read(dialect, column, is_text(column)) for column in (*schema.key, *schema.values))
     return f"SELECT {columns} FROM {dialect.quoted(*table)} AS t"
 
@@ -58,8 +58,8 @@ def _read(dialect: Dialect, column: Column, as_text: bool) -> str:
 class Answers:
     """Reads the answers to these queries. Any thread.
 
-    `converters`: of columns whose values the driver does not give as they should be. `complaint`: what is wrong with a
-    value that cannot be converted, and what to do.
+    `converter_of`: the converter of a column, if the driver's values need one. `complaint`: the message for a value
+    that cannot be converted.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Answers:
         self._converters = _converters(schema.values, converter_of)
 
     def found(self, keys: Sequence[Key], answer: Iterable[Sequence[Any]]) -> Mapping[Key, Sequence[Row] | Exception]:
-        """The rows of the keys of a lookup, or what is wrong with one of them."""
+        """The rows of each key of a lookup; an error in their place if one of them cannot be converted."""
         found: dict[Key, list[Row]] = {}
         failed: dict[Key, Exception] = {}
         for number, *cells in answer:
@@ -87,7 +87,7 @@ class Answers:
         return {**found, **failed} if failed else found
 
     def scanned(self, answer: Iterable[Sequence[Any]]) -> list[tuple[Key, Row]]:
-        """The rows of a scan with their keys, without those whose key cannot match."""
+        """The rows of a scan with their keys. Rows whose key cannot match any are left out."""
         piece = []
         for cells in answer:
             key = self._key_form.of(self._row(cells[: self._width], self._key_converters))

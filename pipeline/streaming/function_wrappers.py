@@ -1,7 +1,7 @@
 """A wrapper around a user's function: a function of the same kind, with the same hooks.
 
-The kinds are those of `pipeline.streaming.calls.functions`: a coroutine function, one that takes batches, and a
-blocking function. What a wrapper does is an Around, with a method for each kind and each hook.
+`pipeline.streaming.calls.functions` defines the kinds: coroutine functions, functions that take batches, and blocking
+functions. A wrapper's work is an Around, which has a method for each kind and for each hook.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ Inner: TypeAlias = Callable[..., Any]
 
 
 class Around:
-    """What a wrapper does with calls and hooks: each method takes the inner one and returns the outer one.
+    """What a wrapper does around calls and hooks: each method takes an inner callable and returns the one around it.
 
-    Here each stays as it is. `coroutine` and `timeout` take one value, `batch` takes many, `blocking` takes one and is
-    called by any thread. `open` and `close` get a hook that does nothing if the function has none.
+    These defaults change nothing. The callables of `coroutine`, `blocking` and `timeout` take one value, those of
+    `batch` take a list; any thread may call those of `blocking`. If the function has no hooks, `open` and `close` get
+    one that does nothing.
     """
 
     def coroutine(self, inner: Inner) -> Inner:
@@ -80,7 +81,7 @@ class Converted(Around):
 
 
 class Wrapped:
-    """`inner` with `around` between it and its caller. It has the methods and hooks that the host looks for."""
+    """`inner` inside `around`, with the methods and hooks by which a host recognizes the kind of a function."""
 
     def __init__(self, inner: Any, around: Around) -> None:
         self.__qualname__ = name_of(inner)

@@ -75,8 +75,8 @@ class AsyncOptions:
         `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100,
         and 0 ms for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
 
-    Functions among the options run on the engine's thread, and so does the function's `timeout`: the loop of the calls,
-    or the mailbox thread of a StreamTask. They must not block.
+    Functions among the options, and the function's `timeout`, run on the engine's thread. That is the thread of the
+    calls' loop, or the mailbox thread of a StreamTask. They must not block.
 
     Raises:
         ValueError, TypeError: an option is invalid; the message names it.

@@ -1,4 +1,7 @@
-"""Lists, maps and structs: their checks, and their Arrow arrays made and read from those of what is in them."""
+"""Lists, maps and structs: how they are checked, and how their Arrow arrays are built from and read into Python values.
+
+Each function takes the checks, builders or readers of the inner types.
+"""
 
 from __future__ import annotations
 

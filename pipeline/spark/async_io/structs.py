@@ -68,7 +68,7 @@ def struct_check(names: list[str], checks: list[Check], *, refuses: bool, is_res
     """
     known = frozenset(names)
     takes_value = is_result and len(names) == 1
-    # By class; None for one that is no record. Any thread adds: what two make for a class at once does the same.
+    # The reader for each class; None if the class is no record. Any thread adds one; two threads may add equal ones.
     readers: dict[type, Check | None] = {}
 
     def check_struct(result: Any) -> tuple[Any, ...]:

@@ -126,7 +126,7 @@ class _CachedCoroutine(_Cached):
             value_of = dict(zip(reversed(keys), reversed(values), strict=True))  # the first of equal keys
             open_keys = list(dict.fromkeys(keys))
             while open_keys:
-                # Without waiting: a batch that holds some keys and waits for others may wait for one that does so, too.
+                # Without waiting: two batches that each hold keys the other wants would wait for each other.
                 requests = await self._claims(open_keys, waits=False)
                 for request in requests:
                     if request.error is not None or request.results is not None:

@@ -17,7 +17,9 @@ _MARK: Final = "-owner-"
 
 
 class OwnerLock:
-    """The lock of `owner`, whose name is unique, and a look at those of others, beside `path`. One thread at a time.
+    """Holds the lock of `owner`, and looks whether other owners hold theirs. One thread at a time.
+
+    The locks are files beside `path`. The name of an owner is unique.
 
     Raises:
         OSError: the folder cannot be written.

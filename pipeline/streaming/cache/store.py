@@ -68,7 +68,7 @@ _GIVEN: Final[Mapping[str, Mapping[str, str]]] = {
     "claim": {"digest": "bytea[]", "key": "text[]", "state": "smallint[]", "owner": "text[]", "at": "float8[]"},
     "finish": {"digest": "bytea[]", "value": "bytea[]"},
 }
-"""The columns of rows that are more than a digest, with the types that PostgreSQL needs of their arrays."""
+"""The columns of `given` in statements that take more than digests, with PostgreSQL's types for arrays of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class UnknownCall:
 class ResultStore(ABC):
     """One owner's access to the entries of one function. One thread at a time; every method blocks.
 
-    `owner`: the name of this owner; no other has it, now or later. `where`: what messages begin with.
+    `owner`: the name of this owner; no other has it, now or later. `where`: the beginning of messages.
 
     Raises:
         ResultCacheAwayError: worth a retry of the whole step, which is harmless. ResultCacheError: a retry is useless.
@@ -128,7 +128,7 @@ class ResultStore(ABC):
             "real": dialect.real,
             "returning": dialect.returning,
         }
-        self._texts: dict[tuple[str, int], str] = {}  # of statements that were run, by name and number of given rows
+        self._texts: dict[tuple[str, int], str] = {}  # statements, by name and number of rows
 
     def step(self) -> AbstractContextManager[None]:
         """Around the writes and claims of one moment, so that a store can commit them together."""
@@ -143,9 +143,9 @@ class ResultStore(ABC):
         return found
 
     def claim(self, claims: Sequence[Claim], now_s: float) -> set[bytes]:
-        """Make entries that are under way, by this owner, where the store still has what was seen, or nothing by now.
+        """Mark calls as under way, by this owner. A claim succeeds if the store has what was seen, or no entry at all.
 
-        The keys are distinct. Returns those of the entries that were made.
+        The keys of `claims` are distinct. Returns the digests of the claims that succeeded.
         """
         rows = []
         for claim in claims:
