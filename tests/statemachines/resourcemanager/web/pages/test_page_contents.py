@@ -8,6 +8,7 @@ import io
 import re
 import shutil
 from collections.abc import Iterator
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
-from dispatcher import AsyncDispatcher, JournalWriter
+from dispatcher import AsyncDispatcher, Event, JournalWriter
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 
 from ....simulation.replays import TIMEOUT_S
@@ -29,6 +30,19 @@ MARKUP = "<img src=x onerror=alert(1)>\"'&</td>"
 BIDI = "a\u202eb\u2066c\u200f"
 PAGES = ("/cluster", "/cluster/apps", "/cluster/nodes", "/cluster/scheduler", "/cluster/dispatcher", "/cluster/about")
 MOST_BYTES = 60_000
+
+
+class Order(Enum):
+    PLACED = auto()
+    PAID = auto()
+
+
+class OfEntity(Event[Order]):
+    """An event of which the journal knows the entity."""
+
+    def __init__(self, type: Order, entity: str) -> None:
+        super().__init__(type)
+        self.entity = entity
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +245,23 @@ def test_the_dispatchers_page_shows_types_and_says_when_the_ops_api_is_off(busy:
 
     assert "APP_NEW_SAVED" in text
     assert (off.status_code, "ops.enabled is false" in off.text) == (404, True)
+
+
+def test_the_dispatchers_page_shows_journaled_events_without_an_entity(busy: Front, tmp_path: Path) -> None:
+    """A null is a missing key of a journal's row, and the page answered 500."""
+    other = AsyncDispatcher(name="orders", journal=JournalWriter(tmp_path / "journal"))
+    other.register(Order, lambda event: None)
+    with other:
+        other.event_handler.handle(Event(Order.PLACED))
+        other.event_handler.handle(OfEntity(Order.PAID, "order-1"))
+
+    def page() -> str:
+        answer = busy.http.get("/cluster/dispatcher")
+        assert answer.status_code == 200
+        return answer.text
+
+    until(lambda: "PLACED</td><td></td>" in page(), "the journal's row is shown")
+    assert 'PAID</td><td><a href="/cluster/entity/order-1">order-1</a></td>' in page()
 
 
 def test_a_journal_that_is_gone_takes_no_page_with_it(busy: Front, tmp_path: Path) -> None:
