@@ -4,6 +4,11 @@ PySpark means to do so: its handler of SIGINT calls `cancelAllJobs`. But the han
 in the middle of a command to the JVM, and a connection carries one command at a time. So the command fails, and the
 jobs go on for as long as the program does. The handler here sends it from a thread of its own, which has a connection
 of its own. Spark Connect needs nothing: its client interrupts the operation that it waits for.
+
+Py4J then gives up the connection that was interrupted, and asks the JVM to close it. The JVM (py4j 0.10.9.9) closes
+every connection of the program instead, at some later moment, and a command that just opens one fails with "Answer from
+Java side is empty": often PySpark's own, in place of the KeyboardInterrupt. So the handler closes the connection itself,
+and Py4J has nothing to ask.
 """
 
 from __future__ import annotations
@@ -57,6 +62,7 @@ class _Cancellation:
                 thread.join(_CANCEL_TIMEOUT_S)
             finally:
                 self._is_cancelling = False
+        self._close_connection()
         raise KeyboardInterrupt
 
     def _cancel(self) -> None:
@@ -64,3 +70,12 @@ class _Cancellation:
             self._context.cancelAllJobs()
         except Exception as error:  # Spark has stopped, or the JVM is gone
             log.debug("the jobs were not cancelled: %s", error)
+
+    def _close_connection(self) -> None:
+        """Close the main thread's connection; the next command opens another."""
+        try:
+            connection = self._context._gateway._gateway_client.get_thread_connection()
+            if connection is not None:
+                connection.close()
+        except Exception as error:  # Spark has stopped, or its threads share connections (PYSPARK_PIN_THREAD=false)
+            log.debug("the connection to the JVM was not closed: %s", error)

@@ -1,4 +1,4 @@
-"""A script that waits for an async DataFrame, and lives on after a Ctrl-C until its standard input ends."""
+"""A script that waits for an async DataFrame, and works on after a Ctrl-C until its standard input ends."""
 
 from __future__ import annotations
 
@@ -15,4 +15,5 @@ function = counting_service.AskService(int(sys.argv[1]))
 try:
     unordered_wait(session.range(0, 50_000, 1, 1), function, "id long", timeout=60).collect()
 except KeyboardInterrupt:
+    assert session.range(3).count() == 3
     sys.stdin.read()

@@ -117,9 +117,10 @@ def test_ctrl_c_in_a_script_cancels_its_job_and_the_calls(tmp_path: Path) -> Non
 
             process.send_signal(signal.SIGINT)
 
-            service.wait_until_quiet(within_s=3.0)
+            service.wait_until_quiet(within_s=20.0)
             assert process.poll() is None, said.read_text()[-3000:]  # it is the job that has ended
             process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, said.read_text()[-3000:]
         assert service.cut_off == service.calls == CONCURRENCY
 
 

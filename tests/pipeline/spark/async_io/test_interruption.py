@@ -13,12 +13,19 @@ from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
 
 
 class Session:
-    """Has what the handler uses of a session; notes on which threads its jobs were cancelled."""
+    """Has what the handler uses of a session, and notes it."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.sparkContext = self
-        self.cancelled_on: list[str] = []
+        self.sparkContext = self._gateway = self._gateway_client = self
+        self.cancelled_on: list[str] = []  # names of threads
+        self.closed_on: list[str] = []
         self._error = error
+
+    def get_thread_connection(self) -> Session:
+        return self
+
+    def close(self) -> None:
+        self.closed_on.append(threading.current_thread().name)
 
     def cancelAllJobs(self) -> None:
         self.cancelled_on.append(threading.current_thread().name)
@@ -55,6 +62,7 @@ def test_ctrl_c_cancels_the_jobs_from_another_thread(handler: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert session.cancelled_on == ["cancel jobs"]
+    assert session.closed_on == ["MainThread"]  # or Py4J lets the JVM close all connections of the program
 
 
 def test_a_context_that_cannot_be_reached_does_not_hide_the_interrupt() -> None:
