@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 import urllib.request
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
@@ -170,7 +171,8 @@ def test_a_dispatcher_bears_any_one_thread_that_cannot_be_started(
     for number in range(len(others)):
         system.refuse_number(number)
         make_daemon(write_ahead=write_ahead).run()
-        if system.refused not in ([], [f"{HANDLER}-details"]):  # these have time until there is more to log
+        # The details have time until there is more to log, the index until another segment is closed.
+        if system.refused not in ([], [f"{HANDLER}-details"], ["journal-log-index"]):
             assert system.names.count(system.refused[0]) > 1
 
 
@@ -216,6 +218,21 @@ def test_without_the_journal_s_thread_each_frame_is_synced_at_once(system: Threa
 
     assert (at_once, with_thread) == (1, 1)
     assert set(system.names) == {f"journal-{tmp_path.name}"}
+
+
+def test_the_history_is_indexed_once_a_thread_can_be_started(system: Threads, tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, JournalConfig(segment_bytes=4096, history_index=True))
+    system.refuses = lambda name: name.endswith("-index")
+    while not system.refused:
+        write_event(writer)
+        writer.flush()
+    system.refuses = lambda _: False
+    deadline = time.monotonic() + TIMEOUT_S
+    while not list(tmp_path.glob("*.history")):
+        assert time.monotonic() < deadline
+        write_event(writer)
+        writer.flush()
+    writer.close()
 
 
 def test_rows_are_written_at_once_where_no_thread_would_write_them_later(system: Threads, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ jobs go on for as long as the program does. The handler here sends it from a thr
 of its own. Spark Connect needs nothing: its client interrupts the operation that it waits for.
 
 Py4J then gives up the connection that was interrupted, and asks the JVM to close it. The JVM (py4j 0.10.9.9) closes
-every connection of the program instead, at some later moment, and a command that just opens one fails with "Answer from
-Java side is empty": often PySpark's own, in place of the KeyboardInterrupt. So the handler closes the connection itself,
-and Py4J has nothing to ask.
+every connection of the program instead, at some later moment. A command that just opens one fails with "Answer from
+Java side is empty": often a command of PySpark, in place of the KeyboardInterrupt. So the handler closes the connection
+itself, and Py4J has nothing to ask.
 """
 
 from __future__ import annotations
