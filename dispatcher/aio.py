@@ -29,12 +29,15 @@ T = TypeVar("T")
 
 
 async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> bool:
-    """As `dispatcher.event_handler.handle(event)`, but does not block the loop while it waits for room in a full queue
-    or, in write-ahead mode, for the disk. Tasks that wait for the disk at the same time share a write and an fsync.
+    """As `dispatcher.post(event)`, but does not block the loop while it waits for room in a full queue or, in
+    write-ahead mode, for the disk. Tasks that wait for the disk at the same time share a write and an fsync.
 
     Posts awaited one after another are handled in that order. Tasks and threads that wait for room are woken in the
     order in which they came. Cancelling the waiting task withdraws the event while it waits for room or, in write-ahead
     mode, for others to be written; later, the post goes on.
+
+    Raises:
+        As `dispatcher.post`.
     """
     target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
     answer = _post_if_room(target.core.queue, event)

@@ -92,6 +92,17 @@ class AsyncDispatcher(Service):
     one shared by the whole process.
     """
 
+    post: Callable[[Any], bool]
+    """Post an event. True: it was accepted, and will be handled or counted as discarded. False: it was refused, because
+    the queue is full, the journal cannot be written, or the dispatcher drains or has stopped. Blocks while a bounded
+    queue is full, if its policy says so. Any thread, handlers included. Never changes.
+
+    Raises:
+        QueueFullError: the post would wait for room, and the dispatcher is not started.
+        EventNotDeclaredError, JournalError: in write-ahead mode, the event cannot be kept in the journal.
+        ForkedProcessError: this process is a fork of the one that made the dispatcher.
+    """
+
     def __init__(
         self,
         config: DispatcherConfig | None = None,
@@ -156,6 +167,7 @@ class AsyncDispatcher(Service):
         )
         self._coroutines.connect(self._dispatching, self._errors, self._processor)
         self._executor = self._coroutines.executor()
+        self.post = queue.post
         self._event_handler = DispatcherEventHandler(queue.post)
         self._monitor = Monitor(
             name,
@@ -239,11 +251,11 @@ class AsyncDispatcher(Service):
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
-        """Where to post: `event_handler.handle(event)` returns whether the event was accepted."""
+        """Hadoop's way to post: `event_handler.handle(event)` is `post(event)`."""
         return self._event_handler
 
     def post_without_waiting(self, event: Any) -> bool:
-        """As `event_handler.handle`, for a thread that must not wait for room.
+        """As `post`, for a thread that must not wait for room.
 
         Raises:
             QueueFullError: the queue is full and its policy is `block`; the event was not accepted.
@@ -255,7 +267,7 @@ class AsyncDispatcher(Service):
 
         In write-ahead mode, the event is in the journal then, and under `sync` on the disk; posts that are under way at
         the same time share a write and an fsync. Otherwise the future is done on return. Posts of a thread, by this and
-        by `event_handler.handle`, are handled in their order.
+        by `post`, are handled in their order.
 
         Blocks while a bounded queue is full, as its policy says; each post under way takes up room. If 4096 are under
         way, blocks until this one is done. `stop` and `await_drained` wait for those under way.
@@ -265,7 +277,8 @@ class AsyncDispatcher(Service):
         for a post.
 
         The future's error is one of:
-            EventRefusedError: what `handle` returns False for: a full queue, a stop, or a disk that failed. After an
+            QueueFullError: it would wait for room, and the dispatcher is not started.
+            EventRefusedError: what `post` returns False for: a full queue, a stop, or a disk that failed. After an
                 error of the disk, the event may be there after the next start.
             EventNotDeclaredError, JournalError: the event cannot be kept in the journal.
             What `coalesce_by` raised.
@@ -455,6 +468,7 @@ class AsyncDispatcher(Service):
             self._executor.execute(lambda: None, "the first mail, which starts the latency measurement")
         self._monitor.start(time_service)
         self._mailbox.parking.wake_sooner()
+        self._queue.room.has_started = True
         self._thread.start()
 
     def service_stop(self) -> None:

@@ -61,14 +61,17 @@ class UnregisteredEventTypeError(DispatcherError):
 
 
 class QueueFullError(DispatcherError):
-    """A bounded queue is full, and the caller does not wait."""
+    """A bounded queue is full, and the caller does not wait, or would wait for a dispatcher that is not started."""
 
-    def __init__(self, name: str, capacity: int) -> None:
+    def __init__(self, name: str, capacity: int, *, is_started: bool = True) -> None:
         self.name = name
         self.capacity = capacity
         super().__init__(
             f"{name}: the queue is full ({capacity} events). Post in a way that waits, raise queue_capacity, "
             "or slow the producers down."
+            if is_started
+            else f"{name}: not started, and the queue is full ({capacity} events): the post would wait for the start. "
+            "Start the dispatcher first, or raise queue_capacity."
         )
 
 

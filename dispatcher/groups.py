@@ -158,7 +158,7 @@ class DispatcherGroup(CompositeService):
 
 
 class MultiDispatcher(DispatcherGroup):
-    """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `event_handler`."""
+    """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `post`."""
 
     def __init__(
         self,
@@ -181,8 +181,8 @@ class MultiDispatcher(DispatcherGroup):
             drain_timeout_s=config.drain_timeout_s,
             drains_on_stop=config.drain_events_on_stop,
         )
-        self._posts = tuple(partition.event_handler.handle for partition in self.partitions)
-        self._event_handler = DispatcherEventHandler(self._post)
+        self._posts = tuple(partition.post for partition in self.partitions)
+        self._event_handler = DispatcherEventHandler(self.post)
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
@@ -213,6 +213,10 @@ class MultiDispatcher(DispatcherGroup):
         """As AsyncDispatcher.queue_contents, for all partitions."""
         return sums(chain.from_iterable(partition.core.queue.contents.by_type()[0] for partition in self.partitions))
 
+    def post(self, event: Any) -> bool:
+        """As AsyncDispatcher.post."""
+        return self._posts[self._place(event)](event)
+
     def post_without_waiting(self, event: Any) -> bool:
         """As AsyncDispatcher.post_without_waiting."""
         return self.partition_of(event).post_without_waiting(event)
@@ -224,9 +228,6 @@ class MultiDispatcher(DispatcherGroup):
     def partition_of(self, event: Any) -> AsyncDispatcher:
         """The partition that handles the event. Any thread."""
         return self.partitions[self._place(event)]
-
-    def _post(self, event: Any) -> bool:
-        return self._posts[self._place(event)](event)
 
     def _place(self, event: Any) -> int:
         key = getattr(event, "lock_key", None)

@@ -42,7 +42,7 @@ class ShopEvent:
 def place_orders() -> None:
     """Stands in for whatever brings work: an order every 10 ms, until the dispatcher stops and takes no more."""
     for number in itertools.count(1):
-        if not orders.event_handler.handle(ShopEvent(Order.PLACED, f"order_{number}")):
+        if not orders.post(ShopEvent(Order.PLACED, f"order_{number}")):
             return
         time.sleep(0.01)
 
@@ -59,7 +59,7 @@ door, metrics = OpsDoor(name="shop"), MetricsServer()
 letters = AsyncDispatcher(settings, name="letters")
 orders = AsyncDispatcher(settings, name="orders", journal=JournalWriter(folder / "journal"))
 letters.register(Letter, lambda event: None)
-orders.register(Order, lambda event: letters.event_handler.handle(ShopEvent(Letter.CONFIRMED, event.entity)))
+orders.register(Order, lambda event: letters.post(ShopEvent(Letter.CONFIRMED, event.entity)))
 register_check("maintenance", lambda: not (folder / "maintenance").exists())
 daemon = CompositeService("shop")
 for service in (door, metrics, letters, orders):  # started in this order, stopped in the reverse one

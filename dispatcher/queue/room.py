@@ -67,6 +67,7 @@ class QueueRoom:
         # Called by a producer, with its name, after each `handler_warn_after_s` of its wait, until it returns True. Set
         # before the start.
         self.on_long_wait: Callable[[str], bool] = _ignore
+        self.has_started = False  # the handler thread has started, or is about to; the thread that starts it sets this
         self.permits: list[None] = [None] * (self.capacity or 0)  # any thread, in single steps
         self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread, in single steps
         self.waiters: deque[Turn] = deque()  # of waiting producers, the longest wait first; any thread, in single steps
@@ -86,7 +87,7 @@ class QueueRoom:
         """Take a permit, if the queue is bounded. If none is left, apply the policy; False: the post is refused.
 
         Raises:
-            QueueFullError: the policy is to block, and the caller does not `wait`.
+            QueueFullError: the policy is to block, and the caller does not `wait`, or the dispatcher is not started.
         """
         return self.capacity is None or self.try_take() or self.make(wait)
 
@@ -201,7 +202,13 @@ class QueueRoom:
         return Patience(self._timeout_s, self._warn_after_s, producer, self.on_long_wait)
 
     def enter(self, turn: Turn) -> None:
-        """Queue the turn. The producer looks for a permit after this, waits, and looks again; then it calls `leave`."""
+        """Queue the turn. The producer looks for a permit after this, waits, and looks again; then it calls `leave`.
+
+        Raises:
+            QueueFullError: no thread makes room, because the dispatcher is not started.
+        """
+        if not self.has_started and self._state.flags.phase == RUNNING:
+            raise QueueFullError(self._name, self.capacity or 0, is_started=False)
         self.waiters.append(turn)
         self.is_crowded = True
 

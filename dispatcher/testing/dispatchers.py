@@ -44,7 +44,7 @@ class DrainDispatcher(AsyncDispatcher):
 
 
 class InlineDispatcher(Service):
-    """Handles each event on the caller's thread, before `handle` returns. It need not be started.
+    """Handles each event on the caller's thread, before `post` returns. It need not be started.
 
     Events that handlers post are handled in order after the current one, as on a real dispatcher. The caller gets a
     handler's error; the events queued behind it are dropped.
@@ -55,7 +55,7 @@ class InlineDispatcher(Service):
         self._handlers: dict[type, MultiListenerHandler] = {}
         self._queue: deque[Any] = deque()
         self._handling = False
-        self._event_handler = DispatcherEventHandler(self._handle)
+        self._event_handler = DispatcherEventHandler(self.post)
         self.events: list[Any] = []
         """Everything handled so far, in order."""
 
@@ -72,7 +72,8 @@ class InlineDispatcher(Service):
         present = self._handlers.get(event_type)
         return present is not None and present.remove_handler(handler)
 
-    def _handle(self, event: Any) -> bool:
+    def post(self, event: Any) -> bool:
+        """Handle the event, and those that its handlers post; returns True."""
         self._queue.append(event)
         if self._handling:
             return True

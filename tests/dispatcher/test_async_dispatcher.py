@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, Event, ServiceState, UnregisteredEventTypeError
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    Event,
+    MultiDispatcher,
+    ServiceState,
+    UnregisteredEventTypeError,
+)
 from dispatcher.errors import RejectedExecutionError
-from dispatcher.testing import DrainDispatcher, ManualClock
+from dispatcher.testing import DrainDispatcher, InlineDispatcher, ManualClock
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 
@@ -33,6 +40,21 @@ def test_events_reach_the_handler_of_their_enum_class_in_the_order_of_posting(ma
     assert dispatcher.await_drained(TIMEOUT_S)
     assert work == events
     assert [event.type for event in other] == [Other.DO]
+
+
+@pytest.mark.parametrize("kind", [AsyncDispatcher, MultiDispatcher, InlineDispatcher])
+def test_post_is_what_hadoop_calls_handle(kind: Any) -> None:
+    handled: list[Any] = []
+    events = [Numbered(0), Numbered(1)]
+    with kind() as dispatcher:
+        dispatcher.register(Work, handled.append)
+
+        assert dispatcher.post(events[0])
+        assert dispatcher.event_handler.handle(events[1])
+
+    assert handled == events
+    if kind is not InlineDispatcher:
+        assert not dispatcher.post(Numbered(2))
 
 
 def test_handlers_run_on_one_thread_that_is_not_the_posters(make: Make) -> None:

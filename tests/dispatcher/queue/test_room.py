@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, register_metrics
+from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, aio, register_metrics
 
-from ..conftest import TIMEOUT_S, Gate, Numbered, assert_accounts_balance
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from ..waiting import in_threads, until
 
 Make = Callable[..., AsyncDispatcher]
@@ -55,6 +56,28 @@ def test_a_full_queue_refuses_under_reject(make: Make, gate: Gate) -> None:
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
     assert_accounts_balance(dispatcher, accepted=3)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+def test_a_post_that_would_wait_for_the_start_raises(timeout_s: float | None) -> None:
+    """No thread makes room before the start, and the producer, which perhaps was to start it, waited for ever."""
+    dispatcher = AsyncDispatcher(config(1, "block", queue_full_timeout_s=timeout_s), name="jobs")
+    handled: list[Any] = []
+    dispatcher.register(Work, handled.append)
+    refused = pytest.raises(QueueFullError, match=r"^jobs: not started, and the queue is full \(1 events\)")
+    assert dispatcher.post(Numbered(0))
+
+    with refused:
+        dispatcher.post(Numbered(1))
+    with refused:
+        asyncio.run(aio.post(dispatcher, Numbered(2)))
+    with refused:
+        dispatcher.post_later(Numbered(3)).result(TIMEOUT_S)
+
+    with dispatcher:
+        assert dispatcher.post(Numbered(4))
+    assert [event.number for event in handled] == [0, 4]
+    assert dispatcher.stats().rejected == {}
 
 
 def test_a_post_to_a_full_queue_waits_for_room_under_block(make: Make, gate: Gate) -> None:
