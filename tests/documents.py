@@ -212,8 +212,8 @@ def _leaves(command: Any, words: str) -> Iterator[tuple[str, Any]]:
     if subcommands is None:
         yield words, command
         return
-    for name, subcommand in subcommands.items():
-        yield from _leaves(subcommand, f"{words} {name}")
+    for name in subcommands:
+        yield from _leaves(command.get_command(None, name), f"{words} {name}")
 
 
 def _described(words: str, command: Any) -> str:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ import typer
 
 from dispatcher import journal as journals
 from dispatcher.cli.console import RowFormat, aligned, echo, echo_json
+from dispatcher.cli.group import EntryPointGroup
 from dispatcher.cli.redelivery import redeliver
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import set_aside_files
@@ -21,10 +21,12 @@ from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.journal.indexing import index_journal
 from dispatcher.util.units import NS_PER_S
 
-COMMANDS = "dispatcher.journal_commands"
-"""Entry point group of further subcommands: functions annotated for Typer."""
 
-app = typer.Typer(no_args_is_help=True, help="Look at an event journal.")
+class _Commands(EntryPointGroup):
+    entry_points_of = "dispatcher.journal_commands"
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, help="Look at an event journal.")
 
 Journal = Annotated[Path, typer.Argument(help="the journal's folder")]
 
@@ -171,7 +173,3 @@ def _history_cells(row: HistoryRow) -> tuple[str, ...]:
 
 def _duration(ns: int | None) -> str:
     return "-" if ns is None else f"{ns / 1e6:.3f} ms"
-
-
-for _entry_point in sorted(entry_points(group=COMMANDS), key=lambda point: point.name):
-    app.command(_entry_point.name)(_entry_point.load())

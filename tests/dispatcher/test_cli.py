@@ -15,7 +15,7 @@ import pytest
 from dispatcher import JournalWriter
 from dispatcher.journal.format.frames import Frame, FrameReader
 
-from ..commands import Ended, run_command, run_here
+from ..commands import COMMAND, ROOT, Ended, run_command, run_here
 from ..journal_rows import begin, end
 
 pytestmark = pytest.mark.long
@@ -42,6 +42,26 @@ def test_help_lists_the_commands_of_all_packages() -> None:
     assert shown.returncode == 0
     for command in ("run", "replay", "report", "journal", "graph"):
         assert command in shown.stdout
+
+
+def test_another_package_of_the_same_name_takes_only_its_commands_with_it(tmp_path: Path) -> None:
+    """A program with a package `pipeline` of its own ended even `dispatcher --help` with a traceback."""
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "__init__.py").touch()
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        return subprocess.run([*COMMAND, *args], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    helped, examples, replayed = run("--help"), run("config", "list"), run("replay", "workload.json", "--nodes")
+
+    assert (helped.returncode, "sweep cannot be loaded" in helped.stdout) == (0, True)
+    assert (examples.returncode, examples.stderr) == (0, "")
+    assert replayed.returncode == 2
+    assert replayed.stderr == (
+        f"dispatcher: replay cannot be loaded: it is in the package pipeline at {ROOT / 'pipeline'}, but Python finds "
+        f"another pipeline at {tmp_path / 'pipeline'}; rename that one, or take it off PYTHONPATH\n"
+    )
 
 
 def test_verify_passes_a_sound_journal(journal: Path) -> None:
