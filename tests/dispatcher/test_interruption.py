@@ -30,14 +30,12 @@ def wait():
 
 {code}
 
-class Point:
-    name = "try"
-
+class Point(importlib.metadata.EntryPoint):
     def load(self):
         {loading}
         return command
 
-importlib.metadata.entry_points = lambda group: [Point()]
+importlib.metadata.entry_points = lambda group: [Point("try", "try:command", group)]
 sys.argv = ["dispatcher", "try"]
 main()
 """
