@@ -249,7 +249,8 @@ def test_the_dispatchers_page_shows_types_and_says_when_the_ops_api_is_off(busy:
 
 def test_the_dispatchers_page_shows_journaled_events_without_an_entity(busy: Front, tmp_path: Path) -> None:
     """A null is a missing key of a journal's row, and the page answered 500."""
-    first_of_all = AsyncDispatcher(name="1", journal=JournalWriter(tmp_path / "journal"))  # of those that the page shows
+    # "1" sorts before the names of the other dispatchers that the page shows.
+    first_of_all = AsyncDispatcher(name="1", journal=JournalWriter(tmp_path / "journal"))
     first_of_all.register(Order, lambda event: None)
 
     def page() -> str:
