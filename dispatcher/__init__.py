@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from dispatcher.async_dispatcher import AsyncDispatcher
     from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, load_config
     from dispatcher.errors import (
+        AskError,
         ConfigError,
         DispatcherError,
+        EventDiscardedError,
         EventNotDeclaredError,
         EventRefusedError,
         ForkedProcessError,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from dispatcher.view import DispatcherView, FailureRecord, QueueCounts, RunningNow, TypeNumbers, dispatchers
 
 __all__ = [
+    "AskError",
     "AsyncDispatcher",
     "CompositeService",
     "ConfigError",
@@ -47,6 +50,7 @@ __all__ = [
     "DispatcherStats",
     "DispatcherView",
     "Event",
+    "EventDiscardedError",
     "EventDispatcher",
     "EventHandler",
     "EventNotDeclaredError",

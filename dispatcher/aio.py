@@ -9,6 +9,7 @@ Nothing here runs in the loop's default executor, so it goes on whatever your fu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,10 +21,12 @@ from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import EventRefusedError, QueueFullError
 from dispatcher.event import AsyncioHandler
 from dispatcher.groups import MultiDispatcher
+from dispatcher.queue.asking import Asks
+from dispatcher.queue.delivery import Ask
 from dispatcher.queue.later import post_later
 from dispatcher.queue.posting import EventQueue
 
-__all__ = ["AsyncioHandler", "await_drained", "post", "stop", "submit"]
+__all__ = ["AsyncioHandler", "ask", "await_drained", "post", "stop", "submit"]
 
 T = TypeVar("T")
 
@@ -40,9 +43,12 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> boo
         As `dispatcher.post`.
     """
     target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
-    answer = _post_if_room(target.core.queue, event)
+    queue = target.core.queue
+    answer = _post_if_room(queue, event)
     if answer is None:
-        answer = await _post_once_room(target.core.queue, event)
+        answer = await _once_room(queue, lambda: _post_if_room(queue, event))
+        if answer is None:
+            return queue.state.reject("timeout")
     if isinstance(answer, bool):
         return answer
     try:
@@ -64,21 +70,68 @@ def _post_if_room(queue: EventQueue, event: Any) -> bool | Future[bool] | None:
     return None if later.done() and isinstance(later.exception(), QueueFullError) else later
 
 
-async def _post_once_room(queue: EventQueue, event: Any) -> bool | Future[bool]:
-    """As `_post_if_room`, and wait for room as a thread does."""
+async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any, timeout: float | None = None) -> Any:
+    """Post an event, and return what its handler returns, or raise what it raises. Does not block the loop.
+
+    After `timeout` seconds (None: for ever), or if the waiting task is cancelled, the event is withdrawn, unless its
+    handling has begun. Otherwise as `dispatcher.ask`.
+
+    Raises:
+        TimeoutError: the handler has not returned in time.
+        EventRefusedError, EventDiscardedError: the event was not handled to the end.
+        As `dispatcher.ask`.
+    """
+    target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
+    asks = target.core.asks
+    async with asyncio.timeout(timeout):
+        future = _ask_if_room(asks, event) or await _once_room(target.core.queue, lambda: _ask_if_room(asks, event))
+        if future is None:
+            target.core.queue.state.reject("timeout")
+            raise EventRefusedError(target.name, "timeout")
+        try:
+            await _done(future)
+        except asyncio.CancelledError:  # by `timeout` as well
+            future.cancel()
+            raise
+    try:
+        return future.result()
+    finally:
+        del future  # it refers to the error, whose traceback leads here and to the event
+
+
+def _ask_if_room(asks: Asks, event: Any) -> Ask | None:
+    try:
+        return asks.ask(event, wait=False)
+    except QueueFullError:
+        return None
+
+
+async def _done(future: Future[Any]) -> None:
+    """Wait until the future is done. `asyncio.wrap_future` would never end if its error were a StopIteration."""
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(woken.set)
+
+    future.add_done_callback(wake)
+    await woken.wait()
+
+
+async def _once_room(queue: EventQueue, attempt: Callable[[], T | None]) -> T | None:
+    """Attempt to post until there is room, and wait for that as a thread does; None: there was none in time."""
     room = queue.room
     patience = room.patience(_this_task)
     while True:
         turn = _TaskTurn()
         try:
             room.enter(turn)
-            answer = _post_if_room(queue, event)
+            answer = attempt()
             while answer is None and not await turn.is_released(patience.step_s()):
                 if patience.is_over():
-                    answer = _post_if_room(queue, event)
-                    return queue.state.reject("timeout") if answer is None else answer
+                    return attempt()
             if answer is None:
-                answer = _post_if_room(queue, event)
+                answer = attempt()
             if answer is not None:
                 return answer
         finally:  # after a cancellation, too

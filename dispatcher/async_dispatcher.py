@@ -26,13 +26,14 @@ from dispatcher.dispatching.coroutines import Coroutines
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
 from dispatcher.dispatching.stopping import GRACE_S, Drain, ErrorPolicy, StopWait
 from dispatcher.dispatching.times import Progress
-from dispatcher.errors import JournalError, MailboxStateError
+from dispatcher.errors import AskError, JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
+from dispatcher.queue.asking import Asks
 from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.later import post_later
 from dispatcher.queue.posting import EventQueue
@@ -40,7 +41,7 @@ from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.routes import OnError, RoutingTable
 from dispatcher.service import Caller, Service
 from dispatcher.stats import DispatcherStats
-from dispatcher.util.foreign import tell
+from dispatcher.util.foreign import class_name, tell, text_of, type_of
 from dispatcher.util.functions import require_plain
 from dispatcher.view import DispatcherView
 
@@ -58,6 +59,7 @@ class Core:
     """
 
     queue: EventQueue
+    asks: Asks
     progress: Progress
     """How far the handler thread has got."""
     journal: JournalWriter | None
@@ -142,6 +144,7 @@ class AsyncDispatcher(Service):
             on_size=QueueSizeLog(name, config, lambda: self._queue.contents.by_type()[0], progress.event),
             write_ahead=self._write_ahead,
         )
+        self._asks = Asks(queue, self._check_ask, self._check_wait)
         self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers)
         self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.supersede_by)
         self._drain = Drain(queue, progress)
@@ -182,9 +185,12 @@ class AsyncDispatcher(Service):
         self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
         self.core = Core(
             queue=queue,
+            asks=self._asks,
             progress=progress,
             journal=journal,
-            stop_wait=StopWait(name, queue, self._drain, self._coroutines, self._nudge, self._describe_handler),
+            stop_wait=StopWait(
+                name, queue, self._drain, self._coroutines, self._nudge, self._describe_handler, self._asks.end
+            ),
             is_handling=self._is_handling,
             when_drained=self._when_drained,
             nudge=self._nudge,
@@ -288,6 +294,26 @@ class AsyncDispatcher(Service):
         """
         return post_later(self._queue, event)
 
+    def ask(self, event: Any) -> Future[Any]:
+        """Post an event, and get a future for what its handler returns or raises. An event that fails counts as ever.
+
+        The future's error, if the event is not handled to the end, is an EventRefusedError or an EventDiscardedError:
+        a queue that is full, a stop, a newer event of its key. The future never stays undone once the dispatcher has
+        stopped, even if a handler hangs. In write-ahead mode it is done once the event's row is as durable as a post.
+
+        `cancel()` withdraws the event if its handling has not begun, and so does a timeout of `result` or `exception`;
+        then the event counts as discarded. Callbacks of the future run on the handler thread: they must be short.
+
+        Blocks while a bounded queue is full, as its policy says. Any thread, but not a handler of this dispatcher, for
+        which the event would wait; on an event loop, use `await aio.ask(dispatcher, event)`.
+
+        Raises:
+            AskError: the class of the event has several handlers, or the caller is a handler that would wait for
+                itself. `result` and `exception` raise it where the wait would never end.
+            QueueFullError, EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
+        """
+        return self._asks.ask(event)
+
     @property
     def mailbox_executor(self) -> MailboxExecutor:
         """Runs callables on the handler thread, between two events.
@@ -359,6 +385,31 @@ class AsyncDispatcher(Service):
     def is_drained(self) -> bool:
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
         return self._drain.is_drained()
+
+    def _check_ask(self, event: Any) -> None:
+        handlers = self._routes.handlers_of(type_of(event))
+        if len(handlers) > 1:
+            raise AskError(
+                self.name,
+                f"{class_name(type_of(event))} has {len(handlers)} handlers, so there is no one answer. Ask an event "
+                "of a class that has one handler.",
+            )
+        if self._mailbox.is_mailbox_thread():
+            raise AskError(
+                self.name, "a handler cannot ask its own dispatcher, which handles the event after it. Post the event."
+            )
+        if handlers and self._coroutines.would_wait_for_itself(handlers[0], event):
+            raise AskError(
+                self.name,
+                f"a coroutine cannot ask {text_of(event)}, which waits for it: both have the same key, or the "
+                "handler's capacity is 1. Post the event, or give it another key.",
+            )
+
+    def _check_wait(self) -> None:
+        if self._mailbox.is_mailbox_thread():
+            raise AskError(self.name, "the handler thread cannot wait for an answer, which comes from this thread")
+        if self._coroutines.is_on_loop():
+            raise AskError(self.name, "this blocks its event loop; use `await aio.ask(dispatcher, event)`")
 
     def _is_handling(self) -> bool:
         return self._mailbox.is_mailbox_thread() or self._coroutines.is_inside()
@@ -443,6 +494,7 @@ class AsyncDispatcher(Service):
                 tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
+        self._asks.end()
         self.view.note_end()
         self._drain.finish()
 

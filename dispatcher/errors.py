@@ -4,7 +4,9 @@
       ServiceStateError             caller: a life-cycle method was called in the wrong state
       UnregisteredEventTypeError    caller: no handler is registered for the event's Enum class
       QueueFullError                load: a bounded queue is full, and the caller does not wait
-      EventRefusedError             load, disk or shutdown: an event of `post_later` was refused
+      EventRefusedError             load, disk or shutdown: an event of `post_later` or `ask` was refused
+      EventDiscardedError           load or shutdown: an event of `ask` was accepted, and will not be handled
+      AskError                      caller: an event cannot be asked, or the caller would wait for itself
       MailboxStateError             caller: a mailbox method was called from the wrong thread or at the wrong time
         MailboxClosedError          caller or shutdown: the mailbox is quiesced or closed
       NoEventInHandError            caller: a transition that a journal records, outside the handling of an event
@@ -76,7 +78,7 @@ class QueueFullError(DispatcherError):
 
 
 class EventRefusedError(DispatcherError):
-    """An event of `post_later` was refused. `handle` returns False where this is the future's error.
+    """An event of `post_later` or `ask` was refused. `post` returns False where this is the future's error.
 
     `reason` is one of those by which the dispatcher counts refused posts: `full`, `timeout`, `reentrant`, `draining`,
     `stopped` or `journal`. With `journal`, the error of the disk is in `__cause__`.
@@ -96,6 +98,34 @@ _ADVICE: Final = {
     "draining": "The dispatcher is stopping.",
     "stopped": "The dispatcher has stopped.",
 }
+
+
+class EventDiscardedError(DispatcherError):
+    """An event of `ask` was accepted, and will never be handled.
+
+    `reason` is one of those by which the dispatcher counts discarded events: `stop`, `drop_oldest` or `superseded`. In
+    write-ahead mode the next start hands out an event that a stop has discarded; nobody waits for its answer then.
+    """
+
+    def __init__(self, dispatcher: str, reason: str) -> None:
+        self.dispatcher = dispatcher
+        self.reason = reason
+        super().__init__(f"{dispatcher}: the event was discarded ({reason}). {_DISCARDED[reason]}")
+
+
+_DISCARDED: Final = {
+    "stop": "The dispatcher stopped before it was handled to the end.",
+    "drop_oldest": "The queue was full, and drops its oldest event for a new one.",
+    "superseded": "A newer event of its key took its place.",
+}
+
+
+class AskError(DispatcherError, RuntimeError):
+    """An event cannot be asked, or waiting for its answer would never end. Nothing was posted."""
+
+    def __init__(self, dispatcher: str, problem: str) -> None:
+        self.dispatcher = dispatcher
+        super().__init__(f"{dispatcher}: {problem}")
 
 
 class EventLoopClosedError(DispatcherError):

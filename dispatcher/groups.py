@@ -225,6 +225,10 @@ class MultiDispatcher(DispatcherGroup):
         """As AsyncDispatcher.post_later."""
         return self.partition_of(event).post_later(event)
 
+    def ask(self, event: Any) -> Future[Any]:
+        """As AsyncDispatcher.ask. A handler must not wait for another partition whose handler may wait for this one."""
+        return self.partition_of(event).ask(event)
+
     def partition_of(self, event: Any) -> AsyncDispatcher:
         """The partition that handles the event. Any thread."""
         return self.partitions[self._place(event)]

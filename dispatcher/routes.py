@@ -187,6 +187,11 @@ class RoutingTable:
                     self._reconnect(event_type)
                     return True
 
+    def handlers_of(self, event_type: Any) -> list[Handler]:
+        """The handlers of an event's type, which may be any object. Any thread."""
+        registration = self._registrations.get(type(event_type), self._default)
+        return [handler for handler, _, _ in registration.parts] if registration is not None else []
+
     def find(self, event_type: Any) -> Route:
         """The route of an event's type, which may be any object. Handler thread only."""
         route = self.by_type.get(id(event_type))

@@ -75,7 +75,8 @@ class DispatcherStats:
     discarded_by_reason: Annotated[
         dict[str, int], _counter("dispatcher_events_dropped", "The discarded events by reason.", ("reason",))
     ]
-    """stop: left by a stop; drop_oldest: removed from a full queue; superseded: by a newer event of its key."""
+    """stop: left by a stop; drop_oldest: removed from a full queue; superseded: by a newer event of its key; withdrawn:
+    its caller no longer waits for the answer."""
     rejected: Annotated[dict[str, int], _counter("dispatcher_events_rejected", "Events refused.", ("reason",))]
     """By reason: full, timeout, draining, stopped, journal, reentrant."""
     handled_by_type: Annotated[_ByType, _counter("dispatcher_events_handled", "Events handled.", _TYPE_LABELS)]
@@ -179,9 +180,11 @@ def take_stats(dispatching: BatchDispatching, processor: MailboxProcessor, *, is
         _add_times(queueing, key, route.queue_timed if every is None else every, route.queue_ns)
     ended = handled.total() + failed.total()
     # Read once for both of its uses: an event that is given up moves from `in_hand` to `discarded` in one step.
-    given_up = dispatching.progress.given_up
-    in_hand = max(0, taken - ended - given_up)  # an event that ended after `taken` was read would make it negative
-    dropped = dict(Counter(queue.state.dropped.counts()) + Counter(stop=given_up))
+    given_up, withdrawn = dispatching.progress.given_up, dispatching.progress.withdrawn
+    in_hand = max(
+        0, taken - ended - given_up - withdrawn
+    )  # an event that ended after `taken` was read would make it negative
+    dropped = dict(Counter(queue.state.dropped.counts()) + Counter(stop=given_up, withdrawn=withdrawn))
     discarded = sum(dropped.values())
     queue_size = len(queue.entries)
     run = current_run(dispatching.progress, processor)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
+from dispatcher.dispatching.answers import Answers
 from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.lone import LoneEvents, Pauses
@@ -21,6 +22,7 @@ from dispatcher.dispatching.times import EventTimes, Progress, TypeSampling
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import STOPPED, InQueue, QueuedEvent, is_stamped
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import NO_TYPE, RoutingTable
@@ -77,6 +79,7 @@ class BatchDispatching:
         self.backlog = Backlog(queue, progress)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
+        self.answers = Answers(progress, journal)
         self.journaled = (
             JournaledDispatching(
                 name,
@@ -87,6 +90,7 @@ class BatchDispatching:
                 times=times,
                 slow=self.slow,
                 errors=errors,
+                answers=self.answers,
                 journal=journal,
                 clock_ns=clock_ns,
             )
@@ -312,6 +316,12 @@ class BatchDispatching:
                     if entry.key is not None:
                         self.queue.coalescing.close(entry)
                     event, enqueued_ns = entry.event, entry.enqueued_ns
+                    if entry.delivery is not None:
+                        self._dispatch_delivery(entry.event, entry.delivery, entry.enqueued_ns)
+                        started_ns, entry = progress.since_ns, None
+                        if mailbox.new_mail:
+                            break
+                        continue
                 try:
                     event_type = event.type
                     if event_type is not known:
@@ -356,6 +366,9 @@ class BatchDispatching:
         if type(entry) is QueuedEvent:
             if entry.key is not None:
                 self.queue.coalescing.close(entry)
+            if entry.delivery is not None:
+                self._dispatch_delivery(entry.event, entry.delivery, entry.enqueued_ns)
+                return
             event, enqueued_ns = entry.event, entry.enqueued_ns
         elif is_stamped(entry):
             event, enqueued_ns = entry[0], entry[1]
@@ -375,3 +388,22 @@ class BatchDispatching:
         self.times.note(route, started_ns, finished_ns, enqueued_ns)
         if finished_ns - started_ns > self.slow.limit_ns:
             self.slow.event_ended(route, event, started_ns, finished_ns)
+
+    def _dispatch_delivery(self, event: Any, delivery: Delivery, enqueued_ns: int) -> None:
+        """As `_dispatch_one`, of an entry that is closed and has a delivery."""
+        started_ns = self.progress.since_ns = perf_counter_ns()
+        try:
+            route = self.routes.find(event.type)
+            self.answers.handle(delivery, route.handle, event)
+            route.handled += 1
+        except EventTaken:  # withdrawn, or in the hands of a coroutine
+            self.progress.since_ns = perf_counter_ns()
+            return
+        except BaseException as error:
+            self.answers.failed(self.errors.failed(event, error)[1])
+            route = self.routes.find(type_of(event))
+        finished_ns = self.progress.since_ns = perf_counter_ns()
+        self.times.note(route, started_ns, finished_ns, enqueued_ns)
+        if finished_ns - started_ns > self.slow.limit_ns:
+            self.slow.event_ended(route, event, started_ns, finished_ns)
+        self.answers.give(delivery)

@@ -102,6 +102,7 @@ class Coroutines:
         self._routes = dispatching.routes
         self._errors = errors
         self._times = dispatching.times
+        self._answers = dispatching.answers
         self._journaled = dispatching.journaled
         self._slow_ns = dispatching.slow.limit_ns
         self._processor = processor
@@ -138,6 +139,17 @@ class Coroutines:
         """Whether the caller is a coroutine of this dispatcher that has not ended."""
         call = current_call()
         return call is not None and call.lane.owner is self
+
+    def would_wait_for_itself(self, handler: Handler, event: Any) -> bool:
+        """Whether the caller is a coroutine that keeps the handler's coroutine for this event from beginning.
+
+        Raises:
+            Exception: raised by the user's function for the key, or by the key.
+        """
+        call = current_call()
+        if call is None or call.lane is not self._lanes.get(_identity(handler)):
+            return False
+        return call.lane.handler.capacity == 1 or bool(call.lane.handler.key(event) == call.key)
 
     def transition_origin(self, is_made: bool) -> TransitionOrigin:
         """As the journal's `origin`, for a caller other than a plain handler.
@@ -300,8 +312,11 @@ class Coroutines:
             call.route.handled += 1
         else:
             outcome, error = self._errors.failed(call.event, error, call.route, ends_later=self._journaled is not None)
+        call.failure = error
         if self._journaled is not None:
             self._journaled.add_row(call, outcome, error, is_nested=is_nested)
+        elif call.delivery is not None:
+            self._answers.give_to(call.delivery, call.value, error)
         if call.ended_ns - call.started_ns > self._slow_ns:
             call.route.slow += 1
         self._times.note_coroutine(call.route, call.started_ns, call.ended_ns, call.enqueued_ns)
@@ -340,8 +355,10 @@ class Coroutines:
     def _discard(self, calls: list[Call]) -> None:
         if not calls:
             return
-        for _ in calls:
+        for call in calls:
             self._progress.given_up += 1  # one store moves an event from those in hand to those discarded
+            if call.delivery is not None:
+                call.delivery.discard("stop")
         self.count -= len(calls)
         self._progress.done += len(calls)
         kinds = Counter(kind_of(type_of(call.event)) for call in calls)

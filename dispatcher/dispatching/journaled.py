@@ -13,6 +13,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Final
 
+from dispatcher.dispatching.answers import Answers
 from dispatcher.dispatching.lanes import Call, EventTaken, Handling
 from dispatcher.dispatching.monitor import MAIL_TYPE, SlowRuns, mail_text
 from dispatcher.dispatching.stopping import ErrorPolicy
@@ -22,6 +23,7 @@ from dispatcher.journal.format.schema import Row
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.mail import Mail
 from dispatcher.mailbox.task_mailbox import TaskMailbox
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import QueuedEvent
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import Route, RoutingTable
@@ -82,6 +84,7 @@ class JournaledDispatching:
         times: EventTimes,
         slow: SlowRuns,
         errors: ErrorPolicy,
+        answers: Answers,
         journal: JournalWriter,
         clock_ns: Callable[[], int] | None,
     ) -> None:
@@ -94,11 +97,12 @@ class JournaledDispatching:
         self._times = times
         self._slow = slow
         self._errors = errors
+        self._answers = answers
         self._journal = journal
         self._clock_ns = clock_ns
         self._row_clock = RowClock()  # used where `clock_ns` is None; handler thread
         # Rows of coroutines that were found to have ended while a handler ran; handler thread.
-        self._late: list[tuple[Row, Handling | None]] = []
+        self._late: list[tuple[Row, Call]] = []
         self._mail: Mail | None = None  # the last one that made a transition; handler thread
         self._mail_seq = 0  # of its row; handler thread
 
@@ -110,19 +114,19 @@ class JournaledDispatching:
         mailbox, routes, find = self._mailbox, self._routes.by_type, self._routes.find
         progress, times, journal, room = self._progress, self._times, self._journal, self._room
         clock_ns, offset_ns = self._clock_ns, self._follow_clock(progress.since_ns)
-        rows, slow_ns = journal.rows, self._slow.limit_ns
+        rows, slow_ns, answers = journal.rows, self._slow.limit_ns, self._answers
         queue_counts, handling_counts = times.queue_time.counts, times.handling_time.counts
         queue_total = handling_total = queue_before = handling_before = 0
         last: Route | None = None
-        flush_due_ns = journal.flush_due_ns
-        seq = journal.seq
+        flush_due_ns, seq = journal.flush_due_ns, journal.seq
         event: Any = None
+        delivery: Delivery | None = None
         journal.event_thread = get_ident()
         try:
             for event in entries:
                 if room is not None:
                     room.give_back()
-                progress.entry, enqueued_ns, accepted_seq = event, 0, 0
+                progress.entry, enqueued_ns, accepted_seq, delivery = event, 0, 0, None
                 if type(event) is tuple:  # a stamped entry: no event is queued bare
                     event, enqueued_ns = event[0], event[1]
                 elif type(event) is QueuedEvent:
@@ -130,6 +134,7 @@ class JournaledDispatching:
                     if entry.key is not None:
                         self._close(entry)
                     event, enqueued_ns, accepted_seq = entry.event, entry.enqueued_ns, entry.accepted_seq
+                    delivery = entry.delivery
                 started_ns = progress.since_ns = perf_counter_ns()
                 at = clock_ns() if clock_ns is not None else started_ns + offset_ns
                 seq += 1
@@ -138,19 +143,22 @@ class JournaledDispatching:
                 try:
                     event_type = event.type
                     route = routes.get(id(event_type)) or find(event_type)
-                    route.handle(event)
+                    if delivery is None:
+                        route.handle(event)
+                    else:
+                        answers.handle(delivery, route.handle, event)
                     route.handled += 1
                     kind = route.journal_kind
                     if kind < 0:
-                        kind = route.journal_kind = journal.kind(self._name, route.event_class, route.name, "handled")
-                except EventTaken:  # its row comes once its coroutine has ended
+                        kind = self._handled_kind(route)
+                except EventTaken:  # its row comes once its coroutine has ended; or it was withdrawn
                     seq -= 1
                     journal.seq, event = seq, None
                     if mailbox.new_mail:
                         break
                     continue
                 except BaseException as raised:
-                    kind, error = self._failed(event, raised)
+                    kind, error = self._failed(event, raised, delivery)
                     route = find(type_of(event))
                     if self._errors.is_ending:
                         flush_due_ns = 0
@@ -179,6 +187,8 @@ class JournaledDispatching:
                 # An EventRow.
                 rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
                 event = None
+                if delivery is not None:
+                    answers.give(delivery)
                 if finished_ns >= flush_due_ns:
                     self._flush()
                     flush_due_ns = journal.flush_due_ns
@@ -195,10 +205,20 @@ class JournaledDispatching:
             if last is not None:
                 last.handling_ns += handling_total - handling_before
                 last.queue_ns += queue_total - queue_before
+        self._end_batch()
+
+    def _end_batch(self) -> None:
         if self._late:
             self._add_late()
-        if len(rows) >= journal.config.buffer_rows:
-            journal.flush()
+        self._answers.give_waiting()
+        if len(self._journal.rows) >= self._journal.config.buffer_rows:
+            self._journal.flush()
+
+    def _handled_kind(self, route: Route) -> int:
+        """The journal's number for the route's handled events, which it has not got yet."""
+        kind = self._journal.kind(self._name, route.event_class, route.name, "handled")
+        route.journal_kind = kind
+        return kind
 
     def _follow_clock(self, now_ns: int) -> int:
         """Take over a step of the system clock, between two events; returns what to add to perf_counter_ns.
@@ -236,7 +256,7 @@ class JournaledDispatching:
         redelivered = 0 < call.accepted_seq <= self._progress.redelivered_upto
         entity, payload = _about(call.event)
         row = (kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, redelivered)
-        self._late.append((row, call.handling))
+        self._late.append((row, call))
         if not is_nested:
             self._add_late()
         elif self._errors.is_ending:  # not later: the handler that runs may never return
@@ -245,13 +265,16 @@ class JournaledDispatching:
 
     def _add_late(self) -> None:
         """Between events."""
-        for row, handling in self._late:
+        for row, call in self._late:
+            handling = call.handling
             # Transitions first, as with any event: the journal's own thread may write what is there at any moment.
             self._begin_row(row)
             if handling is not None:
                 handling.seq = self._journal.seq  # before the transitions are taken: see Handling
                 self.add_transitions(handling)
             self._journal.rows.append(row)
+            if call.delivery is not None:
+                self._answers.give_to(call.delivery, call.value, call.failure)
         self._late.clear()
         if self._errors.is_ending:
             self._flush()
@@ -260,6 +283,8 @@ class JournaledDispatching:
         """Write the rows, then end what an `on_error` ends: an event that ends the process must not come again."""
         if not self._errors.is_ending:
             self._journal.flush()
+            if not amid_event:
+                self._answers.give_waiting()
             return
         try:
             self._journal.flush_to_disk(amid_event=amid_event)
@@ -312,12 +337,15 @@ class JournaledDispatching:
             journal.flush()
         elif waits:
             journal.idle()
+        self._answers.give_waiting()
 
-    def _failed(self, event: Any, raised: BaseException) -> tuple[int, str]:
+    def _failed(self, event: Any, raised: BaseException, delivery: Delivery | None) -> tuple[int, str]:
         """Report a failed event; returns its kind for the journal, and the text of its error."""
         outcome, error = self._errors.failed(event, raised, ends_later=True)
         event_type = type_of(event)
         kind = self._journal.kind(self._name, class_name(event_type), type_name(event_type), outcome)
+        if delivery is not None:
+            self._answers.failed(error)
         return kind, describe(error)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.event import AsyncioHandler
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import QueuedEvent, enqueued_ns_of
 from dispatcher.util.foreign import reraise_interrupt, text_of
 
@@ -69,10 +70,12 @@ class Call:
     __slots__ = (
         "accepted_seq",
         "at",
+        "delivery",
         "ended_ns",
         "enqueued_ns",
         "error",
         "event",
+        "failure",
         "handling",
         "is_admitted",
         "is_under_way",
@@ -83,6 +86,7 @@ class Call:
         "started_ns",
         "task",
         "thread_id",
+        "value",
     )
 
     def __init__(self, event: Any, entry: Any, lane: Lane, route: Route) -> None:
@@ -94,6 +98,7 @@ class Call:
         self.event = event  # never changes, like all fields that do not say otherwise
         self.enqueued_ns = enqueued_ns_of(entry)  # of perf_counter_ns; 0: not measured
         self.accepted_seq: int = entry.accepted_seq if type(entry) is QueuedEvent else 0
+        self.delivery: Delivery | None = entry.delivery if type(entry) is QueuedEvent else None
         self.lane = lane
         self.route = route
         self.key, self.line = lane.line_of(event)
@@ -106,7 +111,9 @@ class Call:
         self.task: Task[Any] | None = None
         self.thread_id = 0
         self.error: BaseException | None = None
+        self.value: Any = None  # what it returned, if there is a delivery
         self.ended_ns = 0
+        self.failure: BaseException | None = None  # `error` as the policy for errors reports it; handler thread
 
 
 class Handling:
@@ -300,6 +307,8 @@ class Lane:
             error = _without_this_frame(cancelled)
         call = handling.call
         if call is not None:  # not given up meanwhile
+            if call.delivery is not None and error is None:
+                call.value = task.result()
             self._end(call, error)
 
     def _cancel(self, call: Call) -> None:

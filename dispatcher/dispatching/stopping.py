@@ -258,7 +258,8 @@ class OpenCoroutines(Protocol):
 class StopWait:
     """Waits for one dispatcher's handler thread to end. Any thread that the drain does not need.
 
-    `nudge()` makes that thread look at the queue's phase, `describe()` tells what it is doing.
+    `nudge()` makes that thread look at the queue's phase, `describe()` tells what it is doing. `end_asks()` tells the
+    callers of asks that no answer comes.
     """
 
     def __init__(
@@ -269,6 +270,7 @@ class StopWait:
         coroutines: OpenCoroutines,
         nudge: Callable[[], None],
         describe: Callable[[], str],
+        end_asks: Callable[[], None],
     ) -> None:
         self._name = name
         self._queue = queue
@@ -276,6 +278,7 @@ class StopWait:
         self._coroutines = coroutines
         self._nudge = nudge
         self._describe = describe
+        self._end_asks = end_asks
         self._has_given_up = False  # a wait has ended, and the thread had not; any thread sets it
 
     @staticmethod
@@ -312,6 +315,7 @@ class StopWait:
         self._has_given_up = True
         message = "%s: stop gave up after %.3g s: a handler is still %s"
         tell(log, logging.ERROR, message, self._name, waited_s, self._describe())
+        self._end_asks()
 
 
 def _wait(waits: Sequence[StopWait], timeout_s: float) -> list[StopWait]:

@@ -7,7 +7,7 @@ other thread. So the turns left say how many entries were taken, at every moment
 Invariants 3 and 4: an accepted event is queued until the step that takes it, and `taken()` counts it from that step on.
 It is in hand until its route counts it as handled or failed, which is one store. So, at every moment,
 
-    in hand = taken - handled - failed - given up
+    in hand = taken - handled - failed - given up - withdrawn
 
 is 0 or 1, plus the events whose coroutines have not ended, and an event is in exactly one of: the queue, in hand,
 handled, failed, discarded. A stop that gives up on a coroutine discards its event.
@@ -45,12 +45,13 @@ class Progress:
     coroutine counts as a batch of its own: `begun` within the batch that took it, `done` once it is handled or failed.
     """
 
-    __slots__ = ("begun", "done", "entry", "given_up", "redelivered_upto", "since_ns", "turns")
+    __slots__ = ("begun", "done", "entry", "given_up", "redelivered_upto", "since_ns", "turns", "withdrawn")
 
     def __init__(self) -> None:
         self.begun = 0  # handler thread writes, any reads
         self.done = 0  # handler thread writes, any reads
         self.given_up = 0  # events taken, and then discarded by a stop; handler thread writes, any reads
+        self.withdrawn = 0  # events taken whose callers no longer wait for an answer; handler thread writes, any reads
         self.entry: Any = None  # the entry taken last in this batch; handler thread writes, any reads
         # Start of the current handler, which is the end of the event before it in the batch; in a flood, the start of
         # the batch; 0: none. Handler thread writes, any reads.

@@ -22,6 +22,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.event import KeyOf
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import CLOSED, ClassAndKey, QueuedEvent, QueueState, Stamping, Version
 from dispatcher.util.foreign import reraise_interrupt, type_of
 from dispatcher.util.histogram import snapshot
@@ -63,7 +64,9 @@ class Coalescing:
         hash(key)  # raises before anything is accepted
         return event_class, key
 
-    def supersede(self, event: Any, key: ClassAndKey, accepted_seq: int) -> QueuedEvent | None:
+    def supersede(
+        self, event: Any, key: ClassAndKey, accepted_seq: int, delivery: Delivery | None
+    ) -> QueuedEvent | None:
         """The queued entry of the same key, which now holds the event; None: none is queued.
 
         Raises:
@@ -73,12 +76,12 @@ class Coalescing:
         if queued is None:
             return None
         now_ns = perf_counter_ns() if self._stamping.due else 0
-        return queued if self._replace(queued, (event, now_ns, accepted_seq, True)) else None
+        return queued if self._replace(queued, (event, now_ns, accepted_seq, True, delivery)) else None
 
-    def entry(self, event: Any, key: ClassAndKey, accepted_seq: int) -> QueuedEvent:
+    def entry(self, event: Any, key: ClassAndKey, accepted_seq: int, delivery: Delivery | None) -> QueuedEvent:
         """An entry for the event, for `register`."""
         stamped_ns = perf_counter_ns() if self._stamping.due and not self._is_waiting() else 0
-        return QueuedEvent(event, stamped_ns, key, accepted_seq)
+        return QueuedEvent(event, stamped_ns, key, accepted_seq, delivery)
 
     def register(self, entry: QueuedEvent) -> QueuedEvent:
         """The entry that holds the event from now on: this one, or the queued one of its key. It may not be queued yet.
@@ -86,11 +89,11 @@ class Coalescing:
         Raises:
             Exception: raised by comparing keys. The entry was not registered.
         """
-        key, (event, enqueued_ns, accepted_seq, _) = entry.key, entry.versions[0]
+        key, (event, enqueued_ns, accepted_seq, _, delivery) = entry.key, entry.versions[0]
         assert key is not None
         for attempt in range(3):
             queued = self.queued.setdefault(key, entry)
-            if queued is entry or self._replace(queued, (event, enqueued_ns, accepted_seq, True)):
+            if queued is entry or self._replace(queued, (event, enqueued_ns, accepted_seq, True, delivery)):
                 return queued
             if attempt:  # closed, and still there: its key raised, or did not equal itself, when it was to go
                 self.queued.pop(key, None)
@@ -122,6 +125,8 @@ class Coalescing:
         next(self._superseded)
         if oldest[2]:
             self._state.settle(oldest[2])
+        if oldest[4] is not None:
+            oldest[4].discard("superseded")
         return True
 
     def close(self, entry: QueuedEvent) -> None:
@@ -137,7 +142,7 @@ class Coalescing:
             last = versions[0]
         else:
             *_, last = takewhile(lambda version: version is not CLOSED, versions.copy())
-        entry.event, entry.enqueued_ns, entry.accepted_seq, entry.is_superseded = last
+        entry.event, entry.enqueued_ns, entry.accepted_seq, entry.is_superseded, entry.delivery = last
 
 
 def _is_late(versions: list[Version], version: Version) -> bool:

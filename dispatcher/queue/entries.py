@@ -26,6 +26,7 @@ from operator import length_hint
 from time import perf_counter_ns
 from typing import Any, ClassVar, Final, Literal
 
+from dispatcher.queue.delivery import Delivery, DropReason
 from dispatcher.util.histogram import snapshot
 
 RUNNING: Final = 0  # plain ints: comparing members of an IntEnum runs Python code on the hot path
@@ -40,10 +41,9 @@ STAMP_ALL: Final = 2  # note the time
 LOOK: Final = 3  # take the slow path, from now on for ever
 
 ClassAndKey = tuple[type, Hashable]
-Version = tuple[Any, int, int, bool]
+Version = tuple[Any, int, int, bool, Delivery | None]
 """What a post brings to an entry: the event, when it was posted (0: not measured), its accepted seq (0: not logged),
-and whether it supersedes an event that was there before."""
-DropReason = Literal["stop", "drop_oldest", "superseded"]
+whether it supersedes an event that was there before, and its delivery."""
 Times = Literal["all", "sampled", "none"]
 
 _STAMP_EVERY_NS: Final = 1_000_000
@@ -59,39 +59,47 @@ class InQueue(Enum):
 
 
 class QueuedEvent:
-    """A queue entry for an event with a time stamp, a key or an accepted seq. Other events are queued bare, or as a
-    stamped entry (see STAMPED).
+    """A queue entry for an event with a time stamp, a key, an accepted seq or a delivery. Other events are queued bare,
+    or as a stamped entry (see STAMPED).
 
     With a key, other events can supersede its event until the thread that takes the entry closes it (see Coalescing).
     """
 
-    __slots__ = ("accepted_seq", "enqueued_ns", "event", "is_superseded", "key", "place", "versions")
+    __slots__ = ("accepted_seq", "delivery", "enqueued_ns", "event", "is_superseded", "key", "place", "versions")
 
     type: ClassVar[InQueue] = InQueue.ENTRY
 
-    def __init__(self, event: Any, enqueued_ns: int, key: ClassAndKey | None = None, accepted_seq: int = 0) -> None:
+    def __init__(
+        self,
+        event: Any,
+        enqueued_ns: int,
+        key: ClassAndKey | None = None,
+        accepted_seq: int = 0,
+        delivery: Delivery | None = None,
+    ) -> None:
         # Never change, unless the entry has a key: then the thread that takes the entry sets them when it closes it.
         self.event = event
         self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
         self.accepted_seq = accepted_seq  # in the write-ahead log; 0: not there
+        self.delivery = delivery  # None: the event is handed over as it is
         self.is_superseded = False  # `event` came with a later post than this entry
 
         self.key = key  # None: no event supersedes this one; changed only before other threads see the entry
         if key is not None:
             self.event = None
             # Any thread appends its version, in single steps, and then removes the oldest one.
-            self.versions: list[Version] = [(event, enqueued_ns, accepted_seq, False)]
+            self.versions: list[Version] = [(event, enqueued_ns, accepted_seq, False, delivery)]
             self.place = iter((self,))  # any thread extends the queue by this, in one step; exhausted: it is queued
 
 
-CLOSED: Final[Version] = (None, 0, 0, False)
+CLOSED: Final[Version] = (None, 0, 0, False, None)
 """The last version of an entry that was closed: later ones do not count."""
 
 STAMPED: Final = object()
 """Ends a stamped entry: (event, enqueued_ns, STAMPED).
 
-If all posts note the time, an event with neither key nor accepted seq is queued as such a tuple, which is made in a
-third of the time of a QueuedEvent. Nothing is queued bare then, so a tuple in the queue is no event of a producer.
+If all posts note the time, an event without key, accepted seq and delivery is queued as such a tuple, which is made in
+a third of the time of a QueuedEvent. Nothing is queued bare then, so a tuple in the queue is no event of a producer.
 """
 
 
@@ -189,6 +197,7 @@ class QueueState:
         self.end_lock = threading.RLock()  # see above; released before foreign code runs; replaced in a forked child
         self.flags = PostFlags()  # its fields say who may touch them
         self.settle: Final = settle  # any thread
+        self.has_deliveries = False  # an event with a delivery was posted; any thread sets it
         self.rejected = Tally()  # posts refused, by reason; any thread
         self.dropped = Tally()  # accepted, never handled, by DropReason; any thread
 

@@ -14,6 +14,7 @@ from typing import Any
 from dispatcher.errors import EventRefusedError, ForkedProcessError, QueueFullError
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.queue import nesting
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import ClassAndKey
 from dispatcher.queue.posting import EventQueue
 from dispatcher.util.foreign import tell
@@ -21,7 +22,7 @@ from dispatcher.util.foreign import tell
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 
-def post_later(queue: EventQueue, event: Any, *, wait: bool = True) -> Future[bool]:
+def post_later(queue: EventQueue, event: Any, *, wait: bool = True, delivery: Delivery | None = None) -> Future[bool]:
     """The future of a post. `wait`: block while a bounded queue is full or too many posts are under way. Any thread.
 
     Raises:
@@ -30,9 +31,9 @@ def post_later(queue: EventQueue, event: Any, *, wait: bool = True) -> Future[bo
     future: Future[bool] = Future()
     try:
         if queue.write_ahead.is_on:
-            _post_ahead(queue, event, future, wait)
+            _post_ahead(queue, event, future, wait, delivery)
         else:
-            _post_now(queue, event, future, wait)
+            _post_now(queue, event, future, wait, delivery)
     except ForkedProcessError:
         raise
     except (EventRefusedError, QueueFullError) as refusal:
@@ -43,15 +44,20 @@ def post_later(queue: EventQueue, event: Any, *, wait: bool = True) -> Future[bo
     return future
 
 
-def _post_now(queue: EventQueue, event: Any, future: Future[bool], wait: bool) -> None:
-    if not (queue.post(event) if wait else queue.post_without_waiting(event)):
+def _post_now(queue: EventQueue, event: Any, future: Future[bool], wait: bool, delivery: Delivery | None) -> None:
+    if delivery is not None:
+        is_accepted = queue.post_delivery(event, delivery, wait)
+    else:
+        is_accepted = queue.post(event) if wait else queue.post_without_waiting(event)
+    if not is_accepted:
         raise EventRefusedError(queue.name, queue.reason())
     future.set_result(True)
 
 
-def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool) -> None:
+def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool, delivery: Delivery | None) -> None:
     if queue.refuses():
         raise EventRefusedError(queue.name, queue.reason())
+    queue.state.has_deliveries |= delivery is not None
     key = queue.coalescing.key_of(event)
     has_room = False
     try:
@@ -60,7 +66,7 @@ def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool)
             has_room = queue.room.take(wait)
             if not has_room:
                 raise EventRefusedError(queue.name, queue.reason())
-        later = _LaterPost(queue, event, key, has_room, queue.write_ahead.encode(event), future)
+        later = _LaterPost(queue, event, key, has_room, queue.write_ahead.encode(event), future, delivery)
     except BaseException:
         if has_room:
             queue.room.undo()
@@ -82,6 +88,7 @@ class _LaterPost(LaterAppend):
         has_room: bool,
         line: bytes,
         future: Future[bool],
+        delivery: Delivery | None,
     ) -> None:
         super().__init__(line)
         # The post, which never changes.
@@ -90,6 +97,7 @@ class _LaterPost(LaterAppend):
         self._key = key
         self._has_room = has_room  # it holds a permit of the queue
         self._future = future
+        self._delivery = delivery
         # How it goes: the journal's writer.
         self._is_running = False  # the future can no longer be cancelled
         self._is_cancelled = False
@@ -131,7 +139,7 @@ class _LaterPost(LaterAppend):
             return None if self._is_cancelled else self._refusal()
         if not self._has_room:
             queue.room.take_or_overdraw()
-        queue.enqueue_logged(self._event, self._key, self.seq)
+        queue.enqueue_logged(self._event, self._key, self.seq, self._delivery)
         return None
 
     def _refusal(self) -> EventRefusedError:

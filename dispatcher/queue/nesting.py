@@ -28,8 +28,8 @@ def slow_path(post: Callable[..., bool]) -> Callable[..., bool]:
     if _code(post) is not None:
         return post
 
-    def framed(event: Any, wait: bool = True) -> bool:
-        return post(event, wait)
+    def framed(*arguments: Any) -> bool:
+        return post(*arguments)
 
     entries(framed)
     return framed

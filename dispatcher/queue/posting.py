@@ -28,6 +28,7 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing
 from dispatcher.queue.contents import QueueContents
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import (
     ABANDONED,
     DRAINING,
@@ -107,6 +108,11 @@ class EventQueue:
         """As `post`, but raises QueueFullError, and does nothing, instead of waiting for room. Any thread."""
         return self._post_slowly(event, False)
 
+    def post_delivery(self, event: Any, delivery: Delivery, wait: bool) -> bool:
+        """As `post`, or `post_without_waiting`, of an event with a delivery. Any thread."""
+        self.state.has_deliveries = True
+        return self._post_slowly(event, wait, delivery)
+
     def wake(self) -> None:
         """Wake the handler thread if it waits. Any thread; never blocks."""
         self._parking.unpark()
@@ -172,7 +178,7 @@ class EventQueue:
                 return after_append(entry)
             return True
 
-        nesting.entries(post, post_stamped, post_bounded, EventQueue.post_without_waiting)
+        nesting.entries(post, post_stamped, post_bounded, EventQueue.post_without_waiting, EventQueue.post_delivery)
         if self.room.capacity is not None:
             return post_bounded
         return post_stamped if self.stamping.stamps_all else post
@@ -187,16 +193,19 @@ class EventQueue:
     def _post_full(self, event: Any, wait: bool = True) -> bool:
         return self.room.make(wait) and self._append(self._stamped_if_due(event))
 
-    def _post_special(self, event: Any, wait: bool = True) -> bool:
-        """The slow path: the queue is not RUNNING, or the event is coalesced, logged ahead or stamped."""
+    def _post_special(self, event: Any, wait: bool = True, delivery: Delivery | None = None) -> bool:
+        """The slow path: the queue is not RUNNING, or the event is coalesced, logged ahead or stamped, or has a
+        delivery."""
         if self.refuses():
             return False
         key = self.coalescing.key_of(event)
         if key is not None:
-            return self._post_keyed(event, key, wait)
+            return self._post_keyed(event, key, wait, delivery)
         if not self.room.take(wait):
             return False
         if not self.write_ahead.is_on:
+            if delivery is not None:
+                return self._append(QueuedEvent(event, perf_counter_ns(), None, 0, delivery))
             return self._append(self._stamped_if_due(event))
         accepted_seq = 0
         try:
@@ -204,7 +213,7 @@ class EventQueue:
         finally:
             if not accepted_seq:
                 self.room.undo()
-        return accepted_seq != 0 and self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
+        return accepted_seq != 0 and self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq, delivery))
 
     def refuses(self) -> bool:
         """Whether the queue is shut for this caller; then its post is counted as refused.
@@ -235,18 +244,18 @@ class EventQueue:
             return self.room.refusal()
         return "draining" if phase == DRAINING else "stopped"
 
-    def enqueue_logged(self, event: Any, key: ClassAndKey | None, accepted_seq: int) -> None:
+    def enqueue_logged(self, event: Any, key: ClassAndKey | None, accepted_seq: int, delivery: Delivery | None) -> None:
         """Queue an event that is in the log and holds a permit. It is accepted, even if the queue has ended.
 
         Raises:
             Exception: raised by comparing keys.
         """
         if key is None:
-            self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq))
+            self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq, delivery))
         else:
-            self._enqueue_keyed(event, key, accepted_seq, has_room=True)
+            self._enqueue_keyed(event, key, accepted_seq, delivery, has_room=True)
 
-    def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool) -> bool:
+    def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool, delivery: Delivery | None) -> bool:
         """Replace the queued event of the same key, or append the event."""
         accepted_seq = 0
         if self.write_ahead.is_on:
@@ -254,21 +263,28 @@ class EventQueue:
             accepted_seq = self._log_ahead(event)
             if not accepted_seq:
                 return False
-        return self._enqueue_keyed(event, key, accepted_seq, wait=wait)
+        return self._enqueue_keyed(event, key, accepted_seq, delivery, wait=wait)
 
     def _enqueue_keyed(
-        self, event: Any, key: ClassAndKey, accepted_seq: int, *, wait: bool = False, has_room: bool = False
+        self,
+        event: Any,
+        key: ClassAndKey,
+        accepted_seq: int,
+        delivery: Delivery | None,
+        *,
+        wait: bool = False,
+        has_room: bool = False,
     ) -> bool:
         """`has_room`: the caller holds a permit, which is returned unless the event needs it."""
         entry = None
         try:
-            holder = self.coalescing.supersede(event, key, accepted_seq)
+            holder = self.coalescing.supersede(event, key, accepted_seq, delivery)
             if holder is None:
                 has_room = has_room or self.room.take(wait)
                 if not has_room:
                     self.state.settle(accepted_seq)
                     return False
-                entry = self.coalescing.entry(event, key, accepted_seq)
+                entry = self.coalescing.entry(event, key, accepted_seq, delivery)
                 holder = self.coalescing.register(entry)
         except BaseException:  # raised by comparing keys, because of a full queue, or by a signal handler
             if entry is not None and (self.coalescing.is_registered(entry) or not length_hint(entry.place)):

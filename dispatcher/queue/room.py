@@ -236,6 +236,8 @@ class QueueRoom:
                 if entry.key is not None:
                     self._coalescing.close(entry)
                 self._state.settle(entry.accepted_seq)
+                if entry.delivery is not None:
+                    entry.delivery.discard("drop_oldest")
             break
         return "permit"
 

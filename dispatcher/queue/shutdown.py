@@ -165,7 +165,16 @@ class QueueShutdown:
                 kinds = ", ".join(f"{count} {kind_of(type)}" for type, count in sorted(counted, key=lambda it: -it[1]))
                 about = f"about, by a sample of {LEFT_SAMPLE}: {kinds}" if are_sampled else kinds
                 tell(log, logging.WARNING, "%s: stop discarded %d queued events: %s", self._name, len(left), about)
+                if self._state.has_deliveries:
+                    self._discard_deliveries(left)
                 self._free(left)
+
+    def _discard_deliveries(self, entries: list[Any]) -> None:
+        for entry in entries:
+            if type(entry) is QueuedEvent:
+                self._close(entry)
+                if entry.delivery is not None:
+                    entry.delivery.discard("stop")
 
     def _free(self, entries: list[Any]) -> None:
         """Free the entries: if they are many, on another thread, since a stop has not the second that this may take."""

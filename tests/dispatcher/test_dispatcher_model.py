@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from concurrent.futures import CancelledError, Future
 from enum import Enum
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dispatcher import DispatcherConfig
+from dispatcher import AskError, DispatcherConfig, EventDiscardedError, EventRefusedError, UnregisteredEventTypeError
 from dispatcher.queue.entries import RUNNING
 from dispatcher.testing import DrainDispatcher
 
@@ -47,6 +48,20 @@ class Task:
 
 def key_of(event: Task) -> int:
     return event.key
+
+
+def outcome_of(ask: Future[Any]) -> Any:
+    """The answer, or the class of the error and what it is about."""
+    try:
+        return ask.result(0)
+    except (EventRefusedError, EventDiscardedError) as error:
+        return type(error), error.reason
+    except UnregisteredEventTypeError as error:
+        return type(error), error.event_type
+    except ValueError as error:
+        return type(error), error.args[0]
+    except CancelledError as error:
+        return type(error), None
 
 
 TYPES = st.sampled_from([Work.DO, Work.MORE, Other.DO, Latest.IS])
@@ -85,10 +100,13 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.expected_answers: list[bool] = []
         self.discarded: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
+        self.asks: dict[int, Future[Any]] = {}  # by the number of the event
+        self.outcomes: dict[int, Any] = {}  # of those that are done
+        self.withdrawn: set[int] = set()
 
     # -- what the handler thread really does -------------------------------------------------------------------------
 
-    def _first(self, event: Task) -> None:
+    def _first(self, event: Task) -> int:
         self.seen.append(("first", event.number))
         for action in event.actions:
             if action == "stop":
@@ -97,14 +115,17 @@ class DispatcherMachine(RuleBasedStateMachine):
                 raise ValueError(event.number)
             else:
                 self.answers.append(self.dispatcher.event_handler.handle(action))
+        return event.number
 
-    def _second(self, event: Task) -> None:
+    def _second(self, event: Task) -> int:
         self.seen.append(("second", event.number))
+        return event.number
 
-    def _hold(self, event: Task) -> None:
+    def _hold(self, event: Task) -> int:
         self.entered.release()
         assert self.opened.acquire(timeout=TIMEOUT_S)
         self.seen.append(("held", event.number))
+        return event.number
 
     # -- what the model says that it does ----------------------------------------------------------------------------
 
@@ -112,12 +133,13 @@ class DispatcherMachine(RuleBasedStateMachine):
         # Handlers finish their work while the dispatcher drains; one that does not drain has no use for it.
         if self.phase == "stopped" or (self.phase == "draining" and not inside):
             self.rejected[self.phase] += 1
+            self.outcomes[event.number] = EventRefusedError, self.phase
             return False
         if self.coalesces and type(event.type) is Latest:
             for place, queued in enumerate(self.queue):
                 if type(queued.type) is Latest and queued.key == event.key:
                     self.queue[place] = event
-                    self.discarded["superseded"] += 1
+                    self.discard("superseded", queued)
                     self.accepted += 1
                     return True
         if self.permits:
@@ -126,19 +148,24 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.overdraft += 1
         elif self.permits == 0 and self.policy == "reject":
             self.rejected["full"] += 1
+            self.outcomes[event.number] = EventRefusedError, "full"
             return False
         elif self.permits == 0:
-            self.queue.pop(0)
-            self.discarded["drop_oldest"] += 1
+            self.discard("drop_oldest", self.queue.pop(0))
         self.queue.append(event)
         self.accepted += 1
         return True
+
+    def discard(self, reason: str, event: Task) -> None:
+        self.discarded[reason] += 1
+        self.outcomes.setdefault(event.number, (EventDiscardedError, reason))
 
     def model_stop(self) -> None:
         if self.phase == "running":
             self.phase = "draining" if self.drain and self.is_started else "stopped"
             if self.phase == "stopped":
-                self.discarded["stop"] += len(self.queue)
+                for event in self.queue:
+                    self.discard("stop", event)
                 self.queue.clear()
 
     def model_run(self) -> None:
@@ -149,7 +176,9 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self.overdraft -= 1
             elif self.permits is not None:
                 self.permits += 1
-            if type(event.type) is Held:
+            if event.number in self.withdrawn:
+                self.discarded["withdrawn"] += 1
+            elif type(event.type) is Held:
                 self.is_held, self.held = True, event
             else:
                 self.model_handle(event)
@@ -165,13 +194,16 @@ class DispatcherMachine(RuleBasedStateMachine):
                     self.model_stop()
                 elif action == "raise":
                     self.failed += 1
+                    self.outcomes[event.number] = ValueError, event.number
                     return
                 else:
                     self.expected_answers.append(self.model_post(action, inside=True))
         if handlers:
             self.handled += 1
+            self.outcomes[event.number] = event.number if len(handlers) == 1 else None
         else:
             self.failed += 1
+            self.outcomes[event.number] = UnregisteredEventTypeError, event.type
 
     def catch_up(self) -> None:
         """Both go on until the handler thread is at rest."""
@@ -198,9 +230,35 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert was_accepted == self.model_post(event, inside=False)
         self.catch_up()
 
+    def ask(self, event: Task) -> None:
+        if len(self.registered.get(type(event.type), ())) > 1:
+            with pytest.raises(AskError, match=f"{type(event.type).__name__} has"):
+                self.dispatcher.ask(event)
+            return
+        self.asks[event.number] = self.dispatcher.ask(event)
+        self.model_post(event, inside=False)
+        self.catch_up()
+
     @rule(type=TYPES)
     def post_an_event(self, type: Enum) -> None:
         self.post(self.new(type))
+
+    @rule(type=TYPES, actions=st.lists(st.sampled_from(["stop", "raise"]), max_size=1))
+    def ask_for_an_event(self, type: Enum, actions: list[str]) -> None:
+        self.ask(self.new(type, tuple(actions)))
+
+    @rule()
+    def ask_for_an_event_that_holds_the_handler(self) -> None:
+        self.ask(self.new(Held.IS))
+
+    @precondition(lambda self: any(event.number in self.asks for event in self.queue))
+    @rule(first=st.booleans())
+    def withdraw_an_event(self, first: bool) -> None:
+        asked = [event.number for event in self.queue if event.number in self.asks]
+        number = asked[0 if first else -1]
+        assert self.asks[number].cancel()
+        self.withdrawn.add(number)
+        self.outcomes[number] = CancelledError, None
 
     @rule(type=TYPES, actions=ACTIONS, grandchildren=st.booleans())
     def post_an_event_whose_handler_does_something(self, type: Enum, actions: list[str], grandchildren: bool) -> None:
@@ -221,6 +279,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule()
     def release_the_handler(self) -> None:
         self.expected.append(("held", self.held.number))
+        self.outcomes[self.held.number] = self.held.number
         self.handled += 1
         self.is_held = False
         self.opened.release()
@@ -298,6 +357,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert dispatcher.stats().accepted == self.accepted
         assert self.accepted == (self.handled + self.failed + len(self.queue) + in_hand + self.discarded.total())
         assert dispatcher.is_stopped() == self.has_ended
+        for number, ask in self.asks.items():
+            assert ask.done() == (number in self.outcomes)
+            if ask.done():
+                assert outcome_of(ask) == self.outcomes[number]
 
     def teardown(self) -> None:
         if not hasattr(self, "dispatcher"):

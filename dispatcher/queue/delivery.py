@@ -1,0 +1,113 @@
+"""What an event brings along for its handling."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, Literal, Protocol
+
+from dispatcher.errors import EventDiscardedError
+from dispatcher.util.foreign import tell
+
+log = logging.getLogger("dispatcher.async_dispatcher")
+
+DropReason = Literal["stop", "drop_oldest", "superseded"]
+
+
+class Delivery:
+    """What travels with an event that is more than posted. Never changes; any thread."""
+
+    __slots__ = ("ask",)
+
+    def __init__(self, ask: Ask | None = None) -> None:
+        self.ask = ask  # the future that its caller waits for
+
+    def discard(self, reason: DropReason) -> None:
+        """The event was accepted, and will never be handled."""
+        if self.ask is not None:
+            self.ask.discard(reason)
+
+
+class AskOwner(Protocol):
+    """The asks of one dispatcher. Any thread."""
+
+    name: str
+
+    def forget(self, ask: Ask) -> None:
+        """It is done."""
+
+    def check_wait(self) -> None:
+        """Raises AskError if the caller, by waiting, keeps the handler from running; ForkedProcessError: as a post."""
+
+
+class Ask(Future[Any]):
+    """The future of an ask. Any thread."""
+
+    def __init__(self, owner: AskOwner) -> None:
+        super().__init__()
+        self._owner = owner  # never changes
+        # One item, until the handler thread takes it to handle the event, or `cancel` to withdraw the event.
+        self._claim: list[None] = [None]
+
+    def begin(self) -> bool:
+        """The event is about to be handled; False if the caller has withdrawn it. Handler thread."""
+        return self._take_claim()
+
+    def cancel(self) -> bool:
+        """Withdraw the event, unless its handling has begun; returns whether it was withdrawn."""
+        if not self._take_claim() or not super().cancel():
+            return self.cancelled()
+        try:
+            self.set_running_or_notify_cancel()  # for `concurrent.futures.wait`
+        except Exception as error:  # of a callback of the future
+            tell(log, logging.ERROR, "%s: a callback of an ask failed", self._owner.name, error=error)
+        self._owner.forget(self)
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """As in Future. A timeout withdraws the event, if its handling has not begun.
+
+        Raises:
+            AskError: the wait would never end, because the caller keeps the handler from running.
+        """
+        return self._wait(super().result, timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As `result`, but returns the handler's error instead of raising it; None: the handler returned."""
+        error: BaseException | None = self._wait(super().exception, timeout)
+        return error
+
+    def answer(self, value: Any, error: BaseException | None) -> None:
+        """What the handler returned or, unless None, raised. Raises nothing, whatever a callback raises."""
+        self._owner.forget(self)
+        try:
+            if error is None:
+                self.set_result(value)
+            else:
+                self.set_exception(error)
+        except InvalidStateError:  # a stop has given up on it
+            pass
+        except BaseException as raised:  # of a callback that ends its thread
+            tell(log, logging.ERROR, "%s: a callback of an ask failed", self._owner.name, error=raised)
+
+    def discard(self, reason: DropReason) -> None:
+        """The event was accepted, and will never be handled."""
+        self.answer(None, EventDiscardedError(self._owner.name, reason))
+
+    def _take_claim(self) -> bool:
+        try:
+            self._claim.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _wait(self, wait: Callable[[float | None], Any], timeout: float | None) -> Any:
+        if not self.done():
+            self._owner.check_wait()
+        try:
+            return wait(timeout)
+        except TimeoutError:
+            if not self.done():  # otherwise it is the handler's
+                self.cancel()
+            raise
