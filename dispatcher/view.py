@@ -7,7 +7,6 @@ answers while a handler hangs. Numbers read one after another may be from slight
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import traceback
 import weakref
@@ -25,6 +24,7 @@ from dispatcher.queue.entries import DRAINING, STOPPED
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
 from dispatcher.util.foreign import class_name, entity_of, text_of
+from dispatcher.util.frames import stack_of
 from dispatcher.util.histogram import snapshot
 
 if TYPE_CHECKING:
@@ -153,10 +153,7 @@ class DispatcherView:
 
     def stack(self) -> list[traceback.FrameSummary]:
         """The frames of the handler thread, outermost first; empty when it has none. Their lines are read lazily."""
-        frame = sys._current_frames().get(self._thread.ident or 0) if self._thread.is_alive() else None
-        if frame is None:
-            return []
-        return list(reversed(traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)))
+        return stack_of(self._thread.ident) or [] if self._thread.is_alive() else []
 
     def types(self) -> list[TypeNumbers]:
         """The numbers of every event type of which an event was handled or failed."""

@@ -10,7 +10,6 @@ call on.
 from __future__ import annotations
 
 import contextlib
-import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -25,6 +24,7 @@ from dispatcher.event import AsyncioHandler
 from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import QueuedEvent, enqueued_ns_of
 from dispatcher.util.foreign import reraise_interrupt, text_of
+from dispatcher.util.frames import stack_of
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
@@ -357,8 +357,8 @@ def _stack(call: Call, task: Task[Any]) -> str:
     summary = traceback.StackSummary()
     while awaits is not None and len(summary) < _MOST_FRAMES:
         if getattr(awaits, "cr_running", False):
-            frame = sys._current_frames().get(call.thread_id)
-            return "".join(traceback.format_stack(frame)).rstrip()
+            stack = stack_of(call.thread_id)
+            return "".join(stack.format()).rstrip() if stack is not None else "(its thread has ended)"
         frame = getattr(awaits, "cr_frame", None) or getattr(awaits, "gi_frame", None)
         if frame is None:
             break

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -33,6 +31,7 @@ from dispatcher.queue.entries import enqueued_ns_of
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import Route
 from dispatcher.util.foreign import class_name, cut_text, kind_of, tell, text_of, type_name, type_of
+from dispatcher.util.frames import stack_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import start_or_postpone, try_to_start
 
@@ -445,9 +444,8 @@ class Monitor:
 
 def describe_stack(thread: threading.Thread) -> str:
     """Where a thread is, as several lines that continue a sentence of the log."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(its thread has ended)"
-    return f". It is here:\n{stack}"
+    stack = stack_of(thread.ident)
+    return f". It is here:\n{''.join(stack.format()).rstrip() if stack is not None else '(its thread has ended)'}"
 
 
 def describe_run(thread: threading.Thread, run: Run | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import traceback
@@ -14,6 +13,7 @@ from typing import Any, Final
 import dispatcher
 from dispatcher.ops.dispatchers import running_now
 from dispatcher.util.foreign import plain_text
+from dispatcher.util.frames import stack_of
 from dispatcher.view import DispatcherView
 
 OURS: Final = f"{Path(dispatcher.__file__).parent}/"
@@ -70,19 +70,15 @@ def sample_stacks(
 
 def thread_items() -> list[dict[str, Any]]:
     """Every thread of the process with its stack, by name."""
-    frames = sys._current_frames()
     items = []
     for thread in sorted(threading.enumerate(), key=lambda each: each.name):
-        frame = frames.get(thread.ident or 0)
-        walked = list(traceback.walk_stack(frame)) if frame is not None else []
-        stack = traceback.StackSummary.extract(iter(reversed(walked)), lookup_lines=False)
         items.append(
             {
                 "name": plain_text(thread.name),
                 "ident": thread.ident,
                 "native_id": thread.native_id,
                 "daemon": thread.daemon,
-                "stack": stack_items(stack),
+                "stack": stack_items(stack_of(thread.ident) or ()),
             }
         )
     return items
