@@ -15,7 +15,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -33,13 +32,15 @@ from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
+from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.asking import Asks
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, Times
-from dispatcher.queue.later import post_later
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.write_ahead import WriteAhead
+from dispatcher.queue.schedule import Schedule
+from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
 from dispatcher.routes import OnError, RoutingTable
-from dispatcher.service import Caller, Service
+from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
 from dispatcher.util.foreign import class_name, tell, text_of, type_of
 from dispatcher.util.functions import require_plain
@@ -51,41 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True, slots=True)
-class Core:
-    """What this package uses of a dispatcher: its group, `aio`, metrics, the journal's commands. Any thread.
-
-    Its fields never change, but for the group's.
-    """
-
-    queue: EventQueue
-    asks: Asks
-    progress: Progress
-    """How far the handler thread has got."""
-    journal: JournalWriter | None
-    stop_wait: StopWait
-    is_handling: Callable[[], bool]
-    """Whether the caller is a handler of this dispatcher: on its thread, or in a coroutine that has not ended."""
-    when_drained: Callable[[], Future[bool]]
-    """A future: True once drained, False if the dispatcher ends first. Does not block.
-
-    Raises ForkedProcessError: the handler thread is in the parent process.
-    """
-    nudge: Callable[[], None]
-    """Make the loop check the queue's phase, even if its thread waits or is in a long batch."""
-    shut_for_stop: Callable[[], bool]
-    """Refuse posts from outside; returns whether the handler thread has run, and so has to end. Does not wait."""
-    siblings: tuple[Core, ...] = ()
-    """Those of the group, this one among them; set by the group before the start."""
-    group: Service | None = None
-    """Set by the group before the start."""
-
-    def is_inside(self) -> bool:
-        """Whether the caller is a handler of this dispatcher or of a sibling that drains with it."""
-        return any(each.is_handling() for each in self.siblings or (self,))
-
-
-class AsyncDispatcher(Service):
+class AsyncDispatcher(PostingService):
     """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
 
     `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
@@ -140,10 +107,11 @@ class AsyncDispatcher(Service):
             mailbox,
             config,
             times=times,
-            is_inside=lambda: self.core.is_inside(),
+            is_inside=lambda: self.core.is_inside() or self._schedule.is_firing(),
             on_size=QueueSizeLog(name, config, lambda: self._queue.contents.by_type()[0], progress.event),
             write_ahead=self._write_ahead,
         )
+        self._schedule = Schedule(queue, self._timers)
         self._asks = Asks(queue, self._check_ask, self._check_wait)
         self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers)
         self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.supersede_by)
@@ -182,10 +150,11 @@ class AsyncDispatcher(Service):
             self._coroutines.describe_holdup,
             self._retry_stops,
         )
-        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor)
+        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor, self._schedule)
         self.core = Core(
             queue=queue,
             asks=self._asks,
+            schedule=self._schedule,
             progress=progress,
             journal=journal,
             stop_wait=StopWait(
@@ -259,60 +228,6 @@ class AsyncDispatcher(Service):
     def event_handler(self) -> DispatcherEventHandler:
         """Hadoop's way to post: `event_handler.handle(event)` is `post(event)`."""
         return self._event_handler
-
-    def post_without_waiting(self, event: Any) -> bool:
-        """As `post`, for a thread that must not wait for room.
-
-        Raises:
-            QueueFullError: the queue is full and its policy is `block`; the event was not accepted.
-        """
-        return self._queue.post_without_waiting(event)
-
-    def post_later(self, event: Any) -> Future[bool]:
-        """Post without waiting for the disk: the future's result is True once the event is accepted.
-
-        In write-ahead mode, the event is in the journal then, and under `sync` on the disk; posts that are under way at
-        the same time share a write and an fsync. Otherwise the future is done on return. Posts of a thread, by this and
-        by `post`, are handled in their order.
-
-        Blocks while a bounded queue is full, as its policy says; each post under way takes up room. If 4096 are under
-        way, blocks until this one is done. `stop` and `await_drained` wait for those under way.
-
-        `cancel()` of the future withdraws the event as long as the journal's thread has not begun to write it, and
-        returns False from then on. Callbacks of the future run on that thread: they must be short, and must not wait
-        for a post.
-
-        The future's error is one of:
-            QueueFullError: it would wait for room, and the dispatcher is not started.
-            EventRefusedError: what `post` returns False for: a full queue, a stop, or a disk that failed. After an
-                error of the disk, the event may be there after the next start.
-            EventNotDeclaredError, JournalError: the event cannot be kept in the journal.
-            What `coalesce_by` raised.
-
-        Raises:
-            ForkedProcessError: this process is a fork of the one that made the dispatcher.
-        """
-        return post_later(self._queue, event)
-
-    def ask(self, event: Any) -> Future[Any]:
-        """Post an event, and get a future for what its handler returns or raises. An event that fails counts as ever.
-
-        The future's error, if the event is not handled to the end, is an EventRefusedError or an EventDiscardedError:
-        a queue that is full, a stop, a newer event of its key. The future never stays undone once the dispatcher has
-        stopped, even if a handler hangs. In write-ahead mode it is done once the event's row is as durable as a post.
-
-        `cancel()` withdraws the event if its handling has not begun, and so does a timeout of `result` or `exception`;
-        then the event counts as discarded. Callbacks of the future run on the handler thread: they must be short.
-
-        Blocks while a bounded queue is full, as its policy says. Any thread, but not a handler of this dispatcher, for
-        which the event would wait; on an event loop, use `await aio.ask(dispatcher, event)`.
-
-        Raises:
-            AskError: the class of the event has several handlers, or the caller is a handler that would wait for
-                itself. `result` and `exception` raise it where the wait would never end.
-            QueueFullError, EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
-        """
-        return self._asks.ask(event)
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
@@ -411,6 +326,9 @@ class AsyncDispatcher(Service):
         if self._coroutines.is_on_loop():
             raise AskError(self.name, "this blocks its event loop; use `await aio.ask(dispatcher, event)`")
 
+    def _core_of(self, event: Any) -> Core:
+        return self.core
+
     def _is_handling(self) -> bool:
         return self._mailbox.is_mailbox_thread() or self._coroutines.is_inside()
 
@@ -494,6 +412,7 @@ class AsyncDispatcher(Service):
                 tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
+        self._schedule.end()
         self._asks.end()
         self.view.note_end()
         self._drain.finish()
@@ -511,8 +430,8 @@ class AsyncDispatcher(Service):
         self.view.note_start()
         recovered = self._write_ahead.take_recovered()
         if recovered:
-            self._progress.redelivered_upto = recovered[-1][0]
-            self._queue.put_first(recovered)
+            self._progress.redelivered_upto = recovered[-1].accepted_seq
+            self._put_recovered(recovered)
         time_service = self._timers()
         if self._dispatching.times.measures:
             metrics = self._processor.metrics_controller
@@ -522,6 +441,16 @@ class AsyncDispatcher(Service):
         self._mailbox.parking.wake_sooner()
         self._queue.room.has_started = True
         self._thread.start()
+        self._schedule.start()
+
+    def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:
+        now_ns, due = self._schedule.unix_now_ns(), []
+        for accepted_seq, event, marks in recovered:
+            if marks.due_ns > now_ns:
+                self._schedule.restore(event, accepted_seq, marks.due_ns)
+            else:
+                due.append((accepted_seq, event, Delivery(attempt=marks.attempt) if marks.attempt > 1 else None))
+        self._queue.put_first(due)
 
     def service_stop(self) -> None:
         """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""
@@ -589,4 +518,5 @@ class AsyncDispatcher(Service):
         self.view.forget()
         self._drain.after_fork()
         self._queue.shutdown.after_fork()
+        self._schedule.after_fork()
         self._mailbox.after_fork(self._queue.check_not_forked)

@@ -11,7 +11,6 @@ other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
 from functools import partial
@@ -23,12 +22,14 @@ from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.stopping import StopWait, grace_s
 from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
+from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
 from dispatcher.queue.entries import DRAINING, FORKED
+from dispatcher.queue.schedule import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.routes import OnError
 from dispatcher.service import CompositeService, Service, ServiceState
-from dispatcher.util.foreign import text_of
+from dispatcher.util.foreign import is_member, text_of, type_of
 
 
 class DispatcherGroup(CompositeService):
@@ -157,7 +158,7 @@ class DispatcherGroup(CompositeService):
             self.stop()
 
 
-class MultiDispatcher(DispatcherGroup):
+class MultiDispatcher(DispatcherGroup, PostingService):
     """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `post`."""
 
     def __init__(
@@ -217,21 +218,25 @@ class MultiDispatcher(DispatcherGroup):
         """As AsyncDispatcher.post."""
         return self._posts[self._place(event)](event)
 
-    def post_without_waiting(self, event: Any) -> bool:
-        """As AsyncDispatcher.post_without_waiting."""
-        return self.partition_of(event).post_without_waiting(event)
-
-    def post_later(self, event: Any) -> Future[bool]:
-        """As AsyncDispatcher.post_later."""
-        return self.partition_of(event).post_later(event)
-
-    def ask(self, event: Any) -> Future[Any]:
-        """As AsyncDispatcher.ask. A handler must not wait for another partition whose handler may wait for this one."""
-        return self.partition_of(event).ask(event)
-
     def partition_of(self, event: Any) -> AsyncDispatcher:
         """The partition that handles the event. Any thread."""
         return self.partitions[self._place(event)]
+
+    def post_every(self, seconds: float, event_or_factory: Any, *, key: str = "", **options: Any) -> Scheduled:
+        """As AsyncDispatcher.post_every. Each event of a factory goes to the partition of its key.
+
+        Raises:
+            ValueError: a `key` with a factory, whose events may go to several partitions.
+        """
+        if key and not is_member(type_of(event_or_factory)):
+            raise ValueError(
+                f"{self.name}: post_every(key={key!r}) takes an event, because the rhythm of a key is kept in the "
+                "partition of its event. Post from one of `partitions` to use a factory."
+            )
+        return super().post_every(seconds, event_or_factory, key=key, **options)
+
+    def _core_of(self, event: Any) -> Core:
+        return self.partition_of(event).core
 
     def _place(self, event: Any) -> int:
         key = getattr(event, "lock_key", None)

@@ -16,6 +16,7 @@ from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
+from dispatcher.queue.schedule import Schedule
 from dispatcher.util.histogram import Histogram
 
 _ByType = dict[tuple[str, str], int]
@@ -86,6 +87,18 @@ class DispatcherStats:
     ]
     accepted: Annotated[int, _counter("dispatcher_events_accepted", "Events accepted from producers.")]
     """handled + failed + in hand + queued + discarded (invariant 4)."""
+    scheduled: Annotated[int, _gauge("dispatcher_events_scheduled", "Events that wait for the time of their post.")]
+    """Of `post_after`, `post_at` and `post_every`; they are not accepted yet."""
+    scheduled_fired: Annotated[
+        int, _counter("dispatcher_scheduled_fired", "Times that a scheduled event was due and was posted.")
+    ]
+    scheduled_skipped: Annotated[
+        int,
+        _counter(
+            "dispatcher_scheduled_skipped",
+            "Times of post_every left out: its last event waited in the queue still, or a whole period had passed.",
+        ),
+    ]
     queue_time: Annotated[
         Histogram | None, _histogram("dispatcher_event_queue_seconds", "Time of events in the queue.")
     ]
@@ -160,7 +173,9 @@ METRICS: Final[dict[str, MetricSpec]] = {
 """The fields of the statistics that are metrics."""
 
 
-def take_stats(dispatching: BatchDispatching, processor: MailboxProcessor, *, is_failed: bool) -> DispatcherStats:
+def take_stats(
+    dispatching: BatchDispatching, processor: MailboxProcessor, schedule: Schedule, *, is_failed: bool
+) -> DispatcherStats:
     """Read all the counters of a dispatcher. Any thread."""
     queue = dispatching.queue
     taken = dispatching.progress.taken()
@@ -207,6 +222,9 @@ def take_stats(dispatching: BatchDispatching, processor: MailboxProcessor, *, is
         handled_by_type=dict(+handled),
         failed_by_type=dict(+failed),
         accepted=ended + in_hand + discarded + queue_size,
+        scheduled=schedule.size(),
+        scheduled_fired=schedule.fired,
+        scheduled_skipped=schedule.skipped,
         queue_time=queue_time if times.measures else None,
         handling_time=handling_time if times.measures else None,
         handling_by_type=handling if times.measures else {},

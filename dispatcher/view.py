@@ -23,7 +23,7 @@ from dispatcher.queue.contents import QueueCounts, sums
 from dispatcher.queue.entries import DRAINING, STOPPED
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
-from dispatcher.util.foreign import class_name, entity_of, text_of
+from dispatcher.util.foreign import class_name, entity_of, text_of, type_name, type_of
 from dispatcher.util.frames import stack_of
 from dispatcher.util.histogram import snapshot
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dispatcher.dispatching.batches import BatchDispatching
     from dispatcher.journal.format.outstanding import Loss
     from dispatcher.mailbox.processor import MailboxProcessor
+    from dispatcher.queue.schedule import Schedule
 
 __all__ = ["DispatcherView", "FailureRecord", "QueueCounts", "RunningNow", "TypeNumbers", "dispatchers"]
 
@@ -72,6 +73,22 @@ class TypeNumbers:
     queue_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduledPost:
+    """An event that waits for the time of its post."""
+
+    due: float
+    """Unix seconds."""
+    every_s: float | None
+    """The period; None: it is posted once."""
+    key: str
+    """Of `post_every`; empty: none."""
+    event_class: str
+    event_type: str
+    """Of an event that a factory will make: the factory, and no class."""
+    entity: str | None
+
+
 class DispatcherView:
     """One dispatcher, read only. Any thread; see the module."""
 
@@ -82,11 +99,13 @@ class DispatcherView:
         thread: threading.Thread,
         dispatching: BatchDispatching,
         processor: MailboxProcessor,
+        schedule: Schedule,
     ) -> None:
         self._dispatcher = dispatcher  # never changes, like all fields that do not say otherwise
         self._thread = thread
         self._dispatching = dispatching
         self._processor = processor
+        self._schedule = schedule
         self._queue = dispatching.queue
         self._drain = dispatching.drain
         self._journal = journal = dispatching.journal
@@ -123,7 +142,27 @@ class DispatcherView:
 
     def stats(self) -> DispatcherStats:
         """All that is counted, at this moment."""
-        return take_stats(self._dispatching, self._processor, is_failed=self.failure_cause is not None)
+        return take_stats(self._dispatching, self._processor, self._schedule, is_failed=self.failure_cause is not None)
+
+    def scheduled(self, limit: int = 10) -> list[ScheduledPost]:
+        """What `post_after`, `post_at` and `post_every` will post next, soonest first."""
+        found = []
+        for one in self._schedule.first(limit):
+            due = one.due
+            if due is not None:  # not fired meanwhile
+                event = one.event
+                event_type = type_of(event) if event is not None else None
+                found.append(
+                    ScheduledPost(
+                        due=due,
+                        every_s=one.period_ns / 1e9 or None,
+                        key=one.key,
+                        event_class=class_name(event_type) if event is not None else "",
+                        event_type=type_name(event_type) if event is not None else text_of(one.make),
+                        entity=entity_of(event) if event is not None else None,
+                    )
+                )
+        return found
 
     def running(self) -> RunningNow | None:
         """The event or mail that the handler thread is running; None: it waits, or is between two."""

@@ -33,7 +33,7 @@ class Answers:
             EventTaken: the caller has withdrawn the event, which counts as discarded.
             BaseException: raised by the handler.
         """
-        if delivery.ask is None or delivery.ask.begin():
+        if delivery.begin():
             self._value = handle(event)
             return
         if self._journal is not None:

@@ -12,7 +12,15 @@ from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats
 from dispatcher.util.foreign import class_name, describe, type_name
 from dispatcher.util.terminal import one_line
-from dispatcher.view import DispatcherView, FailureRecord, QueueCounts, RunningNow, TypeNumbers, dispatchers
+from dispatcher.view import (
+    DispatcherView,
+    FailureRecord,
+    QueueCounts,
+    RunningNow,
+    ScheduledPost,
+    TypeNumbers,
+    dispatchers,
+)
 
 SORTS: Final = ("queued", "rate", "time", "failed")
 
@@ -44,6 +52,12 @@ def numbers(view: DispatcherView, sampler: Sampler) -> dict[str, Any]:
         "failed": stats.failed,
         "discarded": stats.discarded_by_reason,
         "rejected": stats.rejected,
+        "scheduled": {
+            "count": stats.scheduled,
+            "fired": stats.scheduled_fired,
+            "skipped": stats.scheduled_skipped,
+            "next": [_scheduled(each) for each in view.scheduled()],
+        },
         "rate": sampler.rates(view),
         "idle_share_10s": sampler.idle_share(view),
         "running": running_now(view.running()),
@@ -52,6 +66,17 @@ def numbers(view: DispatcherView, sampler: Sampler) -> dict[str, Any]:
         "journal": _journal(view, stats),
         "is_drained": view.is_drained(),
         "failure": failure_text(view.failure_cause),
+    }
+
+
+def _scheduled(post: ScheduledPost) -> dict[str, Any]:
+    return {
+        "due": milliseconds(post.due),
+        "every_s": post.every_s,
+        "key": post.key,
+        "event_class": post.event_class,
+        "event_type": post.event_type,
+        "entity": post.entity,
     }
 
 

@@ -15,16 +15,32 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 DropReason = Literal["stop", "drop_oldest", "superseded"]
 
 
+class Repeated(Protocol):
+    """What is posted again and again, but not while its last event waits."""
+
+    is_queued: bool
+
+
 class Delivery:
     """What travels with an event that is more than posted. Never changes; any thread."""
 
-    __slots__ = ("ask",)
+    __slots__ = ("ask", "attempt", "scheduled")
 
-    def __init__(self, ask: Ask | None = None) -> None:
+    def __init__(self, ask: Ask | None = None, *, scheduled: Repeated | None = None, attempt: int = 1) -> None:
         self.ask = ask  # the future that its caller waits for
+        self.scheduled = scheduled  # whose firing it is
+        self.attempt = attempt  # 2: the handler has failed once
+
+    def begin(self) -> bool:
+        """The event is about to be handled; False if its caller has withdrawn it. Handler thread."""
+        if self.scheduled is not None:
+            self.scheduled.is_queued = False
+        return self.ask is None or self.ask.begin()
 
     def discard(self, reason: DropReason) -> None:
         """The event was accepted, and will never be handled."""
+        if self.scheduled is not None:
+            self.scheduled.is_queued = False
         if self.ask is not None:
             self.ask.discard(reason)
 

@@ -124,14 +124,16 @@ class EventQueue:
         if key_of is not None:
             self.flags.gate = LOOK
 
-    def put_first(self, events: Sequence[tuple[int, Any]]) -> None:
-        """Before the start: queue accepted seqs and events of the write-ahead log before all others."""
+    def put_first(self, events: Sequence[tuple[int, Any, Delivery | None]]) -> None:
+        """Before the start: queue accepted seqs, events and deliveries of the write-ahead log before all others."""
         now_ns = perf_counter_ns()
         if self.room.capacity is not None:
             for _ in events:
                 if not self.room.try_take():
                     self.room.overdraw()
-        self.entries.extendleft(QueuedEvent(event, now_ns, None, seq) for seq, event in reversed(events))
+        self.entries.extendleft(
+            QueuedEvent(event, now_ns, None, seq, delivery) for seq, event, delivery in reversed(events)
+        )
 
     # -- posts: any thread ---------------------------------------------------------------------------------------------
 

@@ -119,6 +119,12 @@ class QueueRoom:
         if self.capacity is not None and not self.try_take():
             self.overdraw()
 
+    def take_for_logged(self) -> bool:
+        """Take a permit for an event that is in the log, so it is never refused; False: it has to wait for room."""
+        if self.capacity is None or self.try_take():
+            return True
+        return (self._full_policy == "drop_oldest" or self._is_inside()) and self.make(False)
+
     def refusal(self) -> str:
         """Why `take` refuses an event of a queue that is not shut."""
         if self._full_policy == "reject":

@@ -6,16 +6,33 @@ import contextlib
 import logging
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
-from dispatcher.journal.format.event_codec import EventCodec
+from dispatcher.journal.format.event_codec import NO_EVENT, EventCodec, Marks, marks_of, with_marks
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.util.foreign import tell
 
 log = logging.getLogger("dispatcher.async_dispatcher")
+
+
+class RecoveredEvent(NamedTuple):
+    """An event of an earlier run that was not handled."""
+
+    accepted_seq: int
+    event: Any
+    marks: Marks
+
+
+class Tick(NamedTuple):
+    """When a `post_every` with a key is due next. Times are Unix ns."""
+
+    accepted_seq: int
+    due_ns: int
+    fired_ns: int
+    """The latest time for which its event is in the log; 0: none is."""
 
 
 class WriteAhead:
@@ -29,12 +46,14 @@ class WriteAhead:
         self.is_on = journal is not None and journal.config.write_ahead  # never changes
         # An item for each event that is on its way into the log and that no thread waits for; any thread reads it.
         self.under_way: list[None] = journal.under_way if journal is not None else []
+        # By key; read from the log when one is asked for; any thread takes them, in single steps.
+        self._ticks: dict[str, Tick] | None = None
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
         """As EventCodec.declare."""
         self._codec.declare(event_type, classes)
 
-    def accept(self, event: Any, *, alone: bool = False) -> int:
+    def accept(self, event: Any, marks: Marks | None = None, *, alone: bool = False) -> int:
         """Log an event on its producer's thread, which may wait for the disk. Returns its accepted seq; 0: refused.
 
         `alone`: the caller holds a lock of the queue, so it must not wait for other producers.
@@ -43,11 +62,17 @@ class WriteAhead:
             EventNotDeclaredError: the class of the event was not declared. JournalError: it cannot be kept.
             ReentrantAppendError: the post has interrupted its own thread's use of the journal.
         """
-        journal = self._journal
-        assert journal is not None
         line = self.encode(event)
+        return self._append(line if marks is None else with_marks(line, marks), alone=alone)
+
+    def accept_tick(self, marks: Marks) -> int:
+        """As `accept`, for the line of a `post_every` with a key."""
+        return self._append(with_marks(NO_EVENT, marks))
+
+    def _append(self, line: bytes, *, alone: bool = False) -> int:
+        assert self._journal is not None
         try:
-            return journal.append_accepted(line, alone=alone)
+            return self._journal.append_accepted(line, alone=alone)
         except ReentrantAppendError:
             raise
         except JournalError:
@@ -74,20 +99,46 @@ class WriteAhead:
         if accepted_seq and self._journal is not None:
             self._journal.settle(accepted_seq)
 
-    def take_recovered(self) -> list[tuple[int, Any]]:
-        """Before the start, once: the unhandled events of an earlier run with their accepted seqs, oldest first.
+    def take_tick(self, key: str) -> Tick | None:
+        """When an earlier run would have posted next for the key; None: unknown. The answer is given once."""
+        if self._ticks is None:
+            self._ticks = self._read_ticks()
+        return self._ticks.pop(key, None)
+
+    def _read_ticks(self) -> dict[str, Tick]:
+        ticks: dict[str, Tick] = {}
+        fired: dict[str, int] = {}
+        for accepted in self._journal.recovered if self.is_on and self._journal is not None else ():
+            marks = marks_of(accepted.line)
+            if marks.key and marks.fired_ns:
+                fired[marks.key] = max(fired.get(marks.key, 0), marks.fired_ns)
+            elif marks.key:
+                ticks[marks.key] = Tick(accepted.seq, marks.due_ns, 0)  # a later line replaces an earlier one
+        return {key: tick._replace(fired_ns=fired.get(key, 0)) for key, tick in ticks.items()}
+
+    def take_recovered(self) -> list[RecoveredEvent]:
+        """Before the start, once: the unhandled events of an earlier run, oldest first.
 
         Raises:
             JournalError: the class of an event was not declared, or has changed.
         """
         if self._journal is None:
             return []
-        recovered = [(accepted.seq, self._codec.decode(accepted.line)) for accepted in self._journal.recovered]
-        for _, event in recovered:
+        if self._ticks is None:
+            self._ticks = self._read_ticks()
+        found = [(accepted, marks_of(accepted.line)) for accepted in self._journal.recovered]
+        replaced = {marks.replaces for _, marks in found}
+        recovered = []
+        for accepted, marks in found:
+            if accepted.seq in replaced:  # a crash came before the row that says so
+                self.settle(accepted.seq)
+            elif not marks.key or marks.fired_ns:
+                recovered.append(RecoveredEvent(accepted.seq, self._codec.decode(accepted.line), marks))
+        for _, event, _ in recovered:
             with contextlib.suppress(AttributeError, TypeError, ValueError):  # e.g. an event with slots
                 object.__setattr__(event, "redelivered", True)
+        self._journal.forget_recovered()
         if recovered:
-            self._journal.forget_recovered()
             message = "%s: %d accepted events of an earlier run are handled first"
             tell(log, logging.WARNING, message, self._name, len(recovered))
         return recovered

@@ -135,6 +135,31 @@ class RunningOrNull(RootModel[Running | None]):
     """`/dispatchers/{name}/running`."""
 
 
+class ScheduledPost(Answer):
+    """An event that waits for the time of its post."""
+
+    due: Real
+    every_s: Real | None = None
+    key: str = ""
+    event_class: str = ""
+    event_type: str = ""
+    entity: str | None = None
+
+    @property
+    def what(self) -> str:
+        name = event_name(self.event_class, self.event_type) if self.event_class else self.event_type
+        return name + (f" of {self.entity}" if self.entity else "")
+
+
+class Schedule(Answer):
+    """What a dispatcher will post."""
+
+    count: Whole = 0
+    fired: Whole = 0
+    skipped: Whole = 0
+    next: list[ScheduledPost] = []
+
+
 class DispatcherNumbers(Answer):
     """One of `/dispatchers`."""
 
@@ -147,6 +172,7 @@ class DispatcherNumbers(Answer):
     failed: Whole = 0
     discarded: dict[str, Whole] = {}
     rejected: dict[str, Whole] = {}
+    scheduled: Schedule = Schedule()
     rate: Rate = Rate.model_validate({})
     idle_share_10s: Real | None = None
     running: Running | None = None

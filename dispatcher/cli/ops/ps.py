@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 2.0
 _AT_ONCE = 8
 _MOST_NAMED = 5
-_TITLES = ("NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED")
+_TITLES = ("NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED", "SCHEDULED")
 
 
 def ps(as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON per daemon")] = False) -> None:
@@ -73,6 +73,7 @@ def _as_json(door: Door, answer: Summary | DoorError) -> dict[str, Any]:
         "queued": sum(each.queue.size for each in answer.dispatchers),
         "rate_10s": sum(each.rate.s10 or 0.0 for each in answer.dispatchers),
         "failed": sum(each.failed for each in answer.dispatchers),
+        "scheduled": sum(each.scheduled.count for each in answer.dispatchers),
     }
 
 
@@ -85,7 +86,7 @@ def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
     for door, answer in running:
         if isinstance(answer, Exception):
             problems.append(str(answer))
-            table.add_row(cell(door.name), str(door.pid), cell("no answer", "red"), *"-----")
+            table.add_row(cell(door.name), str(door.pid), cell("no answer", "red"), *"------")
             continue
         numbers = answer.dispatchers
         table.add_row(
@@ -97,6 +98,7 @@ def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
             count(sum(each.queue.size for each in numbers)),
             f"{count(sum(each.rate.s10 or 0.0 for each in numbers))}/s",
             count(sum(each.failed for each in numbers)),
+            count(sum(each.scheduled.count for each in numbers)),
         )
     standard_output().print(table)
     for problem in problems:

@@ -14,7 +14,7 @@ from dispatcher.cli.ops.errors import DoorError, NoAnswerError, NotThereError
 from dispatcher.cli.ops.options import NOT_ANSWERED, CaFile, Daemon, TokenFile, address_of, answering
 
 if TYPE_CHECKING:
-    from dispatcher.cli.ops.answers import DispatcherNumbers, Failure, Process, Running, Service
+    from dispatcher.cli.ops.answers import DispatcherNumbers, Failure, Process, Running, Schedule, Service
     from dispatcher.cli.ops.look import Summary
 
     Details = dict[str, tuple[Running | None, Failure | None]]
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NOT_READY = 1
 NO_DAEMON = 2
 _FRAMES = 5
+_MOST_SCHEDULED = 5
 _WIDTH = 120
 
 
@@ -144,6 +145,7 @@ def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failu
     rate = numbers.rate
     yield f"  rate     {count(rate.s1)}/s; {count(rate.s10)}/s in 10 s, {count(rate.s60)}/s in 60 s"
     yield f"  events   {', '.join(_event_counts(numbers))}"
+    yield from _scheduled_lines(numbers.scheduled)
     if numbers.journal is not None:
         state = "FAILED" if numbers.journal.failed else "sound"
         yield f"  journal  {state}, {count(numbers.journal.outstanding)} outstanding, {numbers.journal.path}"
@@ -155,6 +157,17 @@ def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failu
             yield f"             {_cut(frame_text(frame))}"
     if failure is not None:
         yield f"  failure  {clock_time(failure.at)} {_cut(failure.what)}: {_cut(failure.error)}"
+
+
+def _scheduled_lines(schedule: Schedule) -> Iterator[str]:
+    from dispatcher.cli.ops.figures import clock_time, count, duration
+
+    if schedule.count:
+        waiting, fired, skipped = map(count, (schedule.count, schedule.fired, schedule.skipped))
+        yield f"  schedule {waiting} waiting, {fired} fired, {skipped} skipped"
+        for post in schedule.next[:_MOST_SCHEDULED]:
+            every = f", every {duration(post.every_s)}" if post.every_s else ""
+            yield f"             {clock_time(post.due)} {_cut(post.what)}{every}"
 
 
 def _queue_text(numbers: DispatcherNumbers) -> str:

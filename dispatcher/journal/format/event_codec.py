@@ -1,5 +1,7 @@
 """Events in the write-ahead log, as lines of JSON, and the texts of their rows.
 
+A line may have marks before the event: what the dispatcher has to know of it besides.
+
 The classes declared for an Enum class encode and decode its events. A line is
 `{"event_class": ..., "event_type": ..., "model": ..., "event": {...}}`: the names of the Enum class, its member and the
 event's own class, then the event's fields, which pydantic writes and reads. Names in a log select only among the
@@ -15,7 +17,7 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from enum import Enum
 from threading import get_ident
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
@@ -26,14 +28,53 @@ from dispatcher.journal.format.round_trip import difference, quoted
 from dispatcher.util.foreign import describe
 
 _EVENT: Final = b',"event":'
-_MARKS: Final = frozenset(("redelivered",))
-"""What the dispatcher sets on an event that it redelivers; a handler may post that event again."""
+_MARKS: Final = b',"marks":'
+_SET: Final = frozenset(("redelivered", "attempt"))
+"""What the dispatcher sets on an event that it hands out again; a handler may post that event again."""
 
 _MOST_NESTED: Final = 4
 """How many encodings may be in progress on one thread. A signal handler may interrupt one and post, and so on."""
 
 _PAYLOADS: Final = json.JSONEncoder(default=str, separators=(",", ":"))
 """One for all payloads: `json.dumps` would make its own for each."""
+
+
+class Marks(NamedTuple):
+    """What a line says besides the event. Times are Unix ns."""
+
+    due_ns: int = 0
+    """The event is to be handled from then on; 0: at once."""
+    attempt: int = 1
+    """2: its handler has failed once."""
+    replaces: int = 0
+    """The accepted seq of an earlier line, which this one takes the place of."""
+    key: str = ""
+    """Of the `post_every` to which the line belongs."""
+    fired_ns: int = 0
+    """The time at which that was due to post this event; 0: there is no event, and it is due to post at `due_ns`."""
+
+
+def with_marks(line: bytes, marks: Marks) -> bytes:
+    """The line with these marks."""
+    head, event, fields = line.partition(_EVENT)
+    plain = Marks()._asdict()
+    said = {name: value for name, value in marks._asdict().items() if value != plain[name]}
+    return b"".join((head, _MARKS, json.dumps(said, separators=(",", ":")).encode("ascii"), event, fields))
+
+
+def marks_of(line: bytes) -> Marks:
+    """The marks of a line. Raises JournalError: they cannot be read."""
+    head, _, _ = line.partition(_EVENT)
+    if _MARKS not in head:
+        return Marks()
+    try:
+        return Marks(**json.loads(head + b"}")["marks"])
+    except (ValueError, TypeError) as error:
+        raise JournalError(f"a line of the write-ahead log cannot be read: {line[:500]!r}: {error}") from error
+
+
+NO_EVENT: Final = b'{"event_class":"","event_type":"","model":""' + _EVENT + b"null}"
+"""The line without an event that `with_marks` makes a line of a `post_every`."""
 
 
 class _Declared:
@@ -155,7 +196,7 @@ class EventCodec:
     def _read_back(self, declared: _Declared, event: Any, fields: bytes) -> None:
         """Raises JournalError: the event would come back as something else."""
         back = declared.adapter.validate_json(fields)
-        changed = difference(event, back, besides=_MARKS)
+        changed = difference(event, back, besides=_SET)
         if changed is None and back.type is not event.type:
             changed = f"its type is {quoted(event.type)}, and would come back as {quoted(back.type)}"
         if changed is not None:

@@ -19,6 +19,7 @@ from dispatcher.ops import ops_app
 from dispatcher.ops.sampler import Sampler
 from dispatcher.view import dispatchers
 
+from ..conftest import Numbered
 from .client import WAIT_S, Client, Hanging, Job, JobEvent, hanging
 
 
@@ -80,6 +81,25 @@ def test_a_dispatcher_has_its_numbers(client: Client, central: Hanging) -> None:
     assert (found["running"], found["journal"], found["is_drained"], found["failure"]) == (None, None, True, None)
     assert found.keys() >= {"idle_share_10s", "mails", "mailbox_latency_s"}
     assert client.json("/dispatchers/central").keys() == found.keys()
+
+
+def test_what_is_scheduled_is_listed_soonest_first(client: Client, central: Hanging) -> None:
+    central.dispatcher.post_every(7200, lambda: None)
+    central.dispatcher.post_at(4_000_000_000, Numbered())
+
+    found = item(client.json("/dispatchers")["items"], name="central")["scheduled"]
+
+    assert (found["count"], found["fired"], found["skipped"]) == (2, 0, 0)
+    every, once = found["next"]
+    assert (every["every_s"], every["event_class"]) == (7200, "")
+    assert once == {
+        "due": 4_000_000_000_000,
+        "every_s": None,
+        "key": "",
+        "event_class": "Work",
+        "event_type": "DO",
+        "entity": None,
+    }
 
 
 def test_a_dispatcher_made_later_is_found(client: Client) -> None:

@@ -148,6 +148,8 @@ def _details(numbers: DispatcherNumbers) -> Iterator[str]:
     queue, journal = numbers.queue, numbers.journal
     if journal is not None:
         yield f"journal {'FAILED' if journal.failed else 'sound'} with {count(journal.outstanding)} outstanding"
+    if numbers.scheduled.count:
+        yield f"{count(numbers.scheduled.count)} scheduled"
     if numbers.idle_share_10s is not None:
         yield f"busy {share(1 - numbers.idle_share_10s)}"
     if queue.oldest_wait_s is not None:

@@ -1,0 +1,501 @@
+"""Posting later: events that are posted at a time, or again and again.
+
+    any thread --post_after, post_at, post_every--> two heaps --timer--> timers' thread: post --> event queue
+
+One heap is in the order of the monotonic clock, for delays and periods, and one in the order of the wall clock, for
+`post_at`. One timer of the time service waits for the first of both. The timers' thread never waits for room in the
+queue: a firing that finds none waits as a producer does, but as an entry of `_waiting`, which the thread that returns a
+permit takes on.
+
+In write-ahead mode the event of `post_after` and `post_at` is in the log with its time, so the next start schedules it
+again. `post_every` with a key has a line of its own there, which holds the time of its next firing and is replaced
+with each one. The firing's event is in the log before that line, and names its time: so a crash between the two does
+not fire it twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import math
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import get_ident
+from typing import Any, Final, NamedTuple
+
+from dispatcher.errors import EventRefusedError, QueueFullError
+from dispatcher.journal.format.event_codec import Marks
+from dispatcher.mailbox.system_timers import SystemProcessingTimeService
+from dispatcher.mailbox.time_service import ProcessingTimeService, TimerFuture
+from dispatcher.queue.delivery import Delivery
+from dispatcher.queue.entries import DRAINING
+from dispatcher.queue.posting import EventQueue
+from dispatcher.util.foreign import is_member, tell, text_of, type_of
+from dispatcher.util.threads import NO_THREAD
+
+log = logging.getLogger("dispatcher.async_dispatcher")
+
+_WALL_LOOK_NS: Final = 1_000_000_000
+"""While events wait for the wall clock, which may be set, the time between two looks at it."""
+_NEVER_MS: Final = 1 << 40
+"""The period of a timer that is cancelled when it fires."""
+_WAITING: Final = "waiting"
+_FIRED: Final = "fired"
+_CANCELLED: Final = "cancelled"
+_LEFT: Final = "left by the stop"
+_SWEEP_FROM: Final = 64
+"""The number of cancelled entries in a heap that is not worth a sweep."""
+
+
+class Scheduled:
+    """An event that is posted at a time, or, with a period, again and again. Any thread.
+
+    Of the fields, the schedule's lock guards those that do not say otherwise.
+    """
+
+    __slots__ = (
+        "_schedule",
+        "accepted_seq",
+        "event",
+        "is_queued",
+        "jitter",
+        "key",
+        "make",
+        "next_ns",
+        "period_ns",
+        "place",
+        "status",
+        "wall",
+    )
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        event: Any,
+        *,
+        wall: bool,
+        next_ns: int,
+        period_ns: int = 0,
+        make: Callable[[], Any] | None = None,
+        jitter: float = 0.0,
+        key: str = "",
+        place: Callable[[Any], Schedule] | None = None,
+    ) -> None:
+        self._schedule = schedule  # never changes, like all fields of this first part
+        self.event = event  # None if `make` makes it
+        self.make = make
+        self.wall = wall  # it follows the wall clock
+        self.period_ns = period_ns  # 0: it fires once
+        self.jitter = jitter  # up to this part of the period later
+        self.place = place  # whose queue an event of `make` goes to; None: of the schedule's own
+        self.key = key  # under which the journal keeps its rhythm; "": it does not
+
+        self.next_ns = next_ns  # when it fires next by its clock, without jitter
+        self.status = _WAITING
+        self.accepted_seq = 0  # in the write-ahead log, of the event or of the line for the next firing; 0: not there
+        self.is_queued = False  # its last event has not begun to be handled; the firing thread sets it, any resets it
+
+    def cancel(self) -> bool:
+        """Fire no more; returns False if it has fired for the last time. In write-ahead mode, that is in the journal
+        with the rows that are written next."""
+        return self._schedule.cancel(self)
+
+    @property
+    def due(self) -> float | None:
+        """When it is due next, in Unix seconds, by the clocks as they are now; None: never again."""
+        return self._schedule.unix_due_s(self)
+
+    def is_done(self) -> bool:
+        """Whether it will not fire again: it has fired, was cancelled, or the dispatcher has ended."""
+        return self.status is not _WAITING
+
+    def __repr__(self) -> str:
+        what = text_of(self.event) if self.make is None else text_of(self.make)
+        again = f" every {self.period_ns / 1e9:g} s" if self.period_ns else ""
+        return f"<Scheduled {what}{again}, {self.status}>"
+
+
+class _Firing(NamedTuple):
+    event: Any
+    accepted_seq: int
+    delivery: Delivery | None
+
+
+class Schedule:
+    """The events of one dispatcher that are posted later. Any thread, unless a method says otherwise."""
+
+    def __init__(self, queue: EventQueue, time_service: Callable[[], ProcessingTimeService]) -> None:
+        self._name = queue.name  # never changes, like all fields that do not say otherwise
+        self._queue = queue
+        self._time_service = time_service
+        self._lock = threading.Lock()  # before the time service's; no foreign code runs under it; replaced in a fork
+        # By due time of the monotonic (False) and of the wall clock (True): those that wait, and some that were
+        # cancelled; guarded.
+        self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
+        self._order = itertools.count()
+        self._count = 0  # those whose status is _WAITING; written under the lock, any thread reads
+        self._keys: set[str] = set()  # guarded
+        self._timer: TimerFuture | None = None  # for the first of them; guarded
+        self._timer_due_ns: float = math.inf  # by the monotonic clock; guarded
+        self._is_started = False  # guarded
+        self._firing: set[int] = set()  # threads that fire; each adds and removes itself, in single steps
+        # Firings that wait for room, oldest first: the timers' thread appends, any takes and puts back; single steps.
+        self._overdue: deque[_Firing] = deque()
+        self.fired = 0  # the timers' thread writes, any reads, like the next one
+        self.skipped = 0  # firings left out: the event of the one before still waited, or they came a period late
+        self.left = 0  # events that the end has left unposted; the thread that ends it writes, any reads
+
+    # -- any thread ----------------------------------------------------------------------------------------------------
+
+    def after(self, delay_s: float, event: Any) -> Scheduled:
+        """
+        Raises:
+            ValueError: `delay_s` is negative or not finite.
+            EventRefusedError: the dispatcher stops, or the journal has failed.
+            EventNotDeclaredError, JournalError: the journal cannot keep the event.
+        """
+        delay_ns = _ns("seconds", delay_s)
+        one = Scheduled(self, event, wall=False, next_ns=self._now_ns(False) + delay_ns)
+        return self._add(one, self._now_ns(True) + delay_ns)
+
+    def at(self, unix_s: float, event: Any) -> Scheduled:
+        """Raises as `after`."""
+        if not math.isfinite(unix_s):
+            raise ValueError(f"unix_s must be a finite number, not {unix_s}")
+        due_ns = _whole_us(unix_s)
+        return self._add(Scheduled(self, event, wall=True, next_ns=due_ns), due_ns)
+
+    def every(
+        self,
+        period_s: float,
+        event_or_factory: Any,
+        *,
+        first_s: float | None,
+        jitter: float,
+        key: str,
+        place: Callable[[Any], Schedule] | None = None,
+    ) -> Scheduled:
+        """`place(event)` is the schedule whose queue an event of a factory goes to; None: this one.
+
+        Raises:
+            ValueError: `period_s` is not greater than 0, `first_s` is negative, `jitter` is not between 0 and 1, or
+                `key` is in use. TypeError: neither an event nor a callable. Otherwise as `after`.
+        """
+        period_ns = _ns("seconds", period_s)
+        first_ns = period_ns if first_s is None else _ns("first", first_s)
+        if not period_ns:
+            raise ValueError("seconds must be greater than 0")
+        if not 0 <= jitter <= 1:
+            raise ValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
+        is_event = is_member(type_of(event_or_factory))
+        if not is_event and not callable(event_or_factory):
+            raise TypeError(f"post_every takes an event or a callable that makes one, not {text_of(event_or_factory)}")
+        one = Scheduled(
+            self,
+            event_or_factory if is_event else None,
+            wall=bool(key) and self._queue.write_ahead.is_on,
+            next_ns=0,
+            period_ns=period_ns,
+            make=None if is_event else event_or_factory,
+            jitter=jitter,
+            key=key,
+            place=place,
+        )
+        if key:
+            with self._lock:
+                if key in self._keys:
+                    raise ValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
+                self._keys.add(key)
+        try:
+            self._set_first(one, first_ns)
+            return self._add(one, one.next_ns)
+        except BaseException:
+            self._keys.discard(key)
+            raise
+
+    def cancel(self, one: Scheduled) -> bool:
+        with self._lock:
+            if one.status is not _WAITING:
+                return one.status is _CANCELLED
+            self._close(one, _CANCELLED)
+            heap = self._heaps[one.wall]
+            if len(heap) > 2 * self._count + _SWEEP_FROM:
+                heap[:] = [entry for entry in heap if entry[2].status is _WAITING]
+                heapq.heapify(heap)
+            accepted_seq = one.accepted_seq
+        self._queue.write_ahead.settle(accepted_seq)
+        return True
+
+    def unix_due_s(self, one: Scheduled) -> float | None:
+        if one.status is not _WAITING:
+            return None
+        due_ns = one.next_ns if one.wall else self._now_ns(True) + one.next_ns - self._now_ns(False)
+        return due_ns / 1e9
+
+    def unix_now_ns(self) -> int:
+        return self._now_ns(True)
+
+    def size(self) -> int:
+        """How many wait for their time, or for room in the queue."""
+        return self._count + len(self._overdue)
+
+    def first(self, limit: int) -> list[Scheduled]:
+        """Those that wait for their time, soonest first."""
+        with self._lock:
+            waiting = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is _WAITING]
+        return heapq.nsmallest(limit, waiting, key=lambda one: self.unix_due_s(one) or 0.0)
+
+    def is_firing(self) -> bool:
+        """Whether the caller fires while the queue drains, which accepts its post then."""
+        return bool(self._firing) and self._queue.phase == DRAINING and get_ident() in self._firing
+
+    def restore(self, event: Any, accepted_seq: int, due_ns: int) -> None:
+        """Before the start: schedule an event of an earlier run again. `due_ns`: Unix ns."""
+        one = Scheduled(self, event, wall=True, next_ns=due_ns)
+        one.accepted_seq = accepted_seq
+        self._push(one, is_new=True)
+
+    def start(self) -> None:
+        """From now on, events are posted. The thread that starts the dispatcher."""
+        with self._lock:
+            self._is_started = True
+        self._arm()
+
+    def end(self) -> None:
+        """Fire no more, and report what is left; in a write-ahead log it stays. Repeating it is harmless."""
+        with self._lock:
+            left = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is _WAITING]
+            for one in left:
+                self._close(one, _LEFT)
+            self._heaps = {False: [], True: []}
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        events = [one.event for one in left if not one.period_ns] + [firing.event for firing in self._overdue]
+        self._overdue.clear()
+        self.left += len(events)
+        if events:
+            some = ", ".join(map(text_of, events[:3])) + (", ..." if len(events) > 3 else "")
+            is_kept = self._queue.write_ahead.is_on
+            where = "the journal has them, and the next start schedules them again" if is_kept else "they are lost"
+            message = "%s: stop left %d scheduled events; %s: %s"
+            tell(log, logging.INFO if is_kept else logging.WARNING, message, self._name, len(events), where, some)
+
+    def after_fork(self) -> None:
+        """In a child process: what is scheduled is posted in the parent."""
+        self._lock = threading.Lock()
+        self._heaps = {False: [], True: []}
+        self._count, self._timer, self._is_started = 0, None, False
+        self._overdue.clear()
+
+    # -- adding --------------------------------------------------------------------------------------------------------
+
+    def _add(self, one: Scheduled, due_ns: int) -> Scheduled:
+        queue = self._queue
+        if queue.refuses():
+            raise EventRefusedError(self._name, queue.reason())
+        if queue.write_ahead.is_on and (one.key or not one.period_ns) and not one.accepted_seq:
+            marks = Marks(due_ns=due_ns, key=one.key)
+            accept = queue.write_ahead.accept_tick if one.key else partial(queue.write_ahead.accept, one.event)
+            one.accepted_seq = accept(marks)
+            if not one.accepted_seq:
+                queue.state.reject("journal")
+                raise EventRefusedError(self._name, "journal")
+        self._push(one, is_new=True)
+        self._arm()
+        return one
+
+    def _set_first(self, one: Scheduled, first_ns: int) -> None:
+        """When an event with a period fires first: with a key, when an earlier run would have fired it next."""
+        known = self._queue.write_ahead.take_tick(one.key) if one.key else None
+        if known is None:
+            one.next_ns = self._now_ns(one.wall) + first_ns
+            return
+        one.accepted_seq, one.next_ns = known.accepted_seq, known.due_ns
+        if known.fired_ns >= known.due_ns:  # a crash came between the event and the next time
+            one.next_ns += one.period_ns
+
+    def _push(self, one: Scheduled, *, is_new: bool) -> None:
+        jitter_ns = int(random.random() * one.jitter * one.period_ns) if one.jitter else 0
+        with self._lock:
+            heapq.heappush(self._heaps[one.wall], (one.next_ns + jitter_ns, next(self._order), one))
+            self._count += is_new
+
+    def _close(self, one: Scheduled, status: str) -> None:
+        """Under the lock: it does not wait for its time any longer."""
+        one.status = status
+        self._count -= 1
+        self._keys.discard(one.key)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _is_real(self) -> bool:
+        return isinstance(self._time_service(), SystemProcessingTimeService)
+
+    def _now_ns(self, wall: bool) -> int:
+        """The monotonic or the wall clock. A manual clock is both."""
+        if self._is_real():
+            return time.time_ns() if wall else time.monotonic_ns()
+        return self._time_service().current_processing_time() * 1_000_000
+
+    def _arm(self) -> None:
+        """Have the time service fire when the first one is due."""
+        with self._lock:
+            if not self._is_started or self._queue.phase > DRAINING:
+                return
+            by_wall_ns = self._delay_ns(True)
+            if self._is_real() and by_wall_ns < math.inf:
+                by_wall_ns = min(by_wall_ns, _WALL_LOOK_NS)
+            delay_ns = max(0, min(self._delay_ns(False), by_wall_ns))
+            due_ns = self._now_ns(False) + delay_ns
+            if due_ns >= self._timer_due_ns:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            with suppress(*NO_THREAD):  # the next one that is added tries again
+                self._timer = self._time_service().schedule_with_fixed_delay(
+                    lambda _: self._fire_due(), math.ceil(delay_ns / 1e6), _NEVER_MS
+                )
+                self._timer_due_ns = due_ns
+
+    def _delay_ns(self, wall: bool) -> float:
+        """Until the first one of a clock is due. Under the lock."""
+        heap = self._heaps[wall]
+        while heap and heap[0][2].status is not _WAITING:
+            heapq.heappop(heap)
+        return heap[0][0] - self._now_ns(wall) if heap else math.inf
+
+    # -- firing: the timers' thread ------------------------------------------------------------------------------------
+
+    def _fire_due(self) -> None:
+        with self._lock:
+            timer, self._timer, self._timer_due_ns = self._timer, None, math.inf
+        if timer is not None:
+            timer.cancel()
+        try:
+            while (one := self._take_due()) is not None:
+                try:
+                    self._fire(one)
+                except Exception as error:  # of a factory, of a function for keys, or of the journal
+                    tell(log, logging.ERROR, "%s: %s could not be posted", self._name, text_of(one), error=error)
+        finally:
+            self._arm()
+
+    def _take_due(self) -> Scheduled | None:
+        with self._lock:
+            for wall, heap in self._heaps.items():
+                if self._delay_ns(wall) <= 0:
+                    one = heapq.heappop(heap)[2]
+                    if not one.period_ns:
+                        self._close(one, _FIRED)
+                    return one
+        return None
+
+    def _fire(self, one: Scheduled) -> None:
+        if not one.period_ns:
+            self.fired += 1
+            self._post(_Firing(one.event, one.accepted_seq, None))
+            return
+        due_ns, write_ahead = one.next_ns, self._queue.write_ahead
+        late = max(0, (self._now_ns(one.wall) - due_ns) // one.period_ns)
+        with self._lock:
+            one.next_ns += (late + 1) * one.period_ns
+        self.skipped += late + one.is_queued
+        logs = bool(one.key) and write_ahead.is_on
+        try:
+            event, accepted_seq = None, 0
+            if not one.is_queued:
+                event = one.event if one.make is None else one.make()
+                if logs:
+                    accepted_seq = write_ahead.accept(event, Marks(key=one.key, fired_ns=due_ns))
+        finally:
+            if logs:
+                self._log_next(one)
+            if one.status is _WAITING:
+                self._push(one, is_new=False)
+        if event is not None and (accepted_seq or not logs):
+            one.is_queued = True
+            self.fired += 1
+            target = self if one.place is None else one.place(event)
+            target._post(_Firing(event, accepted_seq, Delivery(scheduled=one)))
+
+    def _log_next(self, one: Scheduled) -> None:
+        """Replace the line that has the time of a key's next firing."""
+        marks = Marks(due_ns=one.next_ns, key=one.key, replaces=one.accepted_seq)
+        accepted_seq = self._queue.write_ahead.accept_tick(marks)
+        if not accepted_seq:  # the disk has failed, and the journal has ended
+            return
+        with self._lock:
+            replaced = one.accepted_seq
+            one.accepted_seq = accepted_seq
+            is_cancelled = one.status is _CANCELLED
+        self._queue.write_ahead.settle(replaced)
+        if is_cancelled:
+            self._queue.write_ahead.settle(accepted_seq)
+
+    def _post(self, firing: _Firing) -> None:
+        """Post, or wait for room behind the firings that wait already."""
+        if not self._overdue and self._has_posted(firing):
+            return
+        self._overdue.append(firing)
+        self._queue.room.enter(self)
+        if self._queue.room.permits:  # returned before this waited
+            self.release()
+
+    def release(self) -> bool:
+        """As Turn: a permit was returned. Any thread; raises nothing."""
+        try:
+            firing = self._overdue.popleft()
+        except IndexError:
+            return True
+        try:
+            if not self._has_posted(firing):  # another producer was faster
+                self._overdue.appendleft(firing)
+            if self._overdue:
+                self._queue.room.enter(self)
+        except Exception as error:
+            tell(log, logging.ERROR, "%s: %s could not be posted", self._name, text_of(firing.event), error=error)
+        return False
+
+    def _has_posted(self, firing: _Firing) -> bool:
+        """Post, unless there is no room; returns whether that is done, or refused."""
+        self._firing.add(get_ident())
+        try:
+            return self._has_tried(firing)
+        finally:
+            self._firing.discard(get_ident())
+
+    def _has_tried(self, firing: _Firing) -> bool:
+        queue, (event, accepted_seq, delivery) = self._queue, firing
+        if accepted_seq:
+            if not queue.room.take_for_logged():
+                return False
+            queue.enqueue_logged(event, queue.coalescing.key_of(event), accepted_seq, delivery)
+            return True
+        try:
+            if delivery is None:
+                is_posted = queue.post_without_waiting(event)
+            else:
+                is_posted = queue.post_delivery(event, delivery, False)
+        except QueueFullError:
+            return False
+        if not is_posted and delivery is not None:
+            delivery.discard("stop")
+        return True
+
+
+def _ns(name: str, seconds: float) -> int:
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f"{name} must be a number of seconds, 0 or more, not {seconds}")
+    return _whole_us(seconds)
+
+
+def _whole_us(seconds: float) -> int:
+    """In ns, but whole microseconds: a float of Unix seconds is no more exact."""
+    return round(seconds * 1e6) * 1000

@@ -1,0 +1,404 @@
+"""Posting at a time: post_after, post_at and post_every."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    EventRefusedError,
+    JournalConfig,
+    JournalWriter,
+    MultiDispatcher,
+)
+from dispatcher.journal import recover
+from dispatcher.mailbox import ManualClock
+from dispatcher.queue import schedule as schedule_module
+
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
+from ..coroutines import Keyed
+from ..journal.conftest import Job, Posted, after_a_crash
+from ..waiting import until
+
+Make = Callable[..., AsyncDispatcher]
+NOON_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON_MS)
+
+
+class Seen:
+    """A handler that notes when it gets which event, in ms since noon."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.events: list[tuple[int, int]] = []
+
+    def handle(self, event: Any) -> None:
+        self.events.append((self.clock.current_processing_time() - NOON_MS, event.number))
+
+
+def advance(dispatcher: AsyncDispatcher, clock: ManualClock, ms: int, step_ms: int = 100) -> None:
+    for _ in range(ms // step_ms):
+        clock.advance(step_ms)
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+
+def test_an_event_is_posted_after_its_delay(make: Make, clock: ManualClock) -> None:
+    seen = Seen(clock)
+    dispatcher = make(time_service=clock, handler=seen)
+
+    later = dispatcher.post_after(0.5, Numbered(1))
+    assert (later.due, later.is_done(), dispatcher.stats().scheduled) == (NOON_MS / 1000 + 0.5, False, 1)
+    advance(dispatcher, clock, 1000)
+
+    assert seen.events == [(500, 1)]
+    assert (later.due, later.is_done(), later.cancel()) == (None, True, False)
+    stats = dispatcher.stats()
+    assert (stats.scheduled, stats.scheduled_fired, stats.accepted) == (0, 1, 1)
+
+
+def test_events_of_one_time_are_posted_in_the_order_of_the_calls(make: Make, clock: ManualClock) -> None:
+    seen = Seen(clock)
+    dispatcher = make(time_service=clock, handler=seen)
+
+    for number in range(100):
+        dispatcher.post_after(0.1, Numbered(number))
+    advance(dispatcher, clock, 100)
+
+    assert [number for _, number in seen.events] == list(range(100))
+
+
+def test_a_cancelled_event_is_not_posted(make: Make, clock: ManualClock) -> None:
+    seen = Seen(clock)
+    dispatcher = make(time_service=clock, handler=seen)
+    later = [dispatcher.post_after(1, Numbered(number)) for number in range(200)]
+
+    assert all(each.cancel() for each in later[1:])
+    assert later[1].cancel()
+    advance(dispatcher, clock, 1000)
+
+    assert [number for _, number in seen.events] == [0]
+
+
+def test_real_time_follows_the_monotonic_clock_and_post_at_the_wall_clock(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_module, "_WALL_LOOK_NS", 1_000_000)
+    gate = Gate()
+    gate.opened.set()
+    dispatcher = make(handler=gate)
+    dispatcher.post_after(3600, Numbered(1))
+    dispatcher.post_at(time.time() + 3600, Numbered(2))
+    real = time.time_ns
+
+    monkeypatch.setattr(schedule_module.time, "time_ns", lambda: real() + 3_601_000_000_000)
+
+    assert gate.entered.wait(TIMEOUT_S)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [event.number for event in gate.events] == [2]
+
+
+def test_a_period_keeps_its_grid_and_a_factory_makes_each_event(make: Make, clock: ManualClock) -> None:
+    seen, numbers = Seen(clock), iter(range(100))
+    dispatcher = make(time_service=clock, handler=seen)
+
+    every = dispatcher.post_every(1, lambda: Numbered(next(numbers)), first=0.5)
+    advance(dispatcher, clock, 3000)
+    assert every.due == NOON_MS / 1000 + 3.5
+    assert every.cancel()
+    advance(dispatcher, clock, 3000)
+
+    assert seen.events == [(500, 0), (1500, 1), (2500, 2)]
+    assert every.is_done()
+
+
+def test_a_period_whose_event_still_waits_is_skipped_and_counted(make: Make, clock: ManualClock, gate: Gate) -> None:
+    dispatcher = make(time_service=clock, handler=gate)
+    dispatcher.post(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    dispatcher.post_every(1, Numbered(7))
+    clock.advance(5000)
+    assert dispatcher.queue_size() == 1
+    gate.opened.set()
+    assert dispatcher.await_drained(TIMEOUT_S)
+    advance(dispatcher, clock, 1000)
+
+    assert [event.number for event in gate.events] == [0, 7, 7]
+    assert dispatcher.stats().scheduled_skipped == 4
+
+
+def test_a_factory_that_raises_ends_nothing(make: Make, clock: ManualClock) -> None:
+    seen, made = Seen(clock), iter([1, 0, 1])
+    dispatcher = make(time_service=clock, handler=seen)
+
+    dispatcher.post_every(1, lambda: Numbered(1 // next(made)))
+    advance(dispatcher, clock, 3000)
+
+    assert seen.events == [(1000, 1), (3000, 1)]
+
+
+def test_jitter_delays_a_firing_by_a_part_of_the_period_and_moves_no_later_one(make: Make, clock: ManualClock) -> None:
+    seen = Seen(clock)
+    dispatcher = make(time_service=clock, handler=seen)
+
+    dispatcher.post_every(10, Numbered(), jitter=0.5)
+    advance(dispatcher, clock, 100_000, 50)
+
+    late = [at_ms - 10_000 * (place + 1) for place, (at_ms, _) in enumerate(seen.events)]
+    assert len(late) == 9 or len(late) == 10
+    assert all(0 <= each <= 5050 for each in late)
+    assert len(set(late)) > 1
+
+
+@pytest.mark.parametrize("policy", ["block", "reject", "drop_oldest"])
+def test_a_full_queue_does_with_a_firing_what_it_does_with_a_post(
+    make: Make, clock: ManualClock, gate: Gate, policy: Any
+) -> None:
+    config = DispatcherConfig(queue_capacity=1, queue_full_policy=policy)
+    dispatcher = make(config, time_service=clock, handler=gate)
+    dispatcher.post(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.post(Numbered(1))
+    for number in (2, 3, 4):
+        dispatcher.post_after(1, Numbered(number))
+
+    clock.advance(1000)  # returns, although the queue is full
+    waiting = dispatcher.stats().scheduled
+    gate.opened.set()
+    until(lambda: dispatcher.await_drained(TIMEOUT_S) and not dispatcher.stats().scheduled, "all are posted")
+
+    handled = {"block": [0, 1, 2, 3, 4], "reject": [0, 1], "drop_oldest": [0, 4]}[policy]
+    assert [event.number for event in gate.events] == handled
+    assert waiting == (3 if policy == "block" else 0)
+    assert_accounts_balance(dispatcher, 2 if policy == "reject" else 5)
+
+
+def test_what_falls_due_while_a_stop_drains_is_handled_and_the_rest_is_left(
+    make: Make, clock: ManualClock, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = make(time_service=clock, handler=gate)
+    dispatcher.post(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    in_time, late = dispatcher.post_after(1, Numbered(1)), dispatcher.post_after(2, Numbered(2))
+    stopping = threading.Thread(target=dispatcher.stop)
+    stopping.start()
+    until(lambda: dispatcher.view.is_draining(), "the stop has begun")
+
+    clock.advance(1000)
+    with pytest.raises(EventRefusedError, match="draining"):
+        dispatcher.post_after(1, Numbered(3))
+    gate.opened.set()
+    stopping.join(TIMEOUT_S)
+
+    assert [event.number for event in gate.events] == [0, 1]
+    assert (in_time.is_done(), late.is_done(), late.cancel(), late.due) == (True, True, False, None)
+    assert "stop left 1 scheduled events; they are lost" in caplog.text
+    assert clock.pending_timers() == 0 or not clock.advance(5000)
+
+
+def test_a_partition_posts_the_events_of_its_keys(clock: ManualClock) -> None:
+    seen = []
+    with MultiDispatcher(partitions=3, time_service=clock) as dispatcher:
+        dispatcher.register(Work, lambda event: seen.append((event.lock_key, threading.current_thread().name)))
+        for key in range(3):
+            dispatcher.post_after(1, Keyed(0, key))
+            dispatcher.post_at(NOON_MS / 1000 + 1, Keyed(0, key))
+        keys = iter(range(3))
+        dispatcher.post_every(1, lambda: Keyed(0, next(keys)))
+        for _ in range(3):
+            clock.advance(1000)
+            assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert sorted(seen) == [(key, f"MultiDispatcher-{key}") for key in range(3) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.post_after(-1, Numbered()), "seconds must be a number of seconds, 0 or more, not -1"),
+        (lambda it: it.post_at(float("nan"), Numbered()), "unix_s must be a finite number"),
+        (lambda it: it.post_every(0, Numbered()), "seconds must be greater than 0"),
+        (lambda it: it.post_every(1, Numbered(), jitter=2), "jitter is a part of the period"),
+        (lambda it: it.post_every(1, Numbered(), first=-1), "first must be a number of seconds"),
+    ],
+)
+def test_a_wrong_number_is_named(make: Make, call: Callable[[AsyncDispatcher], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(make())
+
+
+def test_what_is_neither_an_event_nor_a_factory_is_named(make: Make) -> None:
+    with pytest.raises(TypeError, match="takes an event or a callable that makes one, not 'garbage'"):
+        make().post_every(1, "garbage")
+
+
+CALLS = st.lists(
+    st.one_of(
+        st.tuples(st.just("after"), st.integers(0, 50)),
+        st.tuples(st.just("at"), st.integers(-20, 200)),
+        st.tuples(st.just("every"), st.integers(1, 40)),
+        st.tuples(st.just("cancel"), st.integers(0, 30)),
+        st.tuples(st.just("advance"), st.integers(0, 60)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls=CALLS)
+def test_a_schedule_fires_what_a_plain_list_says(calls: list[tuple[str, int]]) -> None:
+    """The handler keeps up: it is drained after each ms."""
+    clock = ManualClock(NOON_MS)
+    seen = Seen(clock)
+    dispatcher = AsyncDispatcher(time_service=clock)
+    dispatcher.register(Work, seen)
+    dispatcher.init()
+    dispatcher.start()
+    handles: list[Any] = []
+    model: list[tuple[int, int] | None] = []  # due and period of each; None: done
+    cancelled: set[int] = set()
+    now = 0
+    for what, value in calls:
+        number = len(handles)
+        if what == "after":
+            handles.append(dispatcher.post_after(value / 1000, Numbered(number)))
+            model.append((now + value, 0))
+        elif what == "at":
+            handles.append(dispatcher.post_at((NOON_MS + value) / 1000, Numbered(number)))
+            model.append((value, 0))
+        elif what == "every":
+            handles.append(dispatcher.post_every(value / 1000, Numbered(number)))
+            model.append((now + value, value))
+        elif what == "cancel" and value < len(handles):
+            is_there = model[value] is not None
+            assert handles[value].cancel() == (is_there or value in cancelled)
+            cancelled |= {value} if is_there else set()
+            model[value] = None
+        elif what == "advance":
+            for _ in range(value):
+                clock.advance(1)
+                now += 1
+                assert dispatcher.await_drained(TIMEOUT_S)
+                due = [place for place, entry in enumerate(model) if entry is not None and entry[0] <= now]
+                assert sorted(number for _, number in seen.events) == due
+                seen.events.clear()
+                for place in due:
+                    at, period = model[place] or (0, 0)
+                    model[place] = (at + period, period) if period else None
+    try:
+        assert dispatcher.stats().scheduled == sum(entry is not None for entry in model)
+        assert [handle.is_done() for handle in handles] == [entry is None for entry in model]
+    finally:
+        dispatcher.stop()
+
+
+class TestDurable:
+    def start(self, journal: Path, clock: ManualClock, seen: Any, **options: Any) -> AsyncDispatcher:
+        writer = JournalWriter(journal, JournalConfig(write_ahead=True))
+        dispatcher = AsyncDispatcher(journal=writer, time_service=clock, **options)
+        dispatcher.register(Job, seen, events=Posted)
+        dispatcher.init()
+        return dispatcher
+
+    def test_after_a_crash_events_come_at_their_time_or_at_once(self, tmp_path: Path, clock: ManualClock) -> None:
+        first = self.start(tmp_path / "journal", clock, print)
+        first.start()
+        first.post_after(1, Posted(Job.STARTED, 1))
+        first.post_at(NOON_MS / 1000 + 3, Posted(Job.STARTED, 3))
+        first.post_after(2, Posted(Job.STARTED, 2)).cancel()
+        first.post(Posted(Job.STARTED, 0))
+        assert first.await_drained(TIMEOUT_S)
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        first.stop()
+
+        clock, seen = ManualClock(NOON_MS + 2000), Seen(clock)
+        seen.clock = clock
+        second = self.start(crashed, clock, seen)
+        second.start()
+        advance(second, clock, 2000)
+        second.stop()
+
+        assert [entry for entry in seen.events if entry[1] in (1, 3)] == [(2000, 1), (3000, 3)]
+        assert not recover(crashed).accepted
+
+    def test_a_stop_leaves_what_is_scheduled_to_the_next_start(self, tmp_path: Path, clock: ManualClock) -> None:
+        seen = Seen(clock)
+        with self.start(tmp_path, clock, seen) as first:
+            first.post_after(1, Posted(Job.STARTED, 1))
+        with self.start(tmp_path, clock, seen) as second:
+            assert second.stats().scheduled == 1
+            advance(second, clock, 1000)
+
+        assert seen.events == [(1000, 1)]
+
+    def test_a_key_keeps_its_rhythm_over_restarts(self, tmp_path: Path, clock: ManualClock) -> None:
+        seen = Seen(clock)
+        for pause_ms in (0, 300, 3000):
+            clock.advance(pause_ms)
+            with self.start(tmp_path, clock, seen) as dispatcher:
+                dispatcher.post_every(
+                    1, lambda: Posted(Job.STARTED, clock.current_processing_time() - NOON_MS), key="nightly", first=0.5
+                )
+                advance(dispatcher, clock, 1200)
+
+        # It runs until 1200, from 1500 to 2700 and from 5700 on; of 3500, 4500 and 5500, which have passed, one comes.
+        assert [at_ms for _, at_ms in seen.events] == [500, 1500, 2500, 5700, 6500]
+
+    def test_a_key_is_in_use_once(self, tmp_path: Path, clock: ManualClock) -> None:
+        with self.start(tmp_path, clock, print) as dispatcher:
+            every = dispatcher.post_every(1, Posted(Job.STARTED, 1), key="nightly")
+            with pytest.raises(ValueError, match="key='nightly'"):
+                dispatcher.post_every(2, Posted(Job.STARTED, 1), key="nightly")
+            every.cancel()
+            dispatcher.post_every(2, Posted(Job.STARTED, 1), key="nightly").cancel()
+
+        assert not recover(tmp_path).accepted
+
+    @pytest.mark.parametrize("appends", range(3))
+    def test_no_time_of_a_key_is_posted_twice_whenever_it_crashes(
+        self, tmp_path: Path, clock: ManualClock, appends: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A firing appends its event, and then the next time. A crash comes before, between or after the two."""
+        journal, crashed = tmp_path / "journal", tmp_path / "crashed"
+        gate = Gate()  # what is posted stays in hand, so no row settles it
+        first = self.start(journal, clock, gate)
+        first.start()
+        first.post_every(1, lambda: Posted(Job.STARTED, 1), key="nightly")
+        append, left = JournalWriter.append_accepted, appends
+
+        def crash_or_append(*arguments: Any, **options: Any) -> int:
+            nonlocal left
+            if not left:
+                after_a_crash(journal, crashed)
+            left -= 1
+            return append(*arguments, **options)
+
+        monkeypatch.setattr(JournalWriter, "append_accepted", crash_or_append)
+        clock.advance(1000)
+        if not crashed.exists():
+            after_a_crash(journal, crashed)
+        gate.opened.set()
+        first.stop()
+
+        after = ManualClock(NOON_MS + 1000)
+        seen = Seen(after)
+        second = self.start(crashed, after, seen)
+        second.post_every(1, lambda: Posted(Job.STARTED, 2), key="nightly")
+        second.start()
+        advance(second, after, 900)
+        second.stop()
+
+        assert [number for _, number in seen.events] == [2 if appends == 0 else 1]
