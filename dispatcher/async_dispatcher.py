@@ -190,8 +190,9 @@ class AsyncDispatcher(PostingService):
         handler raises, `continue` with the next event, `stop` the dispatcher, or `exit` the process.
 
         An `async def` handler runs on the `loop` that the dispatcher was given. Its events are in hand until their
-        coroutines have ended, 100 at most. Those of equal `lock_key` run one after another, as do all those without a
-        key. `aio.AsyncioHandler` gives it another loop, key or capacity. It is the only handler of its class.
+        coroutines have ended; up to 100 coroutines run. Those of equal `lock_key` run one after another, as do all
+        those without a key. `aio.AsyncioHandler` gives it another loop, key or capacity. It is the only handler of its
+        class.
 
         `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
         queued, a newer one replaces it, and the older one counts as superseded. A key of None never replaces. It holds

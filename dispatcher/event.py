@@ -113,22 +113,22 @@ def _is_of_class(owner: type, handle: Any) -> bool:
 class AsyncioHandler:
     """An `async def` handler, to be registered with a dispatcher. Its coroutines run on `loop`.
 
-    Events with equal keys are handled one after another, in the order in which they were posted; events with different
-    keys at the same time. `key(event)` is called on the handler thread; None: the event's attribute `lock_key`, or None
-    without one.
+    Up to `capacity` coroutines run at the same time, `per_key` of them for events with equal keys, which begin in the
+    order in which they were posted. `key(event)` is called on the handler thread; None: the event's attribute
+    `lock_key`, or None without one. Events whose key is None run one after another, whatever `per_key` is.
 
-    The dispatcher takes up to `capacity` events that have not ended, whether their coroutine runs or waits for an
-    earlier one of its key. At the next event beyond that, it handles no event until one has ended. The capacity is that
-    of one dispatcher: each partition of a MultiDispatcher has its own.
+    Up to `max_waiting` events wait for their keys next to those that run. At the next one that would wait, or at the
+    first event that only waits for one of the `capacity` coroutines to end, the dispatcher handles no more events until
+    it can begin. The numbers are those of one dispatcher: each partition of a MultiDispatcher has its own.
 
     `loop=None`: the loop that the dispatcher was given.
 
     Raises:
         TypeError: `coroutine` is neither an `async def` function nor an object whose method `handle` is one, or `key`
-            is not a plain callable. ValueError: `capacity` is less than 1.
+            is not a plain callable. ValueError: `capacity` or `per_key` is less than 1, or `max_waiting` less than 0.
     """
 
-    __slots__ = ("capacity", "function", "handler", "key", "loop")
+    __slots__ = ("capacity", "function", "handler", "key", "loop", "max_waiting", "per_key")
 
     def __init__(
         self,
@@ -137,6 +137,8 @@ class AsyncioHandler:
         loop: AbstractEventLoop | None = None,
         key: KeyOf | None = None,
         capacity: int = 100,
+        per_key: int = 1,
+        max_waiting: int = 1000,
     ) -> None:
         function: Any = _handle_of(coroutine)
         if not is_coroutine_function(function):
@@ -146,13 +148,16 @@ class AsyncioHandler:
             )
         if key is not None:
             require_plain(key, "key", "returns an event's key")
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, not {capacity}")
+        for name, value, least in (("capacity", capacity, 1), ("per_key", per_key, 1), ("max_waiting", max_waiting, 0)):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
         self.handler = coroutine  # never changes, like the rest
         self.function: Callable[[Any], Any] = function
         self.loop = loop
         self.key = key or _lock_key
         self.capacity = capacity
+        self.per_key = per_key
+        self.max_waiting = max_waiting
 
     def handle(self, event: Any) -> Any:
         """Raises TypeError: only a dispatcher runs it."""

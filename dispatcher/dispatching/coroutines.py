@@ -4,8 +4,8 @@ A handler raises EventTaken, and the handler thread goes on to the next event. T
 mail: the handler thread counts the event, follows the error policy, writes the row, and lets the next event of that key
 begin.
 
-At the first event beyond a handler's capacity the dispatcher takes no more events, so that they stay in the queue with
-its bound and in their order. Mail still runs.
+At the first event that has to wait for one of a handler's slots, or for its key once as many do as may, the dispatcher
+takes no more events, so that they stay in the queue with its bound and in their order. Mail still runs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Coroutines:
         # A mail that looks at `_ended` waits. Its run clears this before it looks; loops read it after appending.
         self._has_mail = False
         self.count = 0  # events in hand here; handler thread writes, any reads
-        self._suspension: Suspension | None = None  # while an event is beyond a capacity; handler thread writes
+        self._suspension: Suspension | None = None  # while a lane is full; handler thread writes
         self._has_given_up = False  # handler thread
         self._timer: Future[None] | None = None  # handler thread
         self._warned_of_ns = 0  # when the last coroutine that was logged began; the timers' thread
@@ -209,7 +209,7 @@ class Coroutines:
 
     def describe_holdup(self) -> str | None:
         """Where the coroutines are that keep events in the queue, if none has begun for `handler_warn_after_s`."""
-        calls = self._all_calls(lambda lane: bool(lane.held))
+        calls = self._all_calls(lambda lane: lane.is_full())
         begun = [call.started_ns for call in calls if call.started_ns]
         if self._warn_after_s is None or not begun or perf_counter_ns() - max(begun) < self._warn_after_s * 1e9:
             return None
@@ -276,7 +276,8 @@ class Coroutines:
             self._discard([call])
         else:
             self._busy[lane] = None
-            if not lane.put(call):
+            lane.put(call)
+            if lane.is_full():
                 self._suspend()
         self._times.note_taken(perf_counter_ns() - began_ns)
         raise EventTaken
@@ -337,10 +338,10 @@ class Coroutines:
         """Take no more events. A mail ends the current batch."""
         if self._suspension is None:
             self._suspension = self._controller.suspend_default_action()
-            self._send(self._flush_if_due, "end the batch: coroutines are at their capacity")
+            self._send(self._flush_if_due, "end the batch: a handler takes no more events")
 
     def _resume_if_possible(self) -> None:
-        if self._suspension is not None and not any(lane.held for lane in self._busy):
+        if self._suspension is not None and not any(lane.is_full() for lane in self._busy):
             self._suspension.resume()
             self._suspension = None
 

@@ -2,9 +2,10 @@
 
     handler thread --inbox--> event loop: a task for each event --ended--> handler thread
 
-The handler thread decides what runs: events of a key one after another, and no more than the capacity. The loop starts
-the coroutines that it is given and reports their ends. Each side writes its own fields of a Call before it passes the
-call on.
+The handler thread decides what runs. An event first waits for its key, until fewer than `per_key` events of that key
+have begun and not ended, and then for one of the `capacity` slots. So an event that waits for its key takes no slot
+from other keys. The loop starts the coroutines that it is given and reports their ends. Each side writes its own fields
+of a Call before it passes the call on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar, copy_context
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -77,11 +80,12 @@ class Call:
         "event",
         "failure",
         "handling",
-        "is_admitted",
+        "is_ready",
         "is_under_way",
         "key",
         "lane",
         "line",
+        "number",
         "route",
         "started_ns",
         "task",
@@ -102,7 +106,8 @@ class Call:
         self.lane = lane
         self.route = route
         self.key, self.line = lane.line_of(event)
-        self.is_admitted = False  # it counts towards the capacity; handler thread
+        self.number = next(lane.numbers)
+        self.is_ready = False  # its key lets it begin; handler thread writes, any reads
         self.started_ns = 0  # when it was given to the loop; 0: not yet; handler thread writes
         self.at = 0  # the same on the clock of the run, Unix ns; handler thread writes
         self.is_under_way = False  # given to the loop, and not ended or given up; both sides write, any thread reads
@@ -161,6 +166,17 @@ def in_context(command: Callable[[], T]) -> Callable[[], T]:
     return partial(copy_context().run, command) if _CURRENT.get() is not None else command
 
 
+class Line:
+    """The calls of one key. Handler thread."""
+
+    __slots__ = ("active", "limit", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  # of `active`; never changes
+        self.active = 0  # calls that are ready or have begun, and have not ended
+        self.waiting: deque[Call] = deque()  # calls after those, oldest first
+
+
 class Lane:
     """The events of one AsyncioHandler on one dispatcher. Handler thread, unless a method says otherwise.
 
@@ -183,53 +199,60 @@ class Lane:
         # Calls that have not ended, oldest first; handler thread writes, any thread copies. The other collections refer
         # to the same calls: `calls` alone is trusted, because the keys' `__eq__` is foreign.
         self.calls: dict[Call, None] = {}
-        # Calls by key, oldest first; only the first of a key is given to the loop; handler thread.
-        self._lines: dict[Hashable, deque[Call]] = {}
-        self.held: deque[Call] = deque()  # those beyond the capacity; handler thread
-        self._admitted = 0  # the others; handler thread
+        self._lines: dict[Hashable, Line] = {}  # by key; handler thread
+        self._waiting = 0  # calls that wait for their key; handler thread writes, any reads
+        # A heap of the calls that wait for a slot, each with its number; handler thread writes, any reads its length.
+        self._ready: list[tuple[int, Call]] = []
+        self._running = 0  # calls that have begun; handler thread
+        self.numbers = count(1)  # of the calls, in their order; handler thread
         self._inbox: deque[Call] = deque()  # handler thread appends, the loop pops
         # The loop will look at the inbox. It clears this before it looks; the handler thread reads it after appending.
         self._is_awake = False
 
-    def line_of(self, event: Any) -> tuple[Hashable, deque[Call]]:
-        """The event's key, and the calls of that key.
+    def line_of(self, event: Any) -> tuple[Hashable, Line]:
+        """The event's key, and the calls of that key. Without a key, events run one after another.
 
         Raises:
             Exception: raised by the user's function, or by the key.
         """
         key = self.handler.key(event)
-        return key, self._lines.setdefault(key, deque())
+        return key, self._lines.setdefault(key, Line(self.handler.per_key if key is not None else 1))
 
-    def put(self, call: Call) -> bool:
-        """Let the call begin as soon as its key and the capacity allow; returns False if it is beyond the capacity."""
+    def is_full(self) -> bool:
+        """Whether a call waits for a slot, or more calls wait for their keys than may. Any thread."""
+        return bool(self._ready) or self._waiting > self.handler.max_waiting
+
+    def put(self, call: Call) -> None:
+        """Let the call begin as soon as its key and the slots allow."""
         self.calls[call] = None
-        call.line.append(call)
-        if self.held or self._admitted >= self.handler.capacity:
-            self.held.append(call)
-            return False
-        self._admit(call)
-        return True
+        if call.line.active < call.line.limit:
+            self._make_ready(call)
+            self._begin_ready()
+        else:
+            call.line.waiting.append(call)
+            self._waiting += 1
 
     def release(self, call: Call) -> None:
-        """The call has ended: let the next ones begin."""
+        """The call has ended: let the next one of its key, or an older one of another key, have its slot."""
         line = call.line
-        line.popleft()
-        self._admitted -= 1
-        if not line:
+        line.active -= 1
+        self._running -= 1
+        if line.waiting:
+            self._waiting -= 1
+            self._make_ready(line.waiting.popleft())
+        elif not line.active:
             self._forget_key(call.key)
-        elif line[0].is_admitted:
-            self._begin(line[0])
-        if self.held:
-            self._admit(self.held.popleft())
+        self._begin_ready()
 
     def drop_unstarted(self) -> list[Call]:
         """Remove the calls that were not given to the loop, and return them."""
         dropped = [call for call in self.calls if not call.started_ns]
-        for call in reversed(dropped):
-            call.line.pop()
-            self._admitted -= call.is_admitted
+        for call in dropped:
+            call.line.waiting.clear()
+            call.line.active -= call.is_ready
             del self.calls[call]
-        self.held.clear()
+        self._ready.clear()
+        self._waiting = 0
         return dropped
 
     def give_up(self) -> list[Call]:
@@ -237,10 +260,9 @@ class Lane:
         given_up = list(self.calls)
         self.calls.clear()
         self._lines.clear()
-        self.held.clear()
-        self._admitted = 0
+        self._ready.clear()
+        self._waiting = self._running = 0
         for call in given_up:
-            call.line.clear()
             _forget_handling(call)
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._cancel, call)
@@ -255,11 +277,16 @@ class Lane:
             if call.started_ns and not call.ended_ns:
                 self._end(call, EventLoopClosedError(self.handler))
 
-    def _admit(self, call: Call) -> None:
-        call.is_admitted = True
-        self._admitted += 1
-        if call.line[0] is call:
-            self._begin(call)
+    def _make_ready(self, call: Call) -> None:
+        call.is_ready = True
+        call.line.active += 1
+        heappush(self._ready, (call.number, call))
+
+    def _begin_ready(self) -> None:
+        """Give free slots to the calls that were put first."""
+        while self._ready and self._running < self.handler.capacity:
+            self._running += 1
+            self._begin(heappop(self._ready)[1])
 
     def _begin(self, call: Call) -> None:
         self._on_begin(call)
@@ -340,7 +367,10 @@ def describe_call(call: Call) -> str:
     about = text_of(call.event)
     loop, task = call.lane.loop, call.task
     if not call.started_ns:
-        return f"{about}, which waits for an earlier event of its key"
+        what = (
+            f"one of {call.lane.handler.capacity} coroutines to end" if call.is_ready else "earlier events of its key"
+        )
+        return f"{about}, which waits for {what}"
     what = f"{about}, for {(perf_counter_ns() - call.started_ns) / 1e9:.3g} s"
     if task is None:
         state = "is closed" if loop.is_closed() else "runs" if loop.is_running() else "does not run"

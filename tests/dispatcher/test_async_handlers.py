@@ -80,11 +80,15 @@ def test_a_plain_function_is_no_asyncio_handler() -> None:
         aio.AsyncioHandler(lambda event: None)
 
 
-def test_a_capacity_below_one_and_a_key_that_is_no_function_are_refused() -> None:
+def test_numbers_that_are_too_small_and_a_key_that_is_no_function_are_refused() -> None:
     async def handle(event: Any) -> None: ...
 
     with pytest.raises(ValueError, match="capacity must be at least 1, not 0"):
         aio.AsyncioHandler(handle, capacity=0)
+    with pytest.raises(ValueError, match="per_key must be at least 1, not 0"):
+        aio.AsyncioHandler(handle, per_key=0)
+    with pytest.raises(ValueError, match="max_waiting must be at least 0, not -1"):
+        aio.AsyncioHandler(handle, max_waiting=-1)
     with pytest.raises(TypeError, match="key must be a callable"):
         aio.AsyncioHandler(handle, key="entity")  # type: ignore[arg-type]
 
@@ -226,6 +230,62 @@ def test_a_function_gives_the_key(make: Make, handler: Latched) -> None:
     assert handler.begun == [0, 1]
     handler.end(0, 1, 2)
     assert dispatcher.await_drained(TIMEOUT_S)
+
+
+def test_events_that_wait_for_their_key_leave_the_slots_to_other_keys(make: Make, handler: Latched) -> None:
+    """They held the capacity: one event of the five ran."""
+    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=3))
+    post(dispatcher, *(Keyed(number, key) for number, key in enumerate("aaabc")))
+
+    handler.await_begun(0, 3, 4)
+    assert handler.begun == [0, 3, 4]
+    handler.end(0, 1, 2, 3, 4)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert_accounts_balance(dispatcher, accepted=5)
+
+
+def test_several_events_of_a_key_run_at_a_time(make: Make, handler: Latched) -> None:
+    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, per_key=2))
+    post(dispatcher, *(Keyed(number, key) for number, key in enumerate("aaaab")))
+    handler.await_begun(0, 1, 4)
+    in_handler_thread(dispatcher)
+
+    assert handler.begun == [0, 1, 4]
+    handler.end(1)
+    handler.await_begun(2)
+    assert handler.begun == [0, 1, 4, 2]
+    handler.end(0, 2, 3, 4)
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+
+def test_events_without_a_key_run_one_after_another_whatever_other_keys_may(make: Make, handler: Latched) -> None:
+    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, per_key=2))
+    post(dispatcher, Keyed(0), Keyed(1), Keyed(2, "a"), Keyed(3, "a"))
+    handler.await_begun(0, 2, 3)
+    in_handler_thread(dispatcher)
+
+    assert handler.begun == [0, 2, 3]
+    handler.end(0, 1, 2, 3)
+    assert dispatcher.await_drained(TIMEOUT_S)
+
+
+def test_events_stay_in_the_queue_while_as_many_wait_for_their_keys_as_may(make: Make, handler: Latched) -> None:
+    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, max_waiting=1))
+    post(dispatcher, *(Keyed(number, key) for number, key in enumerate("aaaab")))
+    handler.await_begun(0)
+    until(lambda: dispatcher.queue_size() == 2)  # the third is in hand as well: it found the places taken
+    in_handler_thread(dispatcher)
+
+    assert handler.begun == [0]
+    assert dispatcher.queue_size() == 2
+    handler.end(0)
+    handler.await_begun(1)
+    until(lambda: dispatcher.queue_size() == 1)
+    handler.end(1)
+    handler.await_begun(2, 4)
+    handler.end(2, 3, 4)
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert_accounts_balance(dispatcher, accepted=5)
 
 
 def test_a_key_that_raises_fails_its_event_alone(make: Make, handler: Latched) -> None:
@@ -505,10 +565,11 @@ def test_a_stop_says_that_the_loop_does_not_run(caplog: pytest.LogCaptureFixture
 def test_a_stop_without_a_drain_waits_for_begun_coroutines_only(make: Make, handler: Latched) -> None:
     dispatcher = make(
         DispatcherConfig(drain_events_on_stop=False),
-        handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=2),
+        handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=1),
     )
     post(dispatcher, Keyed(0, "a"), Keyed(1, "a"), Keyed(2, "b"), Keyed(3, "c"))
     handler.await_begun(0)
+    until(lambda: dispatcher.queue_size() == 1)  # one waits for its key, one for a slot, one in the queue
     stopping = threading.Thread(target=dispatcher.stop)
     stopping.start()
     until(lambda: dispatcher.stats().discarded == 3)
@@ -563,7 +624,7 @@ def test_a_thread_with_the_context_of_its_coroutine_never_waits_for_room(
                 else:
                     await posting
 
-    dispatcher = make(queue_capacity=1, handler=aio.AsyncioHandler(handle, loop=loop, capacity=1))
+    dispatcher = make(queue_capacity=1, handler=aio.AsyncioHandler(handle, loop=loop, max_waiting=0))
     post(dispatcher, Keyed(0))
 
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -592,7 +653,7 @@ def test_a_thread_without_the_context_that_waits_for_room_is_logged_with_what_it
             await released.wait()
 
     with ThreadPoolExecutor(1, "poster") as pool:
-        dispatcher = make(config, handler=aio.AsyncioHandler(handle, loop=loop, capacity=1))
+        dispatcher = make(config, handler=aio.AsyncioHandler(handle, loop=loop, max_waiting=0))
         post(dispatcher, *(Keyed(number) for number in range(3)))
         loop.call_soon_threadsafe(filled.set)
         until(lambda: "for room in the full queue" in caplog.text, "the warning")
@@ -605,6 +666,24 @@ def test_a_thread_without_the_context_that_waits_for_room_is_logged_with_what_it
     assert "thread poster_0 has waited 0.01 s or longer" in message
     assert "await released.wait()" in message
     assert "under asyncio.to_thread" in message
+
+
+def test_the_log_of_a_full_queue_says_what_the_events_in_hand_wait_for(
+    make: Make, handler: Latched, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = DispatcherConfig(queue_capacity=1, handler_warn_after_s=0.01)
+    dispatcher = make(config, handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=1))
+    post(dispatcher, *(Keyed(number, key) for number, key in enumerate("aabc")))
+    posting = threading.Thread(target=post, args=(dispatcher, Keyed(4, "d")))
+    posting.start()
+    until(lambda: "for room in the full queue" in caplog.text, "the warning")
+    handler.end(0, 1, 2, 3, 4)
+    posting.join(TIMEOUT_S)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    [message] = [record.message for record in caplog.records if "for room in the full queue" in record.message]
+    assert "job_1>, which waits for earlier events of its key" in message
+    assert "job_2>, which waits for one of 1 coroutines to end" in message
 
 
 def test_a_task_that_outlives_its_coroutine_is_outside(make: Make, handler: Latched) -> None:

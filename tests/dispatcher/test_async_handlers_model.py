@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dispatcher import AsyncDispatcher, DispatcherConfig, aio
 
 from .conftest import TIMEOUT_S, Work, assert_accounts_balance
-from .coroutines import Keyed, running_loop
+from .coroutines import Keyed, Latched, running_loop
+from .waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,7 @@ PLANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()),
 @given(
     plan=PLANS,
     capacity=st.integers(1, 5),
+    max_waiting=st.integers(0, 3),
     queue_capacity=st.sampled_from([None, 1, 3]),
     producers=st.integers(1, 2),
     drains=st.booleans(),
@@ -62,13 +64,14 @@ def test_accounts_and_the_order_of_each_key(
     loop: asyncio.AbstractEventLoop,
     plan: list[tuple[int, int, bool]],
     capacity: int,
+    max_waiting: int,
     queue_capacity: int | None,
     producers: int,
     drains: bool,
 ) -> None:
     handler = Turns(plan)
     dispatcher = AsyncDispatcher(DispatcherConfig(queue_capacity=queue_capacity, drain_events_on_stop=drains))
-    dispatcher.register(Work, aio.AsyncioHandler(handler, loop=loop, capacity=capacity))
+    dispatcher.register(Work, aio.AsyncioHandler(handler, loop=loop, capacity=capacity, max_waiting=max_waiting))
 
     def produce(first: int) -> None:
         # Each producer has keys of its own: across producers there is no order.
@@ -96,3 +99,88 @@ def test_accounts_and_the_order_of_each_key(
     if drains:
         assert dispatcher.stats().failed == sum(fails for _, _, fails in plan)
         assert dispatcher.stats().handled == len(plan) - dispatcher.stats().failed
+
+
+class Reference:
+    """Which events are where, in plain lists."""
+
+    def __init__(self, capacity: int, per_key: int, max_waiting: int) -> None:
+        self.capacity, self.per_key, self.max_waiting = capacity, per_key, max_waiting
+        self.queue: list[Keyed] = []
+        self.waiting: list[Keyed] = []  # taken from the queue, not begun
+        self.running: list[Keyed] = []
+        self.begun: list[int] = []
+
+    def post(self, event: Keyed) -> None:
+        self.queue.append(event)
+        self._settle()
+
+    def end(self, event: Keyed) -> None:
+        self.running.remove(event)
+        self._settle()
+
+    def _settle(self) -> None:
+        while True:
+            held_by_key = [event for event in self.waiting if not self._may_begin(event)]
+            ready = [event for event in self.waiting if event not in held_by_key]
+            if ready and len(self.running) < self.capacity:
+                self.waiting.remove(ready[0])
+                self.running.append(ready[0])
+                self.begun.append(ready[0].number)
+            elif self.queue and not ready and len(held_by_key) <= self.max_waiting:
+                self.waiting.append(self.queue.pop(0))
+            else:
+                return
+
+    def _may_begin(self, event: Keyed) -> bool:
+        """Its key lets it begin, if there is a slot."""
+        running = [other for other in self.running if other.lock_key == event.lock_key]
+        first = next(other for other in self.waiting if other.lock_key == event.lock_key)
+        return first is event and len(running) < (self.per_key if event.lock_key is not None else 1)
+
+
+POSTS = st.sampled_from(["a", "a", "b", "c", None])  # the key of an event
+ENDS = st.integers(0, 3)  # which one of the coroutines that run
+STEPS = st.lists(st.one_of(POSTS, ENDS), min_size=6, max_size=30)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=STEPS, capacity=st.integers(1, 3), per_key=st.integers(1, 2), max_waiting=st.integers(0, 3))
+def test_the_events_that_run_are_those_of_the_reference_after_each_step(
+    loop: asyncio.AbstractEventLoop, steps: list[str | int | None], capacity: int, per_key: int, max_waiting: int
+) -> None:
+    reference = Reference(capacity, per_key, max_waiting)
+    handler = Latched(loop)
+    options = {"capacity": capacity, "per_key": per_key, "max_waiting": max_waiting}
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, aio.AsyncioHandler(handler, loop=loop, **options))
+
+    def end(event: Keyed) -> None:
+        handler.end(event.number)
+        reference.end(event)
+
+    def is_as_the_reference() -> bool:
+        stats, in_hand = dispatcher.stats(), len(reference.running) + len(reference.waiting)
+        is_settled = (stats.queue_size, stats.in_hand) == (len(reference.queue), in_hand)
+        return is_settled and len(handler.begun) == len(reference.begun)
+
+    with dispatcher:
+        posted = 0
+        for step in steps:
+            if not isinstance(step, int):
+                event = Keyed(posted, step)
+                posted += 1
+                assert dispatcher.post(event)
+                reference.post(event)
+            elif reference.running:
+                end(reference.running[step % len(reference.running)])
+            until(is_as_the_reference, f"the state after {step!r}")
+            assert handler.begun == reference.begun
+        while reference.running:
+            end(reference.running[0])
+            until(is_as_the_reference, "the state at the end")
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert handler.begun == reference.begun
+    assert sorted(handler.ended) == list(range(posted))
+    assert_accounts_balance(dispatcher, accepted=posted)
