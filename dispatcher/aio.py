@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextvars import copy_context
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -25,6 +23,7 @@ from dispatcher.queue.asking import Asks
 from dispatcher.queue.delivery import Ask
 from dispatcher.queue.later import post_later
 from dispatcher.queue.posting import EventQueue
+from dispatcher.util.threads import in_own_thread
 
 __all__ = ["AsyncioHandler", "ask", "await_drained", "post", "stop", "submit"]
 
@@ -207,30 +206,4 @@ async def stop(dispatcher: AsyncDispatcher | MultiDispatcher) -> None:
 
     Called by an `async def` handler of the dispatcher, it does not wait; the dispatcher stops once the handler ends.
     """
-    await _in_own_thread(dispatcher.stop, f"{dispatcher.name}-aio-stop")
-
-
-async def _in_own_thread(function: Callable[[], T], name: str) -> T:
-    """Call the function on a thread of its own, in the caller's context, and return its result or raise its error.
-
-    The loop's default executor has few threads, and a hung handler may hold all of them. If the waiting task is
-    cancelled, the function goes on, and the interpreter waits for it before it exits. If no thread can be started, the
-    function runs at once, and blocks the loop.
-    """
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # from now on, cancelling the task leaves the future alone
-    context = copy_context()
-
-    def run() -> None:
-        try:
-            result = context.run(function)
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    try:
-        threading.Thread(target=run, name=name, daemon=False).start()
-    except RuntimeError:  # there are too many threads, or the interpreter ends
-        run()
-    return await asyncio.wrap_future(future)
+    await in_own_thread(dispatcher.stop, f"{dispatcher.name}-aio-stop")

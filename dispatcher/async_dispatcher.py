@@ -346,6 +346,9 @@ class AsyncDispatcher(PostingService):
                 return "loop"
         return super()._keeps_stop_waiting()
 
+    def _has_coroutines_here(self) -> bool:
+        return self._coroutines.is_for_this_loop()
+
     def _longest_stop_s(self) -> float:
         return self._drain_timeout_s
 

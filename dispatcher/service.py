@@ -32,7 +32,7 @@ from weakref import ref
 from dispatcher.errors import ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
 from dispatcher.util.histogram import snapshot
-from dispatcher.util.threads import NO_THREAD, is_owned
+from dispatcher.util.threads import NO_THREAD, in_own_thread, is_owned
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,8 @@ class _Hook(NamedTuple):
 class Service:
     """A part with a life cycle. Subclasses override `service_init`, `service_start` and `service_stop`.
 
-    `with service:` inits (if needed) and starts it, and stops it on the way out.
+    `with service:` inits (if needed) and starts it, and stops it on the way out. `async with service:` does the same in
+    a coroutine, whose event loop goes on while the stop waits.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -310,15 +311,42 @@ class Service:
         """Hook of `stop`. It must cope with a service that was never inited or started, or that failed half-way."""
 
     def __enter__(self) -> Self:
-        if self._state is ServiceState.NOTINITED:
-            self.init()
-        self.start()
-        return self
+        """Init, if needed, and start.
+
+        Raises:
+            RuntimeError: the end of the block would block the event loop of this thread, whose coroutines it has to
+                wait for. The state has not changed.
+            As `init` and `start`.
+        """
+        if self._has_coroutines_here():
+            raise RuntimeError(
+                f"{self.name}: the end of a `with` block waits for its `async def` handlers and blocks the event loop "
+                "that runs them; use `async with` here"
+            )
+        return self._enter_block()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
         if self._keeps_stop_waiting() is None:
             self.wait_for_service_to_stop()  # another thread may carry out the stop
+
+    async def __aenter__(self) -> Self:
+        """As `with`. Starts on this thread, as `start` does."""
+        return self._enter_block()
+
+    async def __aexit__(self, *_: object) -> None:
+        """As `with`, while the loop goes on. The stop has a thread of its own, and outlives a cancelled task."""
+        await in_own_thread(self.__exit__, f"{self.name}-aio-stop")
+
+    def _enter_block(self) -> Self:
+        if self._state is ServiceState.NOTINITED:
+            self.init()
+        self.start()
+        return self
+
+    def _has_coroutines_here(self) -> bool:
+        """Whether the event loop that runs on the calling thread is to run handlers of this service. A hook."""
+        return False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self._state.name}>"
@@ -610,6 +638,9 @@ class CompositeService(Service):
         """As in Service: also why a child's stop would wait for the calling thread."""
         callers = (super()._keeps_stop_waiting(), *(service._keeps_stop_waiting() for service in self.services))
         return next((caller for caller in callers if caller is not None), None)
+
+    def _has_coroutines_here(self) -> bool:
+        return any(service._has_coroutines_here() for service in self.services)
 
     def _longest_stop_s(self) -> float:
         return sum(service._longest_stop_s() for service in self.services)

@@ -1,4 +1,4 @@
-"""Starting threads where the system may have none left; which thread holds a lock.
+"""Starting threads where the system may have none left; a thread for one call; which thread holds a lock.
 
 `Thread.start` fails at a limit of threads or of memory, and from Python 3.12 on in an `atexit` hook. Work that needs no
 thread goes on without one; a thread that is only useful is started later (invariant 13).
@@ -12,11 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import Any, Final, TypeVar
 
 from dispatcher.util.foreign import describe, tell
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 NO_THREAD: Final = (RuntimeError, MemoryError)
 """What `Thread.start` raises if no thread can be started."""
@@ -86,3 +90,31 @@ def is_owned(lock: threading.Condition | threading.RLock) -> bool:
     """Whether this thread holds the lock."""
     owner: Any = lock
     return bool(owner._is_owned())  # as threading.Condition does
+
+
+async def in_own_thread(function: Callable[[], T], name: str) -> T:
+    """Call the function on a thread of its own, in the caller's context, and return its result or raise its error.
+
+    The loop's default executor has few threads, and a hung handler may hold all of them. If the waiting task is
+    cancelled, the function goes on, and the interpreter waits for it before it exits. If no thread can be started, the
+    function runs at once, and blocks the loop.
+    """
+    from asyncio import wrap_future
+
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # from now on, cancelling the task leaves the future alone
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            result = context.run(function)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=False).start()
+    except RuntimeError:  # there are too many threads, or the interpreter ends
+        run()
+    return await wrap_future(future)

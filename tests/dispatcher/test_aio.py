@@ -28,6 +28,7 @@ from dispatcher import (
     aio,
 )
 from dispatcher.mailbox import ManualClock
+from dispatcher.util import threads
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from .coroutines import Keyed
@@ -634,7 +635,7 @@ def test_a_stop_goes_on_where_no_thread_can_start(make: Make, monkeypatch: pytes
     def cannot_start(**_: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(aio, "threading", types.SimpleNamespace(Thread=cannot_start))
+    monkeypatch.setattr(threads, "threading", types.SimpleNamespace(Thread=cannot_start))
     run(aio.stop(dispatcher))
 
     assert dispatcher.is_stopped()
