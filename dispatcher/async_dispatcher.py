@@ -39,7 +39,7 @@ from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
-from dispatcher.routes import OnError, RoutingTable
+from dispatcher.routes import OnError, Part, RoutingTable
 from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
 from dispatcher.util.foreign import class_name, tell, text_of, type_of
@@ -114,7 +114,7 @@ class AsyncDispatcher(PostingService):
         self._schedule = Schedule(queue, self._timers)
         self._asks = Asks(queue, self._check_ask, self._check_wait)
         self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers)
-        self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.supersede_by)
+        self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.set_up_class)
         self._drain = Drain(queue, progress)
         self._errors = ErrorPolicy(self, self._routes, exit_action)
         self._dispatching = BatchDispatching(
@@ -182,6 +182,7 @@ class AsyncDispatcher(PostingService):
         *,
         on_error: OnError = "continue",
         coalesce_by: KeyOf | None = None,
+        context: bool = False,
         events: type | Iterable[type] = (),
     ) -> None:
         """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
@@ -197,6 +198,9 @@ class AsyncDispatcher(PostingService):
         `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
         queued, a newer one replaces it, and the older one counts as superseded. A key of None never replaces. It holds
         for all events of the class, until this handler is unregistered; of several, the last one that was registered.
+
+        `context=True`: the handlers of the class see the context variables of the post, in a copy of their own. An
+        event that was not posted while this held, or that the journal redelivers, has an empty context.
 
         `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
         stores as JSON. In that mode the dispatcher accepts no event of another class (EventNotDeclaredError).
@@ -214,7 +218,7 @@ class AsyncDispatcher(PostingService):
         classes = (events,) if isinstance(events, type) else tuple(events)
         if coalesce_by is not None:
             require_plain(coalesce_by, "coalesce_by", "returns an event's key")
-        self._routes.register(event_type, handler, on_error, coalesce_by)
+        self._routes.register(event_type, Part(handler, on_error, coalesce_by, context))
         if classes:
             self._write_ahead.declare(event_type, classes)
         self._break_batch()

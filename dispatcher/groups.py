@@ -197,10 +197,11 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         *,
         on_error: OnError = "continue",
         coalesce_by: KeyOf | None = None,
+        context: bool = False,
     ) -> None:
         """As AsyncDispatcher.register, on each partition: `handler` is called from several threads."""
         for partition in self.partitions:
-            partition.register(event_type, handler, on_error=on_error, coalesce_by=coalesce_by)
+            partition.register(event_type, handler, on_error=on_error, coalesce_by=coalesce_by, context=context)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """As AsyncDispatcher.unregister, on each partition."""

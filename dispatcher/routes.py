@@ -13,16 +13,18 @@ from enum import Enum
 from typing import Any, Final, Literal, NamedTuple
 
 from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import Handler, KeyOf, MultiListenerHandler, handling_callable, is_async
+from dispatcher.event import Handler, KeyOf, MultiListenerHandler, is_async
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
 from dispatcher.util.histogram import snapshot
 
 OnError = Literal["continue", "stop", "exit"]
 SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
-Bind = Callable[[Handler], Callable[[Any], Any]]
-"""Makes the callable that hands an event to a handler."""
-Coalesce = Callable[[type, KeyOf | None], None]
-"""Tells the queue by which key the events of a class supersede each other; None: they do not."""
+Bind = Callable[[Handler, bool], Callable[[Any], Any]]
+"""`bind(handler, keeps_context)` makes the callable that hands an event to a handler, in the context of its post if the
+class keeps that."""
+SetUpClass = Callable[[type, KeyOf | None, bool], None]
+"""`set_up_class(event_class, key_of, keeps_context)` tells the queue by which key the events of a class supersede each
+other (None: they do not), and whether their posts keep the context."""
 
 
 NO_TYPE: Final = object()
@@ -39,17 +41,28 @@ class Turn(NamedTuple):
     event_type: Any
 
 
+class Part(NamedTuple):
+    """One handler of an event class, with its options."""
+
+    handler: Handler
+    on_error: OnError = "continue"
+    coalesce_by: KeyOf | None = None
+    keeps_context: bool = False
+
+
 class Registration:
-    """The handlers of one event class, in order, each with its error policy and key of coalescing. Immutable."""
+    """The handlers of one event class, in order. Immutable."""
 
-    __slots__ = ("coalesce_by", "handle", "on_error", "parts")
+    __slots__ = ("coalesce_by", "handle", "keeps_context", "on_error", "parts")
 
-    def __init__(self, parts: tuple[tuple[Handler, OnError, KeyOf | None], ...], bind: Bind) -> None:
+    def __init__(self, parts: tuple[Part, ...], bind: Bind) -> None:
         self.parts = parts
-        handlers = [handler for handler, _, _ in parts]
-        self.handle = bind(handlers[0]) if len(handlers) == 1 else MultiListenerHandler(*handlers).handle
-        self.on_error: OnError = max((on_error for _, on_error, _ in parts), key=SEVERITY.__getitem__)
-        self.coalesce_by = next((key_of for _, _, key_of in reversed(parts) if key_of is not None), None)
+        handlers = [part.handler for part in parts]
+        self.keeps_context = any(part.keeps_context for part in parts)
+        handler = handlers[0] if len(handlers) == 1 else MultiListenerHandler(*handlers)
+        self.handle = bind(handler, self.keeps_context)
+        self.on_error: OnError = max((part.on_error for part in parts), key=SEVERITY.__getitem__)
+        self.coalesce_by = next((part.coalesce_by for part in reversed(parts) if part.coalesce_by is not None), None)
 
 
 class Route:
@@ -113,21 +126,15 @@ def require_members(event_type: Any) -> None:
 class RoutingTable:
     """The registrations and the routes of one dispatcher. `register` and `unregister` are for any thread.
 
-    `default` handles the classes without a registration; None: their events fail. `bind` is for any thread. `coalesce`
-    is called under the table's lock, after each change of a class.
+    `default` handles the classes without a registration; None: their events fail. `bind` is for any thread.
+    `set_up_class` is called under the table's lock, after each change of a class.
     """
 
-    def __init__(
-        self,
-        name: str,
-        default: Handler | None = None,
-        bind: Bind = handling_callable,
-        coalesce: Coalesce = lambda event_class, key_of: None,
-    ) -> None:
+    def __init__(self, name: str, default: Handler | None, bind: Bind, set_up_class: SetUpClass) -> None:
         self._name = name
         self._bind = bind
-        self._coalesce = coalesce
-        self._default = Registration(((default, "continue", None),), bind) if default is not None else None
+        self._set_up_class = set_up_class
+        self._default = Registration((Part(default),), bind) if default is not None else None
         self._lock = threading.Lock()  # leaf lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
         # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock and reads them
@@ -142,9 +149,7 @@ class RoutingTable:
         self.others.handle = self._refuse
         self.others.turn = self.others.plain_turn = Turn(self._refuse, NO_TYPE)
 
-    def register(
-        self, event_type: type[Enum], handler: Handler, on_error: OnError, coalesce_by: KeyOf | None = None
-    ) -> None:
+    def register(self, event_type: type[Enum], part: Part) -> None:
         """Add a handler to the class; the strictest `on_error` applies, and the last `coalesce_by`.
 
         Raises:
@@ -152,13 +157,13 @@ class RoutingTable:
             ValueError: an unknown `on_error`; or one of several handlers of the class is an `async def`.
         """
         require_members(event_type)
-        if on_error not in SEVERITY:
-            raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {on_error!r}")
-        self._bind(handler)  # raises if it is not a handler
+        if part.on_error not in SEVERITY:
+            raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {part.on_error!r}")
+        self._bind(part.handler, part.keeps_context)  # raises if it is not a handler
         with self._lock:
             present = self._registrations.get(event_type)
-            parts = (*(present.parts if present is not None else ()), (handler, on_error, coalesce_by))
-            if len(parts) > 1 and any(is_async(each) for each, _, _ in parts):
+            parts = (*(present.parts if present is not None else ()), part)
+            if len(parts) > 1 and any(is_async(each.handler) for each in parts):
                 raise ValueError(
                     f"{event_type.__name__}: an `async def` handler is the only one of its Enum class, because an "
                     "event ends with its coroutine. Call the other handler from the coroutine, or unregister one of "
@@ -173,7 +178,7 @@ class RoutingTable:
             present = self._registrations.get(event_type)
             parts = list(present.parts) if present is not None else []
             # Not under the lock: comparing handlers runs foreign code.
-            found = next((index for index, part in enumerate(parts) if part[0] == handler), None)
+            found = next((index for index, part in enumerate(parts) if part.handler == handler), None)
             if found is None:
                 return False
             del parts[found]
@@ -190,7 +195,7 @@ class RoutingTable:
     def handlers_of(self, event_type: Any) -> list[Handler]:
         """The handlers of an event's type, which may be any object. Any thread."""
         registration = self._registrations.get(type(event_type), self._default)
-        return [handler for handler, _, _ in registration.parts] if registration is not None else []
+        return [part.handler for part in registration.parts] if registration is not None else []
 
     def find(self, event_type: Any) -> Route:
         """The route of an event's type, which may be any object. Handler thread only."""
@@ -235,7 +240,9 @@ class RoutingTable:
         for route in self._of_class.get(event_type, ()):
             self._connect(route)
         registration = self._registrations.get(event_type)
-        self._coalesce(event_type, registration.coalesce_by if registration is not None else None)
+        key_of = registration.coalesce_by if registration is not None else None
+        keeps_context = registration is not None and registration.keeps_context
+        self._set_up_class(event_type, key_of, keeps_context)
         self.has_changed = True
 
     def _connect(self, route: Route) -> None:

@@ -16,6 +16,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import Context
 from functools import partial
 from threading import current_thread
 from time import perf_counter_ns
@@ -33,6 +34,7 @@ from dispatcher.dispatching.lanes import (
     describe_call,
     handling_of_context,
     in_context,
+    leave_call,
 )
 from dispatcher.dispatching.monitor import check_every_ms
 from dispatcher.dispatching.stopping import ErrorPolicy
@@ -45,7 +47,7 @@ from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Suspension
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
-from dispatcher.queue.entries import ABANDONED
+from dispatcher.queue.entries import ABANDONED, QueuedEvent
 from dispatcher.util.foreign import kind_of, tell, type_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import NO_THREAD
@@ -116,14 +118,17 @@ class Coroutines:
 
     # -- any thread ----------------------------------------------------------------------------------------------------
 
-    def bind(self, handler: Handler) -> Callable[[Any], Any]:
+    def bind(self, handler: Handler, keeps_context: bool) -> Callable[[Any], Any]:
         """The callable that the handler thread calls with each event of the handler, be it `async def` or plain.
+
+        `keeps_context`: the handler runs in the context of the event's post.
 
         Raises:
             TypeError: it is not a handler, or is an `async def` and no loop was given.
         """
         if not is_async(handler):
-            return handling_callable(handler)
+            handle = handling_callable(handler)
+            return partial(self._handle_in_context, handle) if keeps_context else handle
         declared = handler if isinstance(handler, AsyncioHandler) else AsyncioHandler(handler)
         loop = declared.loop or self._loop
         if loop is None:
@@ -133,7 +138,7 @@ class Coroutines:
             lane = self._lanes.get(key)
             if lane is None:  # the lane keeps the handler alive, so that no other gets its id
                 self._lanes[key] = lane = Lane(declared, loop, self, self._stamp, self._on_ended)
-        return partial(self._take, lane)
+        return partial(self._take, lane, keeps_context)
 
     def is_inside(self) -> bool:
         """Whether the caller is a coroutine of this dispatcher that has not ended."""
@@ -259,10 +264,24 @@ class Coroutines:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _take(self, lane: Lane, event: Any) -> None:
+    def _handle_in_context(self, handle: Callable[[Any], Any], event: Any) -> Any:
+        """The handler of a class that keeps contexts."""
+        context = self._context()
+        leave_call(context)
+        return context.run(handle, event)
+
+    def _context(self) -> Context:
+        """The context in which the event in hand was posted; an empty one if it was not kept."""
+        entry = self._progress.entry
+        delivery = entry.delivery if type(entry) is QueuedEvent else None
+        context = delivery.context if delivery is not None else None
+        return context if context is not None else Context()
+
+    def _take(self, lane: Lane, keeps_context: bool, event: Any) -> None:
         """The handler of a lane's events. Raises EventTaken."""
         began_ns = perf_counter_ns()
-        call = Call(event, self._progress.entry, lane, self._routes.find(type_of(event)))
+        context = self._context() if keeps_context else None
+        call = Call(event, self._progress.entry, lane, self._routes.find(type_of(event)), context)
         if self._timer is None:
             every_ms = self._check_every_ms
             with contextlib.suppress(*NO_THREAD):  # the next event tries again

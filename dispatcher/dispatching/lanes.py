@@ -14,7 +14,7 @@ import contextlib
 import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -73,6 +73,7 @@ class Call:
     __slots__ = (
         "accepted_seq",
         "at",
+        "context",
         "delivery",
         "ended_ns",
         "enqueued_ns",
@@ -93,8 +94,8 @@ class Call:
         "value",
     )
 
-    def __init__(self, event: Any, entry: Any, lane: Lane, route: Route) -> None:
-        """`entry`: the event's in the queue. Handler thread.
+    def __init__(self, event: Any, entry: Any, lane: Lane, route: Route, context: Context | None) -> None:
+        """`entry`: the event's in the queue. `context`: in which its coroutine begins; None: any. Handler thread.
 
         Raises:
             Exception: raised by the user's function for the key, or by the key.
@@ -105,6 +106,7 @@ class Call:
         self.delivery: Delivery | None = entry.delivery if type(entry) is QueuedEvent else None
         self.lane = lane
         self.route = route
+        self.context = context
         self.key, self.line = lane.line_of(event)
         self.number = next(lane.numbers)
         self.is_ready = False  # its key lets it begin; handler thread writes, any reads
@@ -164,6 +166,12 @@ def handling_of_context() -> Handling | None:
 def in_context(command: Callable[[], T]) -> Callable[[], T]:
     """`command`, bound to the caller's call on whichever thread it runs; unchanged outside a call."""
     return partial(copy_context().run, command) if _CURRENT.get() is not None else command
+
+
+def leave_call(context: Context) -> None:
+    """The context was copied from a coroutine, perhaps, and is for code that is no part of it."""
+    if context.get(_CURRENT) is not None:
+        context.run(_CURRENT.set, None)
 
 
 class Line:
@@ -314,7 +322,8 @@ class Lane:
         while self._inbox:
             call = self._inbox.popleft()
             if call.is_under_way:
-                copy_context().run(self._start, call)
+                context = call.context if call.context is not None else copy_context()
+                context.run(self._start, call)
 
     def _start(self, call: Call) -> None:
         handling = call.handling = Handling(call)

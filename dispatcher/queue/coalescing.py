@@ -97,7 +97,7 @@ class Coalescing:
                 return queued
             if attempt:  # closed, and still there: its key raised, or did not equal itself, when it was to go
                 self.queued.pop(key, None)
-        entry.event, entry.key = event, None
+        entry.event, entry.delivery, entry.key = event, delivery, None
         return entry
 
     def is_registered(self, entry: QueuedEvent) -> bool:

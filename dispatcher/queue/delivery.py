@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from contextvars import Context
 from typing import Any, Literal, Protocol
 
 from dispatcher.errors import EventDiscardedError
@@ -24,12 +25,23 @@ class Repeated(Protocol):
 class Delivery:
     """What travels with an event that is more than posted. Never changes; any thread."""
 
-    __slots__ = ("ask", "attempt", "scheduled")
+    __slots__ = ("ask", "attempt", "context", "scheduled")
 
-    def __init__(self, ask: Ask | None = None, *, scheduled: Repeated | None = None, attempt: int = 1) -> None:
+    def __init__(
+        self,
+        ask: Ask | None = None,
+        *,
+        scheduled: Repeated | None = None,
+        attempt: int = 1,
+        context: Context | None = None,
+    ) -> None:
         self.ask = ask  # the future that its caller waits for
         self.scheduled = scheduled  # whose firing it is
         self.attempt = attempt  # 2: the handler has failed once
+        self.context = context  # of the post, for the handler; None: its class does not keep it
+
+    def in_context(self, context: Context) -> Delivery:
+        return Delivery(self.ask, scheduled=self.scheduled, attempt=self.attempt, context=context)
 
     def begin(self) -> bool:
         """The event is about to be handled; False if its caller has withdrawn it. Handler thread."""

@@ -66,6 +66,7 @@ def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool,
             has_room = queue.room.take(wait)
             if not has_room:
                 raise EventRefusedError(queue.name, queue.reason())
+        delivery = queue.in_context(event, delivery)
         later = _LaterPost(queue, event, key, has_room, queue.write_ahead.encode(event), future, delivery)
     except BaseException:
         if has_room:

@@ -7,7 +7,7 @@ would strand an event that is appended just after a stop (invariant 2).
 The steps of a post:
 
 1. Read `gate`: only append, note the time as well, or take the slow path (`_post_special`), which refuses posts to a
-   queue that is not RUNNING, supersedes a queued event, and writes the event ahead.
+   queue that is not RUNNING, supersedes a queued event, keeps the caller's context, and writes the event ahead.
 2. In a bounded queue, take a permit, or apply the policy for a full queue.
 3. Append.
 4. Read `alert`: if it is set, the handler thread waits or the queue is shut (`_after_append`).
@@ -16,6 +16,7 @@ The steps of a post:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from operator import length_hint
 from time import perf_counter_ns
 from typing import Any
@@ -45,6 +46,7 @@ from dispatcher.queue.entries import (
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.write_ahead import WriteAhead
+from dispatcher.util.foreign import type_of
 from dispatcher.util.threads import is_owned
 
 
@@ -81,6 +83,7 @@ class EventQueue:
         self.flags = state.flags
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
+        self._keeping_context: set[type] = set()  # Enum classes; any thread, in single steps
         self.room = QueueRoom(name, config, state, self.coalescing, is_inside, nesting.is_nested, on_size)
         self.shutdown = QueueShutdown(
             name,
@@ -117,12 +120,23 @@ class EventQueue:
         """Wake the handler thread if it waits. Any thread; never blocks."""
         self._parking.unpark()
 
-    def supersede_by(self, event_class: type, key_of: KeyOf | None) -> None:
-        """Let new events of the class supersede queued ones with the same key, from the next post on; None: no event
-        does. Any thread, but one at a time."""
+    def set_up_class(self, event_class: type, key_of: KeyOf | None, keeps_context: bool) -> None:
+        """From the next post on, let new events of the class supersede queued ones with the same key (None: no event
+        does), and keep the contexts of their posts, or not. Any thread, but one at a time."""
         self.coalescing.supersede_by(event_class, key_of)
-        if key_of is not None:
+        if keeps_context:
+            self._keeping_context.add(event_class)
+        else:
+            self._keeping_context.discard(event_class)
+        if key_of is not None or keeps_context:
             self.flags.gate = LOOK
+
+    def in_context(self, event: Any, delivery: Delivery | None) -> Delivery | None:
+        """The delivery, with a copy of the caller's context if the event's class keeps it. Any thread."""
+        if type(type_of(event)) not in self._keeping_context:
+            return delivery
+        context = copy_context()
+        return Delivery(context=context) if delivery is None else delivery.in_context(context)
 
     def put_first(self, events: Sequence[tuple[int, Any, Delivery | None]]) -> None:
         """Before the start: queue accepted seqs, events and deliveries of the write-ahead log before all others."""
@@ -201,6 +215,8 @@ class EventQueue:
         if self.refuses():
             return False
         key = self.coalescing.key_of(event)
+        if self._keeping_context:
+            delivery = self.in_context(event, delivery)
         if key is not None:
             return self._post_keyed(event, key, wait, delivery)
         if not self.room.take(wait):

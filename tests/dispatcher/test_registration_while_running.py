@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, MultiListenerHandler, UnregisteredEventTypeError
-from dispatcher.routes import RoutingTable
+from dispatcher.event import handling_callable
+from dispatcher.routes import Part, RoutingTable
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 from .waiting import in_threads
@@ -32,15 +33,15 @@ class _NeverWalked(dict[int, Any]):
 
 def test_a_registration_looks_only_at_the_event_types_of_its_class() -> None:
     """It looked at all: 30,000 classes took 45 s."""
-    table = RoutingTable("routes")
+    table = RoutingTable("routes", None, lambda handler, _: handling_callable(handler), lambda *_: None)
     table.by_type = _NeverWalked()
     classes: list[Any] = [Enum(f"Class{index}", {"SAME": 1}) for index in range(3)]
     handlers = [len, id]
     for each in classes:
         table.find(each.SAME)
-        table.register(each, handlers[0], "continue")
+        table.register(each, Part(handlers[0]))
     for each in classes:
-        table.register(each, handlers[1], "stop")
+        table.register(each, Part(handlers[1], "stop"))
         table.unregister(each, handlers[0])
 
     assert [(table.find(each.SAME).handle, table.find(each.SAME).on_error) for each in classes] == [(id, "stop")] * 3
