@@ -631,6 +631,100 @@ def test_a_thread_with_the_context_of_its_coroutine_never_waits_for_room(
     assert answers == [True] * 3
 
 
+async def of_a_task(function: Callable[[], Any]) -> None:
+    async def call() -> None:
+        function()
+
+    await asyncio.create_task(call())
+
+
+async def of_a_thread_of_a_thread(function: Callable[[], Any]) -> None:
+    def start() -> None:
+        inner = in_context(function)
+        inner.start()
+        inner.join(TIMEOUT_S)
+
+    await asyncio.to_thread(start)
+
+
+async def of_an_executor(function: Callable[[], Any]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        await asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, function)
+
+
+@pytest.mark.parametrize("keeps_context", [False, True])
+@pytest.mark.parametrize("work", [of_a_task, asyncio.to_thread, of_a_thread_of_a_thread, of_an_executor])
+def test_posts_of_a_coroutines_tasks_and_threads_are_accepted_while_its_group_drains(
+    handler: Latched, work: Callable[[Callable[[], Any]], Any], keeps_context: bool
+) -> None:
+    """To its own dispatcher and to another one of the group, both of whose queues are full."""
+    answers: list[bool] = []
+    gate = threading.Event()
+    first, second = AsyncDispatcher(queue_capacity=1, name="first"), AsyncDispatcher(queue_capacity=1, name="second")
+    one_at_a_time = aio.AsyncioHandler(handler, loop=handler.loop, max_waiting=0)
+    first.register(Work, one_at_a_time, context=keeps_context)
+    second.register(Work, lambda event: gate.wait(TIMEOUT_S))
+    group = DispatcherGroup("group", [first, second])
+
+    async def post_more(event: Keyed) -> None:
+        if event.number == 0:
+            for dispatcher in (first, second):
+                await work(lambda dispatcher=dispatcher: answers.append(dispatcher.post(Keyed(9))))
+            gate.set()
+
+    handler.then = post_more
+    group.init()
+    group.start()
+    post(first, Keyed(0))
+    handler.await_begun(0)
+    for number, dispatcher in ((1, first), (2, second)):
+        post(dispatcher, Keyed(number))
+        until(lambda dispatcher=dispatcher: dispatcher.queue_size() == 0)
+        post(dispatcher, Keyed(number + 2))
+    stopping = threading.Thread(target=group.stop)
+    stopping.start()
+    until(lambda: second.core.queue.phase >= DRAINING)
+    assert first.core.queue.phase >= DRAINING
+    handler.end(0, 1, 3, 9)
+    stopping.join(TIMEOUT_S)
+
+    assert answers == [True, True]
+    assert group.is_stopped()
+    assert_accounts_balance(first, accepted=4)
+    assert_accounts_balance(second, accepted=3)
+
+
+def test_a_thread_that_outlives_its_coroutine_is_outside(make: Make, handler: Latched) -> None:
+    answers: list[bool] = []
+    released = threading.Event()
+    left: list[threading.Thread] = []
+    dispatcher = make(loop=handler.loop, handler=handler)
+
+    def post_late() -> None:
+        assert released.wait(TIMEOUT_S)
+        answers.append(dispatcher.post(Keyed(9)))
+
+    def leave_a_thread(event: Keyed) -> None:
+        if event.number == 0:
+            left.append(in_context(post_late))
+            left[0].start()
+
+    handler.then = leave_a_thread
+    post(dispatcher, Keyed(0, "a"), Keyed(1, "b"))
+    handler.end(0)
+    until(lambda: dispatcher.stats().handled == 1)
+    stopping = threading.Thread(target=dispatcher.stop)
+    stopping.start()
+    until(lambda: dispatcher.core.queue.phase >= DRAINING)
+    released.set()
+    left[0].join(TIMEOUT_S)
+    handler.end(1)
+    stopping.join(TIMEOUT_S)
+
+    assert answers == [False]
+    assert_accounts_balance(dispatcher, accepted=2)
+
+
 @pytest.mark.parametrize("start", ["run_in_executor", "Thread"])
 def test_a_thread_without_the_context_that_waits_for_room_is_logged_with_what_it_waits_for(
     make: Make, loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture, start: str
