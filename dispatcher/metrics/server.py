@@ -64,15 +64,18 @@ class MetricsServer(Service):
 
     @property
     def url(self) -> str:
-        """Of the metrics."""
+        """The address of `/metrics`, as `url_of`."""
         return self.url_of("/metrics")
 
     def url_of(self, path: str) -> str:
-        """Of one of the pages, such as `/readyz`."""
+        """The address of one of the pages, such as `/readyz`.
+
+        Before the start it has the configured port, which is 0 if the start is to find a free one.
+        """
         host = self._settings.host
         if ":" in host:  # IPv6, maybe with a zone, such as fe80::1%eth0
             host = f"[{host.replace('%', '%25')}]"
-        return f"http://{host}:{self.port}{path}"
+        return f"http://{host}:{self.port or self._settings.port}{path}"
 
     def service_start(self) -> None:
         host, port = self._settings.host, self._settings.port

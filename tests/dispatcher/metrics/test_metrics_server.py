@@ -33,7 +33,7 @@ def test_an_ipv6_address_is_served_at_its_url() -> None:
     ("host", "shown"), [("::1", "[::1]"), ("fe80::1%eth0", "[fe80::1%25eth0]"), ("127.0.0.1", "127.0.0.1")]
 )
 def test_the_url_shows_the_host_as_a_url_has_it(host: str, shown: str) -> None:
-    assert MetricsServer(MetricsConfig(host=host)).url == f"http://{shown}:None/metrics"
+    assert MetricsServer(MetricsConfig(host=host, port=9464)).url == f"http://{shown}:9464/metrics"
 
 
 @pytest.mark.parametrize("host", ["x" * 300, "a..b", "a\0b", "\udcff", "no such host", "\x1b[31m"], ids=ascii)
