@@ -7,7 +7,7 @@ event replaces the earlier one. `install_topology` builds the table, which all m
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from enum import Enum
 from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -72,7 +72,7 @@ class _Declaration(NamedTuple):
     """The arguments of one `add_transition`, linked to the call before it: adding an arc copies nothing."""
 
     before: _Declaration | None
-    pre: Enum
+    pres: tuple[Enum, ...]
     posts: tuple[Enum, ...]
     event_types: tuple[Enum, ...]
     hook: Hook | None
@@ -105,31 +105,36 @@ class StateMachineFactory(Generic[S, OPERAND]):
 
     def add_transition(
         self,
-        pre: S,
+        pre: S | Set[S],
         post: S | Collection[S],
         event_types: Enum | Iterable[Enum],
         hook: Hook | None = None,
     ) -> StateMachineFactory[S, OPERAND]:
-        """Return a new factory with one more arc per event type.
+        """Return a new factory with one more arc for each state of `pre` and each event type.
 
-        `post` is a state, or a set of states from which `hook(operand, event)` chooses by returning one.
+        `pre` is a state or a set of states. `post` is a state, or a set of states from which `hook(operand, event)`
+        chooses by returning one.
 
         Raises:
-            ValueError: no event type, no post state, or a set of states without a hook.
+            ValueError: no pre state, no event type, no post state, or a set of post states without a hook.
             TypeError: a state or an event type is not an Enum member.
         """
+        pres: tuple[Enum, ...] = in_order(pre) if isinstance(pre, Set) else (pre,)
         types = (event_types,) if isinstance(event_types, Enum) else in_order(event_types)
         arc: ArcKind = "single" if isinstance(post, Enum) else "multiple"
         posts: tuple[Enum, ...] = (post,) if isinstance(post, Enum) else in_order(post)
-        for member in (pre, *posts, *types):
+        for member in (*pres, *posts, *types):
             if not isinstance(member, Enum):
                 raise TypeError(f"states and event types are Enum members, got {member!r}")
+        if not pres:
+            raise ValueError(f"to {_names(posts)}: an arc needs at least one pre state")
         if not types or not posts:
-            raise ValueError(f"from {pre.name}: an arc needs at least one event type and one post state")
+            raise ValueError(f"from {_names(pres)}: an arc needs at least one event type and one post state")
         if arc == "multiple" and hook is None:
-            names = ", ".join(state.name for state in posts)
-            raise ValueError(f"from {pre.name} to {{{names}}}: an arc to a set of states needs a hook that chooses")
-        return self._with(_Declaration(self._declared, pre, posts, types, hook, arc), None)
+            raise ValueError(
+                f"from {_names(pres)} to {{{_names(posts)}}}: an arc to a set of states needs a hook that chooses"
+            )
+        return self._with(_Declaration(self._declared, pres, posts, types, hook, arc), None)
 
     def install_topology(self) -> StateMachineFactory[S, OPERAND]:
         """Return a factory whose table is already built, so that the first `make` does not wait for it.
@@ -208,9 +213,10 @@ class StateMachineFactory(Generic[S, OPERAND]):
             declared = declared.before
         # Keyed by identity: members of two Enums that mix in int or str can be equal.
         rows: dict[tuple[int, int], Row] = {}
-        for _, pre, posts, event_types, hook, arc in reversed(declarations):
-            for event_type in event_types:
-                rows[id(pre), id(event_type)] = Row(Transition(pre, event_type, posts, arc), hook)
+        for _, pres, posts, event_types, hook, arc in reversed(declarations):
+            for pre in pres:
+                for event_type in event_types:
+                    rows[id(pre), id(event_type)] = Row(Transition(pre, event_type, posts, arc), hook)
         return rows.values()
 
     def _table(self) -> Nodes:
@@ -223,6 +229,10 @@ class StateMachineFactory(Generic[S, OPERAND]):
         factory._declared = declared
         factory._nodes = nodes
         return factory
+
+
+def _names(states: Iterable[Enum]) -> str:
+    return ", ".join(state.name for state in states)
 
 
 _FIELDS: Final = ("_listener", "_node", "_operand", "_previous")

@@ -67,6 +67,26 @@ def test_several_event_types_give_an_arc_each(factory: Factory, types: Any) -> N
     assert diary.notes == [("hook", "lamp", "event")] * 2
 
 
+@pytest.mark.parametrize("pres", [{S.GREEN, S.RED}, frozenset({S.RED, S.GREEN})])
+def test_set_of_pre_states_gives_an_arc_from_each(factory: Factory, pres: Any) -> None:
+    diary = Diary()
+
+    built = factory.add_transition(pres, S.YELLOW, [E.GO, E.STOP], diary.hook)
+
+    assert rows(built) == [
+        (pre, event_type, (S.YELLOW,), "single") for pre in (S.RED, S.GREEN) for event_type in (E.GO, E.STOP)
+    ]
+    for pre in (S.RED, S.GREEN):
+        assert built.make("lamp", pre).do_transition(E.GO, "event") is S.YELLOW
+    assert diary.notes == [("hook", "lamp", "event")] * 2
+
+
+def test_later_set_of_pre_states_replaces_the_earlier_arcs_of_its_pairs(factory: Factory) -> None:
+    built = factory.add_transition(S.RED, S.GREEN, E.GO).add_transition({S.RED, S.GREEN}, {S.YELLOW}, E.GO, Diary.hook)
+
+    assert rows(built) == [(pre, E.GO, (S.YELLOW,), "multiple") for pre in (S.RED, S.GREEN)]
+
+
 @pytest.mark.parametrize(
     "posts", [{S.YELLOW, S.GREEN}, frozenset({S.YELLOW, S.GREEN}), [S.GREEN, S.YELLOW], [S.GREEN, S.YELLOW, S.GREEN]]
 )
@@ -90,6 +110,10 @@ def test_set_of_one_post_state_is_a_multiple_arc_too(factory: Factory) -> None:
         (S.RED, S.GREEN, (), ValueError, "from RED: .* at least one"),
         (S.RED, "GREEN", E.GO, TypeError, "Enum members, got 'G'"),
         ("RED", S.GREEN, E.GO, TypeError, "Enum members, got 'RED'"),
+        (set(), S.GREEN, E.GO, ValueError, "to GREEN: .* at least one pre state"),
+        ({S.RED, "GREEN"}, S.YELLOW, E.GO, TypeError, "Enum members, got 'GREEN'"),
+        ({S.RED, S.GREEN}, {S.YELLOW}, E.GO, ValueError, r"from RED, GREEN to \{YELLOW\}: .* needs a hook"),
+        ({S.RED, S.GREEN}, S.YELLOW, (), ValueError, "from RED, GREEN: .* at least one event type"),
         (S.RED, S.GREEN, ["GO"], TypeError, "Enum members, got 'GO'"),
         (S.RED, S.GREEN, {"GO"}, TypeError, "Enum members, got 'GO'"),
     ],
