@@ -8,9 +8,8 @@ from time import monotonic, sleep
 from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import DispatcherEventHandler, Handler, MultiListenerHandler
-from dispatcher.routes import require_members
+from dispatcher.event import DispatcherEventHandler, Handler
+from dispatcher.routes import RoutingTable
 from dispatcher.service import Service
 
 
@@ -52,7 +51,7 @@ class InlineDispatcher(Service):
 
     def __init__(self, name: str = "InlineDispatcher") -> None:
         super().__init__(name)
-        self._handlers: dict[type, MultiListenerHandler] = {}
+        self._routes = RoutingTable(name)
         self._queue: deque[Any] = deque()
         self._handling = False
         self._event_handler = DispatcherEventHandler(self.post)
@@ -65,12 +64,10 @@ class InlineDispatcher(Service):
 
     def register(self, event_type: type[Enum], handler: Handler, **options: Any) -> None:
         """As AsyncDispatcher.register. The options have no effect: nothing waits, and the caller gets the errors."""
-        require_members(event_type)
-        self._handlers.setdefault(event_type, MultiListenerHandler()).add_handler(handler)
+        self._routes.register(event_type, handler, "continue")
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        present = self._handlers.get(event_type)
-        return present is not None and present.remove_handler(handler)
+        return self._routes.unregister(event_type, handler)
 
     def post(self, event: Any) -> bool:
         """Handle the event, and those that its handlers post; returns True."""
@@ -87,8 +84,7 @@ class InlineDispatcher(Service):
         return True
 
     def _handle_one(self, event: Any) -> None:
-        handler = self._handlers.get(type(event.type))
-        if handler is None or not handler.handlers:
-            raise UnregisteredEventTypeError(self.name, event.type)
-        self.events.append(event)
-        handler.handle(event)
+        route = self._routes.find(event.type)
+        if route.registered:
+            self.events.append(event)
+        route.handle(event)
