@@ -32,6 +32,7 @@ from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
+from dispatcher.members import F, decorator
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.delivery import Delivery
@@ -215,12 +216,47 @@ class AsyncDispatcher(PostingService):
             ValueError: an unknown `on_error`; one of several handlers of the class is an `async def`; or `events`
                 declares two classes of the same name.
         """
+        self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
+
+    def on(
+        self,
+        *event_types: type[Enum] | Enum,
+        on_error: OnError = "continue",
+        coalesce_by: KeyOf | None = None,
+        context: bool = False,
+        events: type | Iterable[type] = (),
+    ) -> Callable[[F], F]:
+        """Decorate a handler: `@dispatcher.on(JobEventType)` is `register(JobEventType, function)`.
+
+        With members, as in `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, the function gets the events
+        of these types. It takes the place of the class's handlers, which get the events of the other members; without
+        any, those fail (UnregisteredEventTypeError). The options, as those of `register`, hold for the events of these
+        members. An event is superseded only by one that the same `on` covers.
+
+        The functions of a class's members are all plain or all `async def`. The latter share one order by `lock_key`,
+        and a capacity of 100.
+
+        Returns a decorator, which returns the function unchanged. `unregister(JobEventType, function)` undoes it.
+
+        Raises:
+            TypeError: no Enum class or member, or something else. Further, from the decorator, as `register` does.
+            ValueError (from the decorator): a member has a function already; plain functions and `async def` in one
+                class; or as `register` does.
+        """
+        return decorator(
+            lambda event_class, members, function: self._register(
+                event_class, Part(function, on_error, coalesce_by, context, members), events
+            ),
+            event_types,
+        )
+
+    def _register(self, event_class: type[Enum], part: Part, events: type | Iterable[type]) -> None:
         classes = (events,) if isinstance(events, type) else tuple(events)
-        if coalesce_by is not None:
-            require_plain(coalesce_by, "coalesce_by", "returns an event's key")
-        self._routes.register(event_type, Part(handler, on_error, coalesce_by, context))
+        if part.coalesce_by is not None:
+            require_plain(part.coalesce_by, "coalesce_by", "returns an event's key")
+        self._routes.register(event_class, part)
         if classes:
-            self._write_ahead.declare(event_type, classes)
+            self._write_ahead.declare(event_class, classes)
         self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:

@@ -10,7 +10,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
 from functools import partial
@@ -22,6 +22,7 @@ from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.stopping import StopWait, grace_s
 from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
+from dispatcher.members import F
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
 from dispatcher.queue.entries import DRAINING, FORKED
@@ -202,6 +203,19 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         """As AsyncDispatcher.register, on each partition: `handler` is called from several threads."""
         for partition in self.partitions:
             partition.register(event_type, handler, on_error=on_error, coalesce_by=coalesce_by, context=context)
+
+    def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
+        """As AsyncDispatcher.on, on each partition: the function is called from several threads."""
+        decorators: list[Callable[[Any], Any]] = [
+            partition.on(*event_types, **options) for partition in self.partitions
+        ]
+
+        def decorate(function: F) -> F:
+            for each in decorators:
+                each(function)
+            return function
+
+        return decorate
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """As AsyncDispatcher.unregister, on each partition."""

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from dispatcher.errors import UnregisteredEventTypeError
 from dispatcher.event import Handler, KeyOf, MultiListenerHandler, is_async
+from dispatcher.members import AsyncMembers, KeyOfMember, require_compatible, require_function
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
 from dispatcher.util.histogram import snapshot
 
@@ -42,27 +43,66 @@ class Turn(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One handler of an event class, with its options."""
+    """A handler with its options, of a class or of some of its members."""
 
     handler: Handler
     on_error: OnError = "continue"
     coalesce_by: KeyOf | None = None
     keeps_context: bool = False
+    members: tuple[Enum, ...] = ()
+    """Those whose events it gets; none: it is of the class itself."""
+
+
+class Assigned(NamedTuple):
+    """What handles the events of a type, and what happens if it raises."""
+
+    handle: Callable[[Any], Any]
+    on_error: OnError
+    handlers: tuple[Handler, ...]
+    """Those that `handle` calls."""
 
 
 class Registration:
     """The handlers of one event class, in order. Immutable."""
 
-    __slots__ = ("coalesce_by", "handle", "keeps_context", "on_error", "parts")
+    __slots__ = ("_of_class", "_of_member", "async_members", "coalesce_by", "keeps_context", "parts")
 
-    def __init__(self, parts: tuple[Part, ...], bind: Bind) -> None:
+    def __init__(self, parts: tuple[Part, ...], bind: Bind, async_members: AsyncMembers) -> None:
+        """`async_members`: the same one for all registrations of the class while it has any."""
         self.parts = parts
-        handlers = [part.handler for part in parts]
-        self.keeps_context = any(part.keeps_context for part in parts)
-        handler = handlers[0] if len(handlers) == 1 else MultiListenerHandler(*handlers)
-        self.handle = bind(handler, self.keeps_context)
-        self.on_error: OnError = max((part.on_error for part in parts), key=SEVERITY.__getitem__)
-        self.coalesce_by = next((part.coalesce_by for part in reversed(parts) if part.coalesce_by is not None), None)
+        self.async_members = async_members
+        self.keeps_context = keeps_context = any(part.keeps_context for part in parts)
+        self._of_class: Assigned | None = None  # the members without a function of their own
+        whole = [part for part in parts if not part.members]
+        if whole:
+            handlers = tuple(part.handler for part in whole)
+            handler = handlers[0] if len(handlers) == 1 else MultiListenerHandler(*handlers)
+            on_error: OnError = max((part.on_error for part in whole), key=SEVERITY.__getitem__)
+            self._of_class = Assigned(bind(handler, keeps_context), on_error, handlers)
+        self._of_member: dict[int, Assigned] = {}  # by the member's id
+        for part in parts:
+            if part.members:
+                handler = self._handler_of_members(part)
+                assigned = Assigned(bind(handler, keeps_context), part.on_error, (handler,))
+                self._of_member.update({id(member): assigned for member in part.members})
+        self.coalesce_by: KeyOf | None = None
+        if any(part.coalesce_by is not None for part in parts):
+            self.coalesce_by = next(
+                (part.coalesce_by for part in reversed(whole) if part.coalesce_by is not None), None
+            )
+            if self._of_member:
+                of_members = [(part.members, part.coalesce_by) for part in parts if part.members]
+                self.coalesce_by = KeyOfMember(self.coalesce_by, of_members)
+
+    def _handler_of_members(self, part: Part) -> Handler:
+        if not is_async(part.handler):
+            return part.handler
+        self.async_members.add(part.members, part.handler)
+        return self.async_members
+
+    def of(self, event_type: Any) -> Assigned | None:
+        """What handles the events of that type; None: nothing does."""
+        return self._of_member.get(id(event_type), self._of_class)
 
 
 class Route:
@@ -134,7 +174,7 @@ class RoutingTable:
         self._name = name
         self._bind = bind
         self._set_up_class = set_up_class
-        self._default = Registration((Part(default),), bind) if default is not None else None
+        self._default = Assigned(bind(default, False), "continue", (default,)) if default is not None else None
         self._lock = threading.Lock()  # leaf lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
         # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock and reads them
@@ -152,37 +192,39 @@ class RoutingTable:
     def register(self, event_type: type[Enum], part: Part) -> None:
         """Add a handler to the class; the strictest `on_error` applies, and the last `coalesce_by`.
 
+        With `members`, it gets their events in place of the class's handlers, under its own options.
+
         Raises:
             TypeError: `event_type` is not an Enum class with members, or `handler` is not a handler.
-            ValueError: an unknown `on_error`; or one of several handlers of the class is an `async def`.
+            ValueError: an unknown `on_error`; one of several handlers of the class is an `async def`; or one of
+                `members` has a function already.
         """
         require_members(event_type)
+        require_function(part.handler, part.members)
         if part.on_error not in SEVERITY:
             raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {part.on_error!r}")
         self._bind(part.handler, part.keeps_context)  # raises if it is not a handler
         with self._lock:
             present = self._registrations.get(event_type)
             parts = (*(present.parts if present is not None else ()), part)
-            if len(parts) > 1 and any(is_async(each.handler) for each in parts):
-                raise ValueError(
-                    f"{event_type.__name__}: an `async def` handler is the only one of its Enum class, because an "
-                    "event ends with its coroutine. Call the other handler from the coroutine, or unregister one of "
-                    "the two."
-                )
-            self._registrations[event_type] = Registration(parts, self._bind)
+            require_compatible(event_type, [(each.handler, each.members) for each in parts])
+            async_members = present.async_members if present is not None else AsyncMembers(event_type)
+            self._registrations[event_type] = Registration(parts, self._bind, async_members)
             self._reconnect(event_type)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Remove the first registration of the handler, with its policy and key; returns whether there was one."""
         while True:
             present = self._registrations.get(event_type)
-            parts = list(present.parts) if present is not None else []
+            if present is None:
+                return False
+            parts = list(present.parts)
             # Not under the lock: comparing handlers runs foreign code.
             found = next((index for index, part in enumerate(parts) if part.handler == handler), None)
             if found is None:
                 return False
             del parts[found]
-            changed = Registration(tuple(parts), self._bind) if parts else None
+            changed = Registration(tuple(parts), self._bind, present.async_members) if parts else None
             with self._lock:
                 if self._registrations.get(event_type) is present:  # otherwise another thread was faster
                     if changed is not None:
@@ -194,8 +236,8 @@ class RoutingTable:
 
     def handlers_of(self, event_type: Any) -> list[Handler]:
         """The handlers of an event's type, which may be any object. Any thread."""
-        registration = self._registrations.get(type(event_type), self._default)
-        return [part.handler for part in registration.parts] if registration is not None else []
+        assigned = self._assigned(event_type)
+        return list(assigned.handlers) if assigned is not None else []
 
     def find(self, event_type: Any) -> Route:
         """The route of an event's type, which may be any object. Handler thread only."""
@@ -247,13 +289,18 @@ class RoutingTable:
 
     def _connect(self, route: Route) -> None:
         """Under _lock: point the route to the current registration of its class."""
-        registration = self._registrations.get(type(route.event_type), self._default)
-        route.registered = registration is not None
-        route.handle = registration.handle if registration is not None else self._refuse
-        route.on_error = registration.on_error if registration is not None else "continue"
+        assigned = self._assigned(route.event_type)
+        route.registered = assigned is not None
+        route.handle = assigned.handle if assigned is not None else self._refuse
+        route.on_error = assigned.on_error if assigned is not None else "continue"
         route.plain_turn = Turn(route.handle, route.event_type)
         if route.timed_turn is None or route.turn is not route.timed_turn:
             route.turn = route.plain_turn
+
+    def _assigned(self, event_type: Any) -> Assigned | None:
+        """What handles the events of that type. Any thread."""
+        registration = self._registrations.get(type(event_type))
+        return (registration.of(event_type) if registration is not None else None) or self._default
 
     def _refuse(self, event: Any) -> None:
         raise self.unregistered(type_of(event))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from time import monotonic, sleep
 from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.event import DispatcherEventHandler, Handler
-from dispatcher.routes import RoutingTable
+from dispatcher.event import DispatcherEventHandler, Handler, handling_callable
+from dispatcher.members import F, decorator
+from dispatcher.routes import Part, RoutingTable
 from dispatcher.service import Service
 
 
@@ -51,7 +53,7 @@ class InlineDispatcher(Service):
 
     def __init__(self, name: str = "InlineDispatcher") -> None:
         super().__init__(name)
-        self._routes = RoutingTable(name)
+        self._routes = RoutingTable(name, None, lambda handler, _: handling_callable(handler), lambda *_: None)
         self._queue: deque[Any] = deque()
         self._handling = False
         self._event_handler = DispatcherEventHandler(self.post)
@@ -64,7 +66,14 @@ class InlineDispatcher(Service):
 
     def register(self, event_type: type[Enum], handler: Handler, **options: Any) -> None:
         """As AsyncDispatcher.register. The options have no effect: nothing waits, and the caller gets the errors."""
-        self._routes.register(event_type, handler, "continue")
+        self._routes.register(event_type, Part(handler))
+
+    def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
+        """As AsyncDispatcher.on. The options have no effect."""
+        return decorator(
+            lambda event_class, members, function: self._routes.register(event_class, Part(function, members=members)),
+            event_types,
+        )
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         return self._routes.unregister(event_type, handler)

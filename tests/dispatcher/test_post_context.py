@@ -99,7 +99,7 @@ def test_a_class_without_contexts_next_to_one_with_them_gets_none_and_keeps_none
     bare, entry = dispatcher.core.queue.entries
 
     assert bare is plain
-    assert (entry.event, entry.context[REQUEST]) == (traced, "request")
+    assert (entry.event, entry.delivery.context[REQUEST]) == (traced, "request")
     with dispatcher:
         assert dispatcher.await_drained(TIMEOUT_S)
     assert seen.requests == {0: None}
