@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ServiceStateError,
         UnregisteredEventTypeError,
     )
-    from dispatcher.event import DispatcherEventHandler, Event, EventHandler, MultiListenerHandler
+    from dispatcher.event import DispatcherEventHandler, Event, EventHandler, HasType, MultiListenerHandler
     from dispatcher.groups import DispatcherGroup, EventDispatcher, MultiDispatcher
     from dispatcher.journal import JournalWriter
     from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
@@ -58,6 +58,7 @@ __all__ = [
     "FailureRecord",
     "ForkedProcessError",
     "GilDisabledError",
+    "HasType",
     "JournalConfig",
     "JournalError",
     "JournalLossError",

@@ -12,12 +12,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future
+from enum import Enum
 from time import monotonic
 from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.errors import EventRefusedError, QueueFullError
-from dispatcher.event import AsyncioHandler
+from dispatcher.event import AsyncioHandler, HasType
 from dispatcher.groups import MultiDispatcher
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.delivery import Ask
@@ -30,7 +31,7 @@ __all__ = ["AsyncioHandler", "ask", "await_drained", "post", "stop", "submit"]
 T = TypeVar("T")
 
 
-async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> bool:
+async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum]) -> bool:
     """As `dispatcher.post(event)`, but does not block the loop while it waits for room in a full queue or, in
     write-ahead mode, for the disk. Tasks that wait for the disk at the same time share a write and an fsync.
 
@@ -69,7 +70,7 @@ def _post_if_room(queue: EventQueue, event: Any) -> bool | Future[bool] | None:
     return None if later.done() and isinstance(later.exception(), QueueFullError) else later
 
 
-async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any, timeout: float | None = None) -> Any:
+async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum], timeout: float | None = None) -> Any:
     """Post an event, and return what its handler returns, or raise what it raises. Does not block the loop.
 
     After `timeout` seconds (None: for ever), or if the waiting task is cancelled, the event is withdrawn, unless its

@@ -26,7 +26,7 @@ from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, d
 from dispatcher.dispatching.stopping import GRACE_S, Drain, ErrorPolicy, StopWait
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import AskError, JournalError, MailboxStateError
-from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
@@ -62,7 +62,7 @@ class AsyncDispatcher(PostingService):
     one shared by the whole process.
     """
 
-    post: Callable[[Any], bool]
+    post: Callable[[HasType[Enum]], bool]
     """Post an event. True: it was accepted, and will be handled or counted as discarded. False: it was refused, because
     the queue is full, the journal cannot be written, or the dispatcher drains or has stopped. Blocks while a bounded
     queue is full, if its policy says so. Any thread, handlers included. Never changes.
@@ -178,8 +178,8 @@ class AsyncDispatcher(PostingService):
 
     def register(
         self,
-        event_type: type[Enum],
-        handler: Handler,
+        event_type: type[E],
+        handler: HandlerFunction[E] | EventHandler,
         *,
         on_error: OnError = "continue",
         coalesce_by: KeyOf | None = None,

@@ -23,10 +23,18 @@ from dispatcher.util.functions import (
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-T = TypeVar("T", bound=Enum)
+E = TypeVar("E", bound=Enum)
+E_co = TypeVar("E_co", bound=Enum, covariant=True)
 
 
-class Event(Generic[T]):
+class HasType(Protocol[E_co]):
+    """Any event: an object whose `type` is an Enum member. `HasType[JobEventType]` is any event of that class."""
+
+    @property
+    def type(self) -> E_co: ...
+
+
+class Event(Generic[E_co]):
     """Something that happened: `type` says what, `timestamp` when, in Unix seconds.
 
     A `timestamp` that is not given is -1, as in Hadoop. Reading the clock would cost as much as the rest of the event,
@@ -41,7 +49,7 @@ class Event(Generic[T]):
     entity: str | None = None
     payload: Any = None
 
-    def __init__(self, type: T, timestamp: float = -1.0) -> None:
+    def __init__(self, type: E_co, timestamp: float = -1.0) -> None:
         self.type = type
         self.timestamp = timestamp
 
@@ -59,6 +67,20 @@ class EventHandler(Protocol):
 
 
 Handler = EventHandler | Callable[[Any], Any]
+
+if TYPE_CHECKING:
+
+    class _AnyEventOf(Event[E], Any):  # type: ignore[misc]
+        """Stands for the user's event classes of an Enum, which no type can name: checkers take a subclass of Any for
+        each of them, but not for `Event` of another Enum."""
+
+
+class HandlerFunction(Protocol[E]):  # type: ignore[misc]  # E: what a handler accepts, and so it is contravariant
+    """A function that handles the events of one Enum class."""
+
+    def __call__(self, event: _AnyEventOf[E], /) -> Any: ...
+
+
 KeyOf = Callable[[Any], Hashable]
 """Returns the key of an event."""
 
@@ -210,10 +232,10 @@ class DispatcherEventHandler:
 
     __slots__ = ("handle",)
 
-    def __init__(self, handle: Callable[[Any], bool]) -> None:
+    def __init__(self, handle: Callable[[HasType[Enum]], bool]) -> None:
         self.handle = handle
         """True: the event was accepted, and will be handled or counted as discarded. False: it was refused, because the
         queue is full, the journal cannot be written, or the dispatcher drains or has stopped."""
 
-    def __call__(self, event: Any) -> bool:
+    def __call__(self, event: HasType[Enum]) -> bool:
         return self.handle(event)

@@ -21,7 +21,7 @@ from typing import Any
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.stopping import StopWait, grace_s
-from dispatcher.event import DispatcherEventHandler, Handler, KeyOf
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
 from dispatcher.members import F
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
@@ -193,8 +193,8 @@ class MultiDispatcher(DispatcherGroup, PostingService):
 
     def register(
         self,
-        event_type: type[Enum],
-        handler: Handler,
+        event_type: type[E],
+        handler: HandlerFunction[E] | EventHandler,
         *,
         on_error: OnError = "continue",
         coalesce_by: KeyOf | None = None,
@@ -229,11 +229,11 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         """As AsyncDispatcher.queue_contents, for all partitions."""
         return sums(chain.from_iterable(partition.core.queue.contents.by_type()[0] for partition in self.partitions))
 
-    def post(self, event: Any) -> bool:
+    def post(self, event: HasType[Enum]) -> bool:
         """As AsyncDispatcher.post."""
         return self._posts[self._place(event)](event)
 
-    def partition_of(self, event: Any) -> AsyncDispatcher:
+    def partition_of(self, event: HasType[Enum]) -> AsyncDispatcher:
         """The partition that handles the event. Any thread."""
         return self.partitions[self._place(event)]
 
@@ -267,7 +267,7 @@ class EventDispatcher(AsyncDispatcher):
         self._handler = handler
         super().__init__(config, name=name, **options)
 
-    def handle(self, event: Any) -> bool:
+    def handle(self, event: HasType[Enum]) -> bool:
         """Queue an event; returns whether it was accepted. Any thread."""
         return self._event_handler.handle(event)
 

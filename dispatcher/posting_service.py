@@ -6,10 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.dispatching.times import Progress
+from dispatcher.event import HasType
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.later import post_later
@@ -61,7 +63,7 @@ class PostingService(Service):
     def _core_of(self, event: Any) -> Core:
         """Of the dispatcher that handles the event."""
 
-    def post_without_waiting(self, event: Any) -> bool:
+    def post_without_waiting(self, event: HasType[Enum]) -> bool:
         """As `post`, for a thread that must not wait for room.
 
         Raises:
@@ -69,7 +71,7 @@ class PostingService(Service):
         """
         return self._core_of(event).queue.post_without_waiting(event)
 
-    def post_later(self, event: Any) -> Future[bool]:
+    def post_later(self, event: HasType[Enum]) -> Future[bool]:
         """Post without waiting for the disk: the future's result is True once the event is accepted.
 
         In write-ahead mode, the event is in the journal then, and under `sync` on the disk; posts that are under way at
@@ -95,7 +97,7 @@ class PostingService(Service):
         """
         return post_later(self._core_of(event).queue, event)
 
-    def ask(self, event: Any) -> Future[Any]:
+    def ask(self, event: HasType[Enum]) -> Future[Any]:
         """Post an event, and get a future for what its handler returns or raises. An event that fails counts as ever.
 
         The future's error, if the event is not handled to the end, is an EventRefusedError or an EventDiscardedError:
@@ -115,7 +117,7 @@ class PostingService(Service):
         """
         return self._core_of(event).asks.ask(event)
 
-    def post_after(self, seconds: float, event: Any) -> Scheduled:
+    def post_after(self, seconds: float, event: HasType[Enum]) -> Scheduled:
         """Post an event in that many seconds of the monotonic clock. Any thread; does not wait for room.
 
         It is posted as by any producer: a full queue may refuse it, and under `block` it waits for its turn, holding
@@ -130,14 +132,14 @@ class PostingService(Service):
         """
         return self._core_of(event).schedule.after(seconds, event)
 
-    def post_at(self, unix_s: float, event: Any) -> Scheduled:
+    def post_at(self, unix_s: float, event: HasType[Enum]) -> Scheduled:
         """As `post_after`, at a time of the wall clock in Unix seconds. If that clock is set, the post follows it."""
         return self._core_of(event).schedule.at(unix_s, event)
 
     def post_every(
         self,
         seconds: float,
-        event_or_factory: Any,
+        event_or_factory: HasType[Enum] | Callable[[], HasType[Enum]],
         *,
         first: float | None = None,
         jitter: float = 0.0,

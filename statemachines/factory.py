@@ -7,7 +7,7 @@ event replaces the earlier one. `install_topology` builds the table, which all m
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from enum import Enum
 from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -108,7 +108,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         pre: S | Set[S],
         post: S | Collection[S],
         event_types: Enum | Iterable[Enum],
-        hook: Hook | None = None,
+        hook: Callable[[OPERAND, Any], Any] | None = None,
     ) -> StateMachineFactory[S, OPERAND]:
         """Return a new factory with one more arc for each state of `pre` and each event type.
 

@@ -9,7 +9,15 @@ from time import monotonic, sleep
 from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
-from dispatcher.event import DispatcherEventHandler, Handler, handling_callable
+from dispatcher.event import (
+    DispatcherEventHandler,
+    E,
+    EventHandler,
+    Handler,
+    HandlerFunction,
+    HasType,
+    handling_callable,
+)
 from dispatcher.members import F, decorator
 from dispatcher.routes import Part, RoutingTable
 from dispatcher.service import Service
@@ -64,7 +72,7 @@ class InlineDispatcher(Service):
     def event_handler(self) -> DispatcherEventHandler:
         return self._event_handler
 
-    def register(self, event_type: type[Enum], handler: Handler, **options: Any) -> None:
+    def register(self, event_type: type[E], handler: HandlerFunction[E] | EventHandler, **options: Any) -> None:
         """As AsyncDispatcher.register. The options have no effect: nothing waits, and the caller gets the errors."""
         self._routes.register(event_type, Part(handler))
 
@@ -78,7 +86,7 @@ class InlineDispatcher(Service):
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         return self._routes.unregister(event_type, handler)
 
-    def post(self, event: Any) -> bool:
+    def post(self, event: HasType[Enum]) -> bool:
         """Handle the event, and those that its handlers post; returns True."""
         self._queue.append(event)
         if self._handling:
