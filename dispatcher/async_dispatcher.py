@@ -150,6 +150,7 @@ class AsyncDispatcher(PostingService):
             self._break_batch,
             self._coroutines.describe_holdup,
             self._retry_stops,
+            self._errors.log.tell_due,
         )
         self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor, self._schedule)
         self.core = Core(
@@ -414,7 +415,8 @@ class AsyncDispatcher(PostingService):
     def _note_thread_failure(self, error: BaseException) -> None:
         self._thread_has_failed = True
         self.note_failure(error)
-        tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error)
+        fields = {"dispatcher": self.name}
+        tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error, extra=fields)
 
     def _end_surely(self, attempts: int = 100) -> None:
         """The last act of the handler thread, again if an exception that is thrown into the thread cuts it short."""
@@ -444,6 +446,7 @@ class AsyncDispatcher(PostingService):
         if self._queue.phase == FORKED:
             return
         self._monitor.stop()
+        self._errors.log.tell_all()
         self._coroutines.end()
         closing = {"the mailbox": self._processor.close}
         if self._journal is not None:
@@ -453,7 +456,8 @@ class AsyncDispatcher(PostingService):
                 close()
             except BaseException as error:  # e.g. from cancelling a mail that never ran
                 self.note_failure(error)
-                tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error)
+                fields = {"dispatcher": self.name}
+                tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error, extra=fields)
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
         self._schedule.end()
@@ -561,6 +565,7 @@ class AsyncDispatcher(PostingService):
         self._terminated = True  # nothing of it runs here, so nothing is waited for
         self.view.forget()
         self._drain.after_fork()
+        self._errors.log.after_fork()
         self._queue.shutdown.after_fork()
         self._schedule.after_fork()
         self._mailbox.after_fork(self._queue.check_not_forked)

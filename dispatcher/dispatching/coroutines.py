@@ -48,7 +48,7 @@ from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Su
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.entries import ABANDONED, QueuedEvent
-from dispatcher.util.foreign import kind_of, tell, type_of
+from dispatcher.util.foreign import fields_of, kind_of, tell, type_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import NO_THREAD
 
@@ -247,7 +247,10 @@ class Coroutines:
             return
         if perf_counter_ns() - calls[0].started_ns > self._warn_after_s * 1e9:
             self._warned_of_ns = calls[0].started_ns
-            tell(log, logging.WARNING, "%s: a coroutine is at work on %s", self._name, describe_call(calls[0]))
+            seconds = (perf_counter_ns() - calls[0].started_ns) / 1e9
+            fields = {**fields_of(self._name, calls[0].event), "seconds": seconds}
+            what = describe_call(calls[0])
+            tell(log, logging.WARNING, "%s: a coroutine is at work on %s", self._name, what, extra=fields)
 
     # -- handler thread ------------------------------------------------------------------------------------------------
 
@@ -383,7 +386,8 @@ class Coroutines:
         kinds = Counter(kind_of(type_of(call.event)) for call in calls)
         contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         message = "%s: stop discarded %d events whose coroutines had not ended: %s"
-        tell(log, logging.WARNING, message, self._name, len(calls), contents)
+        fields = {"dispatcher": self._name, "count": len(calls)}
+        tell(log, logging.WARNING, message, self._name, len(calls), contents, extra=fields)
 
 
 def _running_loop() -> AbstractEventLoop | None:

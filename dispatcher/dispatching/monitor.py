@@ -30,7 +30,7 @@ from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.entries import enqueued_ns_of
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import Route
-from dispatcher.util.foreign import class_name, cut_text, kind_of, tell, text_of, type_name, type_of
+from dispatcher.util.foreign import class_name, cut_text, fields_of, kind_of, tell, text_of, type_name, type_of
 from dispatcher.util.frames import stack_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import start_or_postpone, try_to_start
@@ -71,6 +71,11 @@ class Run:
         event_type = type_of(self.subject)
         return class_name(event_type), type_name(event_type)
 
+    def fields(self, dispatcher: str, seconds: float) -> dict[str, Any]:
+        """Those of a log record about the run."""
+        about = {"dispatcher": dispatcher} if self.kind == "mail" else fields_of(dispatcher, self.subject)
+        return {**about, "seconds": seconds}
+
     def what(self) -> str:
         """The event, or the mail's description, as text."""
         return mail_text(self.subject) if self.kind == "mail" else text_of(self.subject)
@@ -107,7 +112,8 @@ class SlowRuns:
         self.limit_ns: Final = _NEVER_NS if limit_s is None else int(limit_s * 1e9)
         # Starts of runs that were logged and have not ended; any thread, in single steps.
         self._announced: deque[int] = deque(maxlen=4)
-        self._ended: tuple[int, int, str] = (0, 0, "")  # the last slow run; the handler thread replaces it whole
+        # The start, duration, text and fields of the last slow run; the handler thread replaces it whole.
+        self._ended: tuple[int, int, str, dict[str, Any]] = (0, 0, "", {})
 
     def event_ended(self, route: Route, event: Any, since_ns: int, ended_ns: int) -> None:
         """The run of an event that took longer than the limit has ended: count it. Handler thread."""
@@ -124,18 +130,20 @@ class SlowRuns:
         self._log_end()
 
     def _end(self, run: Run, ended_ns: int) -> None:
-        self._ended = (run.since_ns, ended_ns - run.since_ns, f"{_NAMES[run.kind]} has ended: {run.what()}")
+        took_ns = ended_ns - run.since_ns
+        text = f"{_NAMES[run.kind]} has ended: {run.what()}"
+        self._ended = (run.since_ns, took_ns, text, run.fields(self._name, took_ns / 1e9))
         self._log_end()
 
     def _log_end(self) -> None:
         """Log the end of a run that was announced and has ended; each of the two calls this after its part."""
-        since_ns, took_ns, what = self._ended
+        since_ns, took_ns, what, fields = self._ended
         if since_ns in self._announced:
             try:
                 self._announced.remove(since_ns)
             except ValueError:  # the other thread was faster
                 return
-            tell(log, logging.WARNING, "%s: %s took %s", self._name, what, duration(took_ns / 1e9))
+            tell(log, logging.WARNING, "%s: %s took %s", self._name, what, duration(took_ns / 1e9), extra=fields)
 
 
 class Backlog:
@@ -248,7 +256,7 @@ class QueueSizeLog:
             self._log_size(size)
         if remaining is not None and remaining < self._low and self._warnings.is_due():
             message = "%s: Very low remaining capacity in the event-queue: %d"
-            tell(log, logging.WARNING, message, self._name, remaining)
+            tell(log, logging.WARNING, message, self._name, remaining, extra={"dispatcher": self._name})
         if (
             size >= self._threshold
             and log.isEnabledFor(logging.INFO)  # do not count a long queue for a line that is not logged
@@ -265,15 +273,19 @@ class QueueSizeLog:
         # In a flood the size is sampled rarely, and changes faster than a user can read.
         if size % SIZE_STEP == 0 or self._sizes.is_due():
             self._logged_step = step
-            tell(log, logging.INFO, "%s: Size of event-queue is %d", self._name, size)
+            extra = {"dispatcher": self._name}
+            tell(log, logging.INFO, "%s: Size of event-queue is %d", self._name, size, extra=extra)
 
     def _print_details(self) -> None:
         in_hand = self._in_hand()
         for event_type, count in sorted(self._contents(), key=lambda item: -item[1]):
             message = "%s: Event type: %s, Event record counter: %d"
-            tell(log, logging.INFO, message, self._name, kind_of(event_type), count)
+            fields = {"event_class": class_name(event_type), "event_type": type_name(event_type), "count": count}
+            extra = {"dispatcher": self._name, **fields}
+            tell(log, logging.INFO, message, self._name, kind_of(event_type), count, extra=extra)
         if in_hand is not None:
-            tell(log, logging.INFO, "%s: Latest dispatch event: %s", self._name, text_of(in_hand))
+            extra = fields_of(self._name, in_hand)
+            tell(log, logging.INFO, "%s: Latest dispatch event: %s", self._name, text_of(in_hand), extra=extra)
 
 
 class HandlerWatch:
@@ -318,7 +330,9 @@ class HandlerWatch:
         message = (
             "%s: a mail has run for %s: %s%s" if run.kind == "mail" else "%s: a handler has run for %s, at work on %s%s"
         )
-        tell(log, logging.WARNING, message, self._name, duration(running_ns / 1e9), run.what(), self._stack())
+        running_s = running_ns / 1e9
+        fields = run.fields(self._name, running_s)
+        tell(log, logging.WARNING, message, self._name, duration(running_s), run.what(), self._stack(), extra=fields)
         self._slow.announced(run.since_ns)
 
 
@@ -356,7 +370,8 @@ class LongWaits:
                 "If a handler waits for this producer, neither goes on. A thread that a handler starts waits for room "
                 "like any other; under asyncio.to_thread, it posts as the coroutine that awaits it."
             )
-            tell(log, logging.WARNING, message, self._name, producer, duration(self._after_s), holdup)
+            fields = {"dispatcher": self._name, "seconds": self._after_s}
+            tell(log, logging.WARNING, message, self._name, producer, duration(self._after_s), holdup, extra=fields)
         return True
 
     def _holdup(self) -> str | None:
@@ -394,14 +409,16 @@ class Monitor:
         end_batch: Callable[[], None],
         coroutines: Callable[[], str | None],
         retry_stop: Callable[[], None],
+        tell_failures: Callable[[], None],
     ) -> None:
         """`thread` is the handler thread. See HandlerWatch for `end_batch` and LongWaits for `coroutines`. Each check
-        calls `retry_stop()`."""
+        calls `retry_stop()` and `tell_failures()`."""
         self._name = name  # never changes, like all fields that do not say otherwise
         self._every_ms = every_ms = check_every_ms(config)
         self._queue = parts.queue
         self._backlog = parts.backlog
         self._retry_stop = retry_stop
+        self._tell_failures = tell_failures
         current, stack = partial(current_run, parts.progress, processor), partial(describe_stack, thread)
         parts.queue.room.on_long_wait = LongWaits(name, config.handler_warn_after_s, current, stack, coroutines)
         self._watch = HandlerWatch(
@@ -439,6 +456,7 @@ class Monitor:
         self._queue.room.wake_if_room()
         self._backlog.check()
         self._watch.check()
+        self._tell_failures()
         self._retry_stop()
 
 

@@ -20,12 +20,13 @@ from time import monotonic, time
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol
 
+from dispatcher.dispatching.failure_log import FailureLog
 from dispatcher.dispatching.times import Progress
 from dispatcher.queue.entries import ABANDONED
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import Route, RoutingTable
 from dispatcher.service import Service
-from dispatcher.util.foreign import class_name, cut_text, entity_of, tell, text_of, type_name, type_of
+from dispatcher.util.foreign import class_name, cut_text, entity_of, tell, type_name, type_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import try_to_start
 
@@ -112,13 +113,15 @@ def _last_frames(traceback: TracebackType | None) -> tuple[_Frame, ...]:
 
 
 class ErrorPolicy:
-    """Counts and logs a failed event, then follows the `on_error` of its class. Handler thread, but for `failures`."""
+    """Counts and logs a failed event, then follows the `on_error` of its class. Handler thread, but for `failures` and
+    `log`."""
 
     def __init__(self, dispatcher: Service, routes: RoutingTable, exit_action: Callable[[int], Any]) -> None:
         self._dispatcher = dispatcher
         self._routes = routes
         self._exit_action = exit_action
         self.failures = Failures()  # the last ones; it says who may touch it
+        self.log = FailureLog(dispatcher.name)  # never changes
         self.is_ending = False  # `end` is to be called; handler thread
         self.is_exiting = False  # it will end the process; handler thread
         self._ended_by: BaseException | None = None  # the error with which `end` is to be called; handler thread
@@ -139,8 +142,7 @@ class ErrorPolicy:
         if not is_handled:
             error = self._routes.unregistered(event_type)
         self.failures.add(event, error)
-        name = self._dispatcher.name
-        tell(log, logging.ERROR, "%s: handling %s failed", name, text_of(event), error=error)
+        self.log.failed(event, error, route.event_class, route.name)
         if route.on_error != "continue":
             self._dispatcher.note_failure(error)
             self._ended_by = self._ended_by or error
@@ -156,12 +158,15 @@ class ErrorPolicy:
         try:
             self._end(error, exits=exits)
         except BaseException as raised:
-            tell(log, logging.CRITICAL, "%s: the stop failed", self._dispatcher.name, error=raised)
+            name = self._dispatcher.name
+            tell(log, logging.CRITICAL, "%s: the stop failed", name, error=raised, extra={"dispatcher": name})
 
     def _end(self, error: BaseException | None, *, exits: bool) -> None:
         name = self._dispatcher.name
         if exits and not sys.is_finalizing():
-            tell(log, logging.CRITICAL, "%s: exiting the process, as registered for this event class", name)
+            self.log.tell_all()
+            message = "%s: exiting the process, as registered for this event class"
+            tell(log, logging.CRITICAL, message, name, extra={"dispatcher": name})
             # On a thread of its own: exit hooks may stop this dispatcher, and the stop waits for this handler.
             exiting = threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True)
             if not try_to_start(exiting):
@@ -308,13 +313,15 @@ class StopWait:
         message = "%s: stop gave up after %.3g s and cancels the coroutines of %d events:\n%s"
         count, what = self._coroutines.count, self._coroutines.describe()
         self._coroutines.give_up_soon()
-        tell(log, logging.ERROR, message, self._name, waited_s, count, what)
+        fields = {"dispatcher": self._name, "seconds": waited_s, "count": count}
+        tell(log, logging.ERROR, message, self._name, waited_s, count, what, extra=fields)
 
     def _give_up_on_handler(self, waited_s: float) -> None:
         """Log where the handler hangs, and leave it."""
         self._has_given_up = True
         message = "%s: stop gave up after %.3g s: a handler is still %s"
-        tell(log, logging.ERROR, message, self._name, waited_s, self._describe())
+        fields = {"dispatcher": self._name, "seconds": waited_s}
+        tell(log, logging.ERROR, message, self._name, waited_s, self._describe(), extra=fields)
         self._end_asks()
 
 

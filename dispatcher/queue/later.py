@@ -130,7 +130,7 @@ class _LaterPost(LaterAppend):
                 self._future.set_exception(self._problem)
         except BaseException as error:  # of a callback that ends its thread, or of a future that is no longer ours
             message = "%s: the future of a posted event could not be completed"
-            tell(log, logging.ERROR, message, self._queue.name, error=error)
+            tell(log, logging.ERROR, message, self._queue.name, error=error, extra={"dispatcher": self._queue.name})
 
     def _enqueue(self) -> EventRefusedError | None:
         queue = self._queue

@@ -164,7 +164,9 @@ class QueueShutdown:
                 counted, are_sampled = count_types(left)
                 kinds = ", ".join(f"{count} {kind_of(type)}" for type, count in sorted(counted, key=lambda it: -it[1]))
                 about = f"about, by a sample of {LEFT_SAMPLE}: {kinds}" if are_sampled else kinds
-                tell(log, logging.WARNING, "%s: stop discarded %d queued events: %s", self._name, len(left), about)
+                fields = {"dispatcher": self._name, "count": len(left)}
+                message = "%s: stop discarded %d queued events: %s"
+                tell(log, logging.WARNING, message, self._name, len(left), about, extra=fields)
                 if self._state.has_deliveries:
                     self._discard_deliveries(left)
                 self._free(left)

@@ -140,5 +140,6 @@ class WriteAhead:
         self._journal.forget_recovered()
         if recovered:
             message = "%s: %d accepted events of an earlier run are handled first"
-            tell(log, logging.WARNING, message, self._name, len(recovered))
+            fields = {"dispatcher": self._name, "count": len(recovered)}
+            tell(log, logging.WARNING, message, self._name, len(recovered), extra=fields)
         return recovered

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -80,13 +80,29 @@ def kind_of(event_type: Any) -> str:
     return f"{class_name(event_type)}.{type_name(event_type)}"
 
 
-def tell(log: logging.Logger, level: int, message: str, *args: Any, error: BaseException | None = None) -> None:
+def fields_of(dispatcher: str, event: Any) -> dict[str, Any]:
+    """The fields of a log record about an event: `dispatcher`, `event_class`, `event_type`; `entity` if it has one."""
+    event_type = type_of(event)
+    fields = {"dispatcher": dispatcher, "event_class": class_name(event_type), "event_type": type_name(event_type)}
+    entity = entity_of(event)
+    return fields if entity is None else {**fields, "entity": entity}
+
+
+def tell(
+    log: logging.Logger,
+    level: int,
+    message: str,
+    *args: Any,
+    error: BaseException | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
     """Log a message, with the error's traceback. If a logging handler or a filter raises, the message goes to stderr.
 
-    A foreign object among `args` would be formatted inside the logging handler: pass `text_of(it)` instead.
+    `extra`: attributes of the record, for structured logs; plain values only. A foreign object among `args` would be
+    formatted inside the logging handler: pass `text_of(it)` instead.
     """
     try:
-        log.log(level, message, *args, exc_info=error)
+        log.log(level, message, *args, exc_info=error, extra=extra)
     except BaseException as raised:
         reraise_interrupt(raised)
         with contextlib.suppress(BaseException):

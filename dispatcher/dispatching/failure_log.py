@@ -1,0 +1,101 @@
+"""The log of failed events. A flood of equal failures is a line a second, not a traceback for each event."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, Final, NamedTuple
+
+from dispatcher.util.foreign import class_name, fields_of, tell, text_of
+
+log = logging.getLogger("dispatcher.async_dispatcher")
+
+EVERY_NS: Final = 1_000_000_000
+_MOST_KINDS: Final = 100
+
+
+class _Kind(NamedTuple):
+    """Failures are equal if these are."""
+
+    event_class: str
+    event_type: str
+    error_class: str
+
+
+@dataclass(slots=True)
+class _Logged:
+    """A failure that was logged, and how many equal ones have come since."""
+
+    at_ns: int
+    more: int = 0
+
+
+class FailureLog:
+    """Logs each failed event of one dispatcher, with its traceback, unless an equal one was logged within a second.
+
+    Those are counted. The next line of the kind tells their number: the first failure after the second, or `tell_due`,
+    or `tell_all`. Each line's field `count` is the number of failures that it stands for, so that the counts of all
+    lines add up. Any thread; raises nothing, whatever events, errors and logging handlers raise.
+    """
+
+    def __init__(self, name: str, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
+        self._name = name  # never changes
+        self._clock_ns = clock_ns  # monotonic
+        self._lock = threading.Lock()  # leaf lock; replaced in a forked child
+        self._recent: dict[_Kind, _Logged] = {}  # guarded by _lock; those with a line in the last second or with `more`
+
+    def failed(self, event: Any, error: BaseException, event_class: str, event_type: str) -> None:
+        """Handling the event failed. `event_class` and `event_type` name its type, as its metrics do."""
+        kind = _Kind(event_class, event_type, class_name(error))
+        others: dict[_Kind, _Logged] = {}
+        with self._lock:
+            now_ns = self._clock_ns()
+            logged = self._recent.get(kind)
+            if logged is not None and now_ns - logged.at_ns < EVERY_NS:
+                logged.more += 1
+                return
+            if logged is None and len(self._recent) >= _MOST_KINDS:
+                others, self._recent = self._recent, {}
+            self._recent[kind] = _Logged(now_ns)
+        self._tell(others)
+        fields = {**fields_of(self._name, event), "error_class": kind.error_class}
+        more = logged.more if logged is not None else 0
+        fields["count"] = 1 + more
+        if more:
+            message = "%s: handling %s failed, and %d more events like it since the last line"
+            tell(log, logging.ERROR, message, self._name, text_of(event), more, error=error, extra=fields)
+        else:
+            tell(log, logging.ERROR, "%s: handling %s failed", self._name, text_of(event), error=error, extra=fields)
+
+    def tell_due(self) -> None:
+        """Log the numbers of failures that no other failure of the kind has told for a second."""
+        if not self._recent:
+            return
+        with self._lock:
+            since_ns = self._clock_ns() - EVERY_NS
+            due = {kind: logged for kind, logged in self._recent.items() if logged.at_ns <= since_ns}
+            for kind in due:
+                del self._recent[kind]
+        self._tell(due)
+
+    def tell_all(self) -> None:
+        """Log the numbers of all failures that no line has told yet."""
+        with self._lock:
+            recent, self._recent = self._recent, {}
+        self._tell(recent)
+
+    def _tell(self, kinds: dict[_Kind, _Logged]) -> None:
+        for kind, logged in kinds.items():
+            if logged.more:
+                fields = {"dispatcher": self._name, **kind._asdict(), "count": logged.more}
+                what = f"{kind.event_class}.{kind.event_type}"
+                message = "%s: handling %d more events of type %s failed with %s"
+                tell(log, logging.ERROR, message, self._name, logged.more, what, kind.error_class, extra=fields)
+
+    def after_fork(self) -> None:
+        """In a child process: a thread of the parent may have held the lock, and the parent tells what was counted."""
+        self._lock = threading.Lock()
+        self._recent = {}
