@@ -153,20 +153,7 @@ class AsyncDispatcher(PostingService):
             self._errors.log.tell_due,
         )
         self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor, self._schedule)
-        self.core = Core(
-            queue=queue,
-            asks=self._asks,
-            schedule=self._schedule,
-            progress=progress,
-            journal=journal,
-            stop_wait=StopWait(
-                name, queue, self._drain, self._coroutines, self._nudge, self._describe_handler, self._asks.end
-            ),
-            is_handling=self._is_handling,
-            when_drained=self._when_drained,
-            nudge=self._nudge,
-            shut_for_stop=self._shut_for_stop,
-        )
+        self.core = self._make_core(progress)
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
             journal.attach(
                 self,
@@ -174,6 +161,29 @@ class AsyncDispatcher(PostingService):
                 on_failure=self._on_journal_failure,
                 origin_elsewhere=self._coroutines.transition_origin,
             )
+
+    def _make_core(self, progress: Progress) -> Core:
+        stop_wait = StopWait(
+            self.name,
+            self._queue,
+            self._drain,
+            self._coroutines,
+            self._nudge,
+            self._describe_handler,
+            self._asks.end,
+        )
+        return Core(
+            queue=self._queue,
+            asks=self._asks,
+            schedule=self._schedule,
+            progress=progress,
+            journal=self._journal,
+            stop_wait=stop_wait,
+            is_handling=self._is_handling,
+            when_drained=self._when_drained,
+            nudge=self._nudge,
+            shut_for_stop=self._shut_for_stop,
+        )
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
