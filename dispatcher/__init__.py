@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # as in `typing`, whose import takes a while
 if TYPE_CHECKING:
     from dispatcher.async_dispatcher import AsyncDispatcher
     from dispatcher.config import DispatcherConfig, JournalConfig, MetricsConfig, load_config
+    from dispatcher.dead_letters import DeadLetter
     from dispatcher.errors import (
         AskError,
         ConfigError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from dispatcher.journal import JournalWriter
     from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
     from dispatcher.metrics import MetricsServer, register_metrics
+    from dispatcher.retry import Retry
     from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
     from dispatcher.stats import DispatcherStats
     from dispatcher.supervision.signals import run_until_signal
@@ -43,6 +45,7 @@ __all__ = [
     "AsyncDispatcher",
     "CompositeService",
     "ConfigError",
+    "DeadLetter",
     "DispatcherConfig",
     "DispatcherError",
     "DispatcherEventHandler",
@@ -74,6 +77,7 @@ __all__ = [
     "QueueCounts",
     "QueueFullError",
     "RejectedExecutionError",
+    "Retry",
     "RunningNow",
     "Service",
     "ServiceState",

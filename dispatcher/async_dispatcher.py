@@ -20,12 +20,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.config import DispatcherConfig, dispatcher_config
+from dispatcher.dead_letters import DeadLetters, DeadLettersTo
+from dispatcher.dispatching.answers import AskRules
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
+from dispatcher.dispatching.failures import ErrorPolicy
+from dispatcher.dispatching.lanes import current_call
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
-from dispatcher.dispatching.stopping import GRACE_S, Drain, ErrorPolicy, StopWait
+from dispatcher.dispatching.retries import Retries
+from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait
 from dispatcher.dispatching.times import Progress
-from dispatcher.errors import AskError, JournalError, MailboxStateError
+from dispatcher.errors import JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
@@ -36,14 +41,15 @@ from dispatcher.members import F, decorator
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.delivery import Delivery
-from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, Times
+from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, QueuedEvent, Times
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
-from dispatcher.routes import OnError, Part, RoutingTable
+from dispatcher.retry import OnError
+from dispatcher.routes import Part, RoutingTable
 from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
-from dispatcher.util.foreign import class_name, tell, text_of, type_of
+from dispatcher.util.foreign import tell
 from dispatcher.util.functions import require_plain
 from dispatcher.view import DispatcherView
 
@@ -58,8 +64,11 @@ class AsyncDispatcher(PostingService):
 
     `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
     made work. `loop` runs `async def` handlers; see `register`. `clock_ns` is the journal's clock (Unix ns); None: real
-    time. `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers; None:
-    one shared by the whole process.
+    time. `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers and
+    what is posted at a time; None: one shared by the whole process.
+
+    `dead_letters` gets the events that have failed for good: a handler, called with a DeadLetter on the handler thread;
+    a dispatcher that DeadLetters are posted to; or a folder, a journal whose events `dispatcher journal failed` lists.
     """
 
     post: Callable[[HasType[Enum]], bool]
@@ -85,6 +94,7 @@ class AsyncDispatcher(PostingService):
         clock_ns: Callable[[], int] | None = None,
         exit_action: Callable[[int], Any] = os._exit,
         time_service: ProcessingTimeService | None = None,
+        dead_letters: DeadLettersTo | None = None,
     ) -> None:
         super().__init__(name)
         config = dispatcher_config(config, queue_capacity)
@@ -113,11 +123,16 @@ class AsyncDispatcher(PostingService):
             write_ahead=self._write_ahead,
         )
         self._schedule = Schedule(queue, self._timers)
-        self._asks = Asks(queue, self._check_ask, self._check_wait)
-        self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers)
+        self._retries = Retries(queue, progress, self._schedule)
+        self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers, self._retries)
         self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.set_up_class)
+        rules = AskRules(name, mailbox, self._routes, self._coroutines)
+        self._asks = Asks(queue, rules.check_ask, rules.check_wait)
         self._drain = Drain(queue, progress)
-        self._errors = ErrorPolicy(self, self._routes, exit_action)
+        self._dead_letters = (
+            DeadLetters(name, dead_letters, self._write_ahead.encode) if dead_letters is not None else None
+        )
+        self._errors = ErrorPolicy(self, self._routes, progress, self._retries, self._dead_letters, exit_action)
         self._dispatching = BatchDispatching(
             name,
             queue,
@@ -296,6 +311,13 @@ class AsyncDispatcher(PostingService):
         there. Such an event also has `redelivered = True`, if it accepts attributes."""
         return 0 < self._progress.accepted_seq() <= self._progress.redelivered_upto
 
+    def attempt(self) -> int:
+        """For a handler: which attempt at its event this is, 1 or more. From the second one on, the event also has
+        `attempt`, if it accepts attributes."""
+        call, entry = current_call(), self._progress.entry
+        delivery = call.delivery if call is not None else entry.delivery if type(entry) is QueuedEvent else None
+        return delivery.attempt if delivery is not None else 1
+
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
@@ -352,31 +374,6 @@ class AsyncDispatcher(PostingService):
     def is_drained(self) -> bool:
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
         return self._drain.is_drained()
-
-    def _check_ask(self, event: Any) -> None:
-        handlers = self._routes.handlers_of(type_of(event))
-        if len(handlers) > 1:
-            raise AskError(
-                self.name,
-                f"{class_name(type_of(event))} has {len(handlers)} handlers, so there is no one answer. Ask an event "
-                "of a class that has one handler.",
-            )
-        if self._mailbox.is_mailbox_thread():
-            raise AskError(
-                self.name, "a handler cannot ask its own dispatcher, which handles the event after it. Post the event."
-            )
-        if handlers and self._coroutines.would_wait_for_itself(handlers[0], event):
-            raise AskError(
-                self.name,
-                f"a coroutine cannot ask {text_of(event)}, which waits for it: both have the same key, or the "
-                "handler's capacity is 1. Post the event, or give it another key.",
-            )
-
-    def _check_wait(self) -> None:
-        if self._mailbox.is_mailbox_thread():
-            raise AskError(self.name, "the handler thread cannot wait for an answer, which comes from this thread")
-        if self._coroutines.is_on_loop():
-            raise AskError(self.name, "this blocks its event loop; use `await aio.ask(dispatcher, event)`")
 
     def _core_of(self, event: Any) -> Core:
         return self.core
@@ -458,7 +455,10 @@ class AsyncDispatcher(PostingService):
         self._monitor.stop()
         self._errors.log.tell_all()
         self._coroutines.end()
+        self._queue.shutdown.discard_retrying()
         closing = {"the mailbox": self._processor.close}
+        if self._dead_letters is not None:
+            closing["the dead letters"] = self._dead_letters.close
         if self._journal is not None:
             closing = {"the journal": self._journal.close, **closing}
         for what, close in closing.items():
@@ -503,11 +503,16 @@ class AsyncDispatcher(PostingService):
 
     def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:
         now_ns, due = self._schedule.unix_now_ns(), []
-        for accepted_seq, event, marks in recovered:
-            if marks.due_ns > now_ns:
-                self._schedule.restore(event, accepted_seq, marks.due_ns)
+        # Those that have failed before come first: later ones of their keys may wait behind them.
+        for accepted_seq, event, marks in sorted(recovered, key=lambda each: each.marks.attempt == 1):
+            delivery = Delivery(attempt=marks.attempt) if marks.attempt > 1 else None
+            if marks.due_ns <= now_ns:
+                due.append((accepted_seq, event, delivery))
+            elif delivery is not None:
+                policy, delay_ns = self._routes.policy_of(event.type), marks.due_ns - now_ns
+                self._retries.restore(policy, event, delivery, accepted_seq, delay_ns)
             else:
-                due.append((accepted_seq, event, Delivery(attempt=marks.attempt) if marks.attempt > 1 else None))
+                self._schedule.restore(event, accepted_seq, marks.due_ns)
         self._queue.put_first(due)
 
     def service_stop(self) -> None:

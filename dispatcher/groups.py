@@ -28,7 +28,7 @@ from dispatcher.queue.contents import sums
 from dispatcher.queue.entries import DRAINING, FORKED
 from dispatcher.queue.schedule import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.routes import OnError
+from dispatcher.retry import OnError
 from dispatcher.service import CompositeService, Service, ServiceState
 from dispatcher.util.foreign import is_member, text_of, type_of
 

@@ -10,19 +10,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import UnregisteredEventTypeError
 from dispatcher.event import Handler, KeyOf, MultiListenerHandler, is_async
 from dispatcher.members import AsyncMembers, KeyOfMember, require_compatible, require_function
+from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
+from dispatcher.util.functions import require_plain
 from dispatcher.util.histogram import snapshot
 
-OnError = Literal["continue", "stop", "exit"]
-SEVERITY: dict[OnError, int] = {"continue": 0, "stop": 1, "exit": 2}
-Bind = Callable[[Handler, bool], Callable[[Any], Any]]
-"""`bind(handler, keeps_context)` makes the callable that hands an event to a handler, in the context of its post if the
-class keeps that."""
+SEVERITY: dict[Any, int] = {"continue": 0, "stop": 1, "exit": 2}
+Bind = Callable[[Handler, bool, OnError], Callable[[Any], Any]]
+"""`bind(handler, keeps_context, on_error)` makes the callable that hands an event to a handler, in the context of its
+post if the class keeps that."""
 SetUpClass = Callable[[type, KeyOf | None, bool], None]
 """`set_up_class(event_class, key_of, keeps_context)` tells the queue by which key the events of a class supersede each
 other (None: they do not), and whether their posts keep the context."""
@@ -77,13 +78,15 @@ class Registration:
         if whole:
             handlers = tuple(part.handler for part in whole)
             handler = handlers[0] if len(handlers) == 1 else MultiListenerHandler(*handlers)
-            on_error: OnError = max((part.on_error for part in whole), key=SEVERITY.__getitem__)
-            self._of_class = Assigned(bind(handler, keeps_context), on_error, handlers)
+            on_error = whole[0].on_error
+            if len(whole) > 1:
+                on_error = max((part.on_error for part in whole), key=SEVERITY.__getitem__)
+            self._of_class = Assigned(bind(handler, keeps_context, on_error), on_error, handlers)
         self._of_member: dict[int, Assigned] = {}  # by the member's id
         for part in parts:
             if part.members:
                 handler = self._handler_of_members(part)
-                assigned = Assigned(bind(handler, keeps_context), part.on_error, (handler,))
+                assigned = Assigned(bind(handler, keeps_context, part.on_error), part.on_error, (handler,))
                 self._of_member.update({id(member): assigned for member in part.members})
         self.coalesce_by: KeyOf | None = None
         if any(part.coalesce_by is not None for part in parts):
@@ -122,6 +125,7 @@ class Route:
         "queue_ns",
         "queue_timed",
         "registered",
+        "retried",
         "slow",
         "timed",
         "timed_turn",
@@ -143,6 +147,7 @@ class Route:
         self.timed_turn: Turn | None = None  # times one event; set once, by the handler thread
         self.handled = 0  # handler thread writes, any reads
         self.failed = 0  # handler thread writes, any reads
+        self.retried = 0  # failed attempts that another one follows; handler thread writes, any reads
         self.slow = 0  # runs longer than handler_warn_after_s; handler thread writes, any reads
         # Events timed by themselves, and the sums of their times; handler thread writes, any reads.
         self.timed = 0
@@ -174,7 +179,9 @@ class RoutingTable:
         self._name = name
         self._bind = bind
         self._set_up_class = set_up_class
-        self._default = Assigned(bind(default, False), "continue", (default,)) if default is not None else None
+        self._default = (
+            Assigned(bind(default, False, "continue"), "continue", (default,)) if default is not None else None
+        )
         self._lock = threading.Lock()  # leaf lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
         # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock and reads them
@@ -201,16 +208,40 @@ class RoutingTable:
         """
         require_members(event_type)
         require_function(part.handler, part.members)
-        if part.on_error not in SEVERITY:
-            raise ValueError(f"on_error is one of {', '.join(SEVERITY)}, not {part.on_error!r}")
-        self._bind(part.handler, part.keeps_context)  # raises if it is not a handler
+        self._check_policy(event_type, part)
+        self._bind(part.handler, part.keeps_context, part.on_error)  # raises if it is not a handler
         with self._lock:
             present = self._registrations.get(event_type)
             parts = (*(present.parts if present is not None else ()), part)
+            whole = [each for each in parts if not each.members]
+            if len(whole) > 1 and any(not isinstance(each.on_error, str) for each in whole):
+                raise ValueError(
+                    f"{event_type.__name__}: a handler whose on_error is a Retry or a function is the only one of its "
+                    "Enum class, because another attempt would run the others again. Call them from it."
+                )
             require_compatible(event_type, [(each.handler, each.members) for each in parts])
             async_members = present.async_members if present is not None else AsyncMembers(event_type)
             self._registrations[event_type] = Registration(parts, self._bind, async_members)
             self._reconnect(event_type)
+
+    @staticmethod
+    def _check_policy(event_type: type[Enum], part: Part) -> None:
+        on_error = part.on_error
+        if isinstance(on_error, str) and on_error in SEVERITY:
+            return
+        if isinstance(on_error, Retry):
+            if on_error.ordered_by_key and is_async(part.handler):
+                raise ValueError(
+                    f"{event_type.__name__}: Retry(ordered_by_key=True) is for plain handlers; coroutines of other "
+                    "events of the key may have begun. Leave it out, or make the handler plain."
+                )
+            return
+        if not callable(on_error):
+            raise ValueError(
+                f"on_error is one of {', '.join(SEVERITY)}, a Retry, or a function of the event and its error, not "
+                f"{on_error!r}"
+            )
+        require_plain(on_error, "on_error", "decides about an error")
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Remove the first registration of the handler, with its policy and key; returns whether there was one."""
@@ -238,6 +269,11 @@ class RoutingTable:
         """The handlers of an event's type, which may be any object. Any thread."""
         assigned = self._assigned(event_type)
         return list(assigned.handlers) if assigned is not None else []
+
+    def policy_of(self, event_type: Any) -> OnError:
+        """What happens when an event of the type fails. Any thread."""
+        assigned = self._assigned(event_type)
+        return assigned.on_error if assigned is not None else "continue"
 
     def find(self, event_type: Any) -> Route:
         """The route of an event's type, which may be any object. Handler thread only."""
@@ -274,7 +310,7 @@ class RoutingTable:
     def all(self) -> Iterator[Route]:
         """The routes of users' events that were handled or have failed. Any thread."""
         for route in (*snapshot(self.by_type.copy).values(), self.others):
-            if route.event_class and (route.handled or route.failed):
+            if route.event_class and (route.handled or route.failed or route.retried):
                 yield route
 
     def _reconnect(self, event_type: type[Enum]) -> None:

@@ -86,7 +86,12 @@ class DispatcherStats:
         _counter("dispatcher_events_failed", "Events whose handler raised, or without a handler.", _TYPE_LABELS),
     ]
     accepted: Annotated[int, _counter("dispatcher_events_accepted", "Events accepted from producers.")]
-    """handled + failed + in hand + queued + discarded (invariant 4)."""
+    """handled + failed + in hand + queued + retrying + discarded (invariant 4)."""
+    retrying: Annotated[int, _gauge("dispatcher_events_retrying", "Events that wait for their next attempt.")]
+    retried_by_type: Annotated[
+        _ByType,
+        _counter("dispatcher_events_retried", "Attempts that failed and were followed by another.", _TYPE_LABELS),
+    ]
     scheduled: Annotated[int, _gauge("dispatcher_events_scheduled", "Events that wait for the time of their post.")]
     """Of `post_after`, `post_at` and `post_every`; they are not accepted yet."""
     scheduled_fired: Annotated[
@@ -162,7 +167,7 @@ class DispatcherStats:
     @property
     def pending(self) -> int:
         """Events accepted that wait or are in hand."""
-        return self.in_hand + self.queue_size
+        return self.in_hand + self.queue_size + self.retrying
 
 
 METRICS: Final[dict[str, MetricSpec]] = {
@@ -181,6 +186,7 @@ def take_stats(
     taken = dispatching.progress.taken()
     handled: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
+    retried: Counter[tuple[str, str]] = Counter()
     slow: Counter[tuple[str, str]] = Counter({MAIL_TYPE: processor.slow_mails})
     handling: _TimesByType = {}
     queueing: _TimesByType = {}
@@ -189,6 +195,7 @@ def take_stats(
         key = route.event_class, route.name
         handled[key] += route.handled
         failed[key] += route.failed
+        retried[key] += route.retried
         slow[key] += route.slow
         every = route.handled + route.failed if dispatching.times.every else None
         _add_times(handling, key, route.timed if every is None else every, route.handling_ns)
@@ -196,12 +203,11 @@ def take_stats(
     ended = handled.total() + failed.total()
     # Read once for both of its uses: an event that is given up moves from `in_hand` to `discarded` in one step.
     given_up, withdrawn = dispatching.progress.given_up, dispatching.progress.withdrawn
-    in_hand = max(
-        0, taken - ended - given_up - withdrawn
-    )  # an event that ended after `taken` was read would make it negative
+    moved = given_up + withdrawn + dispatching.progress.retried()
+    in_hand = max(0, taken - ended - moved)  # an event that ended after `taken` was read would make it negative
     dropped = dict(Counter(queue.state.dropped.counts()) + Counter(stop=given_up, withdrawn=withdrawn))
     discarded = sum(dropped.values())
-    queue_size = len(queue.entries)
+    retrying, queue_size = len(queue.state.retrying), len(queue.entries)
     run = current_run(dispatching.progress, processor)
     running_s = run.seconds() if run is not None else 0.0
     times = dispatching.times
@@ -221,7 +227,9 @@ def take_stats(
         rejected=queue.state.rejected.counts(),
         handled_by_type=dict(+handled),
         failed_by_type=dict(+failed),
-        accepted=ended + in_hand + discarded + queue_size,
+        accepted=ended + in_hand + discarded + retrying + queue_size,
+        retrying=retrying,
+        retried_by_type=dict(+retried),
         scheduled=schedule.size(),
         scheduled_fired=schedule.fired,
         scheduled_skipped=schedule.skipped,

@@ -17,8 +17,8 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Literal
 
+from dispatcher.dispatching.failures import FailureRecord
 from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
-from dispatcher.dispatching.stopping import FailureRecord
 from dispatcher.queue.contents import QueueCounts, sums
 from dispatcher.queue.entries import DRAINING, STOPPED
 from dispatcher.service import Service, ServiceState

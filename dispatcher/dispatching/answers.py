@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.times import Progress
+from dispatcher.errors import AskError
+from dispatcher.event import Handler
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.delivery import Ask, Delivery
+from dispatcher.routes import RoutingTable
+from dispatcher.util.foreign import class_name, text_of, type_of
 
 
 class Answers:
@@ -44,6 +49,10 @@ class Answers:
     def failed(self, error: BaseException) -> None:
         """The event in hand has failed: keep the error for `give`."""
         self._failure = error
+
+    def forget(self) -> None:
+        """The event in hand comes again: there is no answer yet."""
+        self._value = self._failure = None
 
     def give(self, delivery: Delivery) -> None:
         """The event in hand has ended, and its row is appended. Raises nothing."""
@@ -82,3 +91,48 @@ class Answers:
         finally:
             for ask, value, error in waiting:
                 ask.answer(value, failure or error)
+
+
+class Coroutined(Protocol):
+    """What runs the coroutines of one dispatcher. Any thread."""
+
+    def would_wait_for_itself(self, handler: Handler, event: Any) -> bool: ...
+
+    def is_on_loop(self) -> bool: ...
+
+
+class AskRules:
+    """Which asks of one dispatcher would never be answered. Any thread."""
+
+    def __init__(self, name: str, mailbox: TaskMailbox, routes: RoutingTable, coroutines: Coroutined) -> None:
+        self._name = name  # never changes, like the others
+        self._mailbox = mailbox
+        self._routes = routes
+        self._coroutines = coroutines
+
+    def check_ask(self, event: Any) -> None:
+        """Raises AskError if the event cannot be asked by the caller."""
+        handlers = self._routes.handlers_of(type_of(event))
+        if len(handlers) > 1:
+            raise AskError(
+                self._name,
+                f"{class_name(type_of(event))} has {len(handlers)} handlers, so there is no one answer. Ask an event "
+                "of a class that has one handler.",
+            )
+        if self._mailbox.is_mailbox_thread():
+            raise AskError(
+                self._name, "a handler cannot ask its own dispatcher, which handles the event after it. Post the event."
+            )
+        if handlers and self._coroutines.would_wait_for_itself(handlers[0], event):
+            raise AskError(
+                self._name,
+                f"a coroutine cannot ask {text_of(event)}, which waits for it: both have the same key, or the "
+                "handler's capacity is 1. Post the event, or give it another key.",
+            )
+
+    def check_wait(self) -> None:
+        """Raises AskError if the caller, by waiting, keeps the handler from running."""
+        if self._mailbox.is_mailbox_thread():
+            raise AskError(self._name, "the handler thread cannot wait for an answer, which comes from this thread")
+        if self._coroutines.is_on_loop():
+            raise AskError(self._name, "this blocks its event loop; use `await aio.ask(dispatcher, event)`")

@@ -13,11 +13,12 @@ from typing import Any, Final
 from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.answers import Answers
+from dispatcher.dispatching.failures import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.lone import LoneEvents, Pauses
 from dispatcher.dispatching.monitor import SIZE_STEP, Backlog, SlowRuns
-from dispatcher.dispatching.stopping import Drain, ErrorPolicy
+from dispatcher.dispatching.stopping import Drain
 from dispatcher.dispatching.times import EventTimes, Progress, TypeSampling
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxController
@@ -391,6 +392,7 @@ class BatchDispatching:
 
     def _dispatch_delivery(self, event: Any, delivery: Delivery, enqueued_ns: int) -> None:
         """As `_dispatch_one`, of an entry that is closed and has a delivery."""
+        is_retried = False
         started_ns = self.progress.since_ns = perf_counter_ns()
         try:
             route = self.routes.find(event.type)
@@ -400,10 +402,15 @@ class BatchDispatching:
             self.progress.since_ns = perf_counter_ns()
             return
         except BaseException as error:
-            self.answers.failed(self.errors.failed(event, error)[1])
+            outcome, error = self.errors.failed(event, error)
+            is_retried = outcome == "retried"
+            self.answers.failed(error)
             route = self.routes.find(type_of(event))
         finished_ns = self.progress.since_ns = perf_counter_ns()
         self.times.note(route, started_ns, finished_ns, enqueued_ns)
         if finished_ns - started_ns > self.slow.limit_ns:
             self.slow.event_ended(route, event, started_ns, finished_ns)
-        self.answers.give(delivery)
+        if is_retried:
+            self.answers.forget()
+        else:
+            self.answers.give(delivery)

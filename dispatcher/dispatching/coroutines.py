@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
+from dispatcher.dispatching.failures import ErrorPolicy
 from dispatcher.dispatching.lanes import (
     Call,
     EventTaken,
@@ -37,7 +38,7 @@ from dispatcher.dispatching.lanes import (
     leave_call,
 )
 from dispatcher.dispatching.monitor import check_every_ms
-from dispatcher.dispatching.stopping import ErrorPolicy
+from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import MailboxClosedError, NoEventInHandError
 from dispatcher.event import AsyncioHandler, Handler, handling_callable, is_async
@@ -48,6 +49,7 @@ from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Su
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.entries import ABANDONED, QueuedEvent
+from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import fields_of, kind_of, tell, type_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import NO_THREAD
@@ -75,12 +77,14 @@ class Coroutines:
         progress: Progress,
         loop: AbstractEventLoop | None,
         time_service: Callable[[], ProcessingTimeService],
+        retries: Retries,
     ) -> None:
         self._name = name  # never changes, like all fields that do not say otherwise
         self._mailbox = mailbox
         self._progress = progress
         self._loop = loop
         self._time_service = time_service
+        self._retries = retries
         self._warn_after_s = config.handler_warn_after_s
         self._check_every_ms = check_every_ms(config)
         # By `_identity` of the handler. A lane lives as long as a registration or events in hand need it. Any thread
@@ -118,17 +122,21 @@ class Coroutines:
 
     # -- any thread ----------------------------------------------------------------------------------------------------
 
-    def bind(self, handler: Handler, keeps_context: bool) -> Callable[[Any], Any]:
+    def bind(self, handler: Handler, keeps_context: bool, on_error: OnError) -> Callable[[Any], Any]:
         """The callable that the handler thread calls with each event of the handler, be it `async def` or plain.
 
-        `keeps_context`: the handler runs in the context of the event's post.
+        `keeps_context`: the handler runs in the context of the event's post. `on_error`: a Retry may keep its events in
+        their order by key.
 
         Raises:
             TypeError: it is not a handler, or is an `async def` and no loop was given.
         """
         if not is_async(handler):
             handle = handling_callable(handler)
-            return partial(self._handle_in_context, handle) if keeps_context else handle
+            if keeps_context:
+                handle = partial(self._handle_in_context, handle)
+            is_ordered = isinstance(on_error, Retry) and on_error.ordered_by_key
+            return partial(self._retries.in_order, handle) if is_ordered else handle
         declared = handler if isinstance(handler, AsyncioHandler) else AsyncioHandler(handler)
         loop = declared.loop or self._loop
         if loop is None:
@@ -333,7 +341,9 @@ class Coroutines:
         if error is None:
             call.route.handled += 1
         else:
-            outcome, error = self._errors.failed(call.event, error, call.route, ends_later=self._journaled is not None)
+            outcome, error = self._errors.failed(call.event, error, call, ends_later=self._journaled is not None)
+            if outcome == "retried":
+                call.delivery, call.accepted_seq = None, 0
         call.failure = error
         if self._journaled is not None:
             self._journaled.add_row(call, outcome, error, is_nested=is_nested)

@@ -14,9 +14,9 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from dispatcher.dispatching.answers import Answers
+from dispatcher.dispatching.failures import ErrorPolicy
 from dispatcher.dispatching.lanes import Call, EventTaken, Handling
 from dispatcher.dispatching.monitor import MAIL_TYPE, SlowRuns, mail_text
-from dispatcher.dispatching.stopping import ErrorPolicy
 from dispatcher.dispatching.times import EventTimes, Progress
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.schema import Row
@@ -158,7 +158,7 @@ class JournaledDispatching:
                         break
                     continue
                 except BaseException as raised:
-                    kind, error = self._failed(event, raised, delivery)
+                    kind, error, accepted_seq, delivery = self._failed(event, raised, accepted_seq, delivery)
                     route = find(type_of(event))
                     if self._errors.is_ending:
                         flush_due_ns = 0
@@ -339,14 +339,19 @@ class JournaledDispatching:
             journal.idle()
         self._answers.give_waiting()
 
-    def _failed(self, event: Any, raised: BaseException, delivery: Delivery | None) -> tuple[int, str]:
-        """Report a failed event; returns its kind for the journal, and the text of its error."""
+    def _failed(
+        self, event: Any, raised: BaseException, accepted_seq: int, delivery: Delivery | None
+    ) -> tuple[int, str, int, Delivery | None]:
+        """Report a failed event; returns its kind for the journal, the text of its error, and what ends with its row:
+        nothing, if another attempt follows."""
         outcome, error = self._errors.failed(event, raised, ends_later=True)
         event_type = type_of(event)
         kind = self._journal.kind(self._name, class_name(event_type), type_name(event_type), outcome)
+        if outcome == "retried":
+            return kind, describe(error), 0, None
         if delivery is not None:
             self._answers.failed(error)
-        return kind, describe(error)
+        return kind, describe(error), accepted_seq, delivery
 
 
 def _about(event: Any) -> tuple[str | None, Any]:

@@ -12,9 +12,10 @@ from itertools import repeat, starmap
 from time import perf_counter_ns, sleep
 from typing import Any, Final
 
+from dispatcher.dispatching.failures import ErrorPolicy
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.monitor import SlowRuns
-from dispatcher.dispatching.stopping import Drain, ErrorPolicy
+from dispatcher.dispatching.stopping import Drain
 from dispatcher.dispatching.times import EventTimes, IdleTime, Progress
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.entries import RUNNING, STOPPED, InQueue, QueuedEvent

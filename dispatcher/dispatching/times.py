@@ -7,7 +7,7 @@ other thread. So the turns left say how many entries were taken, at every moment
 Invariants 3 and 4: an accepted event is queued until the step that takes it, and `taken()` counts it from that step on.
 It is in hand until its route counts it as handled or failed, which is one store. So, at every moment,
 
-    in hand = taken - handled - failed - given up - withdrawn
+    in hand = taken - handled - failed - given up - withdrawn - moved to those that are retrying
 
 is 0 or 1, plus the events whose coroutines have not ended, and an event is in exactly one of: the queue, in hand,
 handled, failed, discarded. A stop that gives up on a coroutine discards its event.
@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from operator import length_hint
+from sys import maxsize
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -45,12 +46,15 @@ class Progress:
     coroutine counts as a batch of its own: `begun` within the batch that took it, `done` once it is handled or failed.
     """
 
-    __slots__ = ("begun", "done", "entry", "given_up", "redelivered_upto", "since_ns", "turns", "withdrawn")
+    __slots__ = ("begun", "done", "entry", "given_up", "redelivered_upto", "retries", "since_ns", "turns", "withdrawn")
 
     def __init__(self) -> None:
         self.begun = 0  # handler thread writes, any reads
         self.done = 0  # handler thread writes, any reads
         self.given_up = 0  # events taken, and then discarded by a stop; handler thread writes, any reads
+        self.retries = repeat(
+            (), maxsize
+        )  # one turn less for each event moved to those that are retrying; handler thread
         self.withdrawn = 0  # events taken whose callers no longer wait for an answer; handler thread writes, any reads
         self.entry: Any = None  # the entry taken last in this batch; handler thread writes, any reads
         # Start of the current handler, which is the end of the event before it in the batch; in a flood, the start of
@@ -68,6 +72,14 @@ class Progress:
         """Entries taken from the queue by the handler thread so far. Any thread."""
         upto, turns = self.turns
         return upto - length_hint(turns)
+
+    def retried(self) -> int:
+        """How often an event in hand was moved to those that are retrying. Any thread."""
+        return maxsize - length_hint(self.retries)
+
+    def move_to_retrying(self, retrying: dict[int, QueuedEvent], number: int, entry: QueuedEvent) -> None:
+        """Move the event in hand, in one step in C: it is always in exactly one place."""
+        next(zip(self.retries, map(retrying.__setitem__, (number,), (entry,)), strict=False))
 
     def event(self) -> Any:
         """The event taken last by the current batch, which is usually in hand; None between batches."""

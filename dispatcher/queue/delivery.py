@@ -40,6 +40,10 @@ class Delivery:
         self.attempt = attempt  # 2: the handler has failed once
         self.context = context  # of the post, for the handler; None: its class does not keep it
 
+    def again(self) -> Delivery:
+        """For the next attempt."""
+        return Delivery(self.ask, attempt=self.attempt + 1, context=self.context)
+
     def in_context(self, context: Context) -> Delivery:
         return Delivery(self.ask, scheduled=self.scheduled, attempt=self.attempt, context=context)
 
@@ -47,7 +51,7 @@ class Delivery:
         """The event is about to be handled; False if its caller has withdrawn it. Handler thread."""
         if self.scheduled is not None:
             self.scheduled.is_queued = False
-        return self.ask is None or self.ask.begin()
+        return self.attempt > 1 or self.ask is None or self.ask.begin()
 
     def discard(self, reason: DropReason) -> None:
         """The event was accepted, and will never be handled."""

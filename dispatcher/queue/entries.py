@@ -140,16 +140,16 @@ class Tally:
         return self._turns.setdefault(reason, repeat((), sys.maxsize))
 
     def take(self, reason: str, take: Callable[[], Any]) -> Any:
-        """Call `take`, a function in C that takes an entry out of the queue, and count the entry, in one step.
+        """Call `take`, a function in C that takes an entry out of a collection, and count the entry, in one step.
 
         Raises:
-            IndexError: the queue is empty; nothing was counted.
+            LookupError: the collection is empty; nothing was counted.
         """
         in_vain = self._in_vain.setdefault(reason, repeat((), sys.maxsize))
         taking = starmap(take, self.turns(reason))
         try:
             return next(taking)
-        except IndexError:
+        except LookupError:
             next(in_vain)
             raise
 
@@ -197,6 +197,9 @@ class QueueState:
         self.end_lock = threading.RLock()  # see above; released before foreign code runs; replaced in a forked child
         self.flags = PostFlags()  # its fields say who may touch them
         self.settle: Final = settle  # any thread
+        # Events that have failed and wait for their next attempt, by number. The handler thread adds, and a thread that
+        # queues or discards one takes it, in single steps.
+        self.retrying: dict[int, QueuedEvent] = {}
         self.has_deliveries = False  # an event with a delivery was posted; any thread sets it
         self.rejected = Tally()  # posts refused, by reason; any thread
         self.dropped = Tally()  # accepted, never handled, by DropReason; any thread

@@ -16,6 +16,7 @@ The steps of a post:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from operator import length_hint
 from time import perf_counter_ns
@@ -149,6 +150,15 @@ class EventQueue:
             QueuedEvent(event, now_ns, None, seq, delivery) for seq, event, delivery in reversed(events)
         )
 
+    def put_back(self, number: int) -> None:
+        """Queue an event that is retrying before all others. Handler thread."""
+        entry = self.state.retrying.get(number)
+        if entry is not None:
+            entry.enqueued_ns = perf_counter_ns()
+            self.room.take_or_overdraw()
+            with suppress(KeyError):  # a stop has discarded it
+                self.entries.extendleft(map(self.state.retrying.pop, (number,)))  # one step
+
     # -- posts: any thread ---------------------------------------------------------------------------------------------
 
     def _make_post(self) -> Callable[[Any], bool]:
@@ -272,6 +282,20 @@ class EventQueue:
             self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq, delivery))
         else:
             self._enqueue_keyed(event, key, accepted_seq, delivery, has_room=True)
+
+    def post_again(self, number: int) -> None:
+        """Queue an event that is retrying, for which the caller holds a permit."""
+        entry = self.state.retrying.get(number)
+        try:
+            if entry is None:
+                raise KeyError(number)
+            entry.enqueued_ns = perf_counter_ns()
+            self.entries.extend(map(self.state.retrying.pop, (number,)))  # one step
+        except KeyError:  # a stop has discarded it
+            self.room.undo()
+            return
+        if self.flags.alert:
+            self._after_append(entry)
 
     def _post_keyed(self, event: Any, key: ClassAndKey, wait: bool, delivery: Delivery | None) -> bool:
         """Replace the queued event of the same key, or append the event."""

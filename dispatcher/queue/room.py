@@ -119,8 +119,8 @@ class QueueRoom:
         if self.capacity is not None and not self.try_take():
             self.overdraw()
 
-    def take_for_logged(self) -> bool:
-        """Take a permit for an event that is in the log, so it is never refused; False: it has to wait for room."""
+    def take_for_accepted(self) -> bool:
+        """Take a permit for an event that was accepted before, so it is never refused; False: it waits for room."""
         if self.capacity is None or self.try_take():
             return True
         return (self._full_policy == "drop_oldest" or self._is_inside()) and self.make(False)

@@ -68,6 +68,7 @@ class Scheduled:
         "key",
         "make",
         "next_ns",
+        "number",
         "period_ns",
         "place",
         "status",
@@ -86,6 +87,7 @@ class Scheduled:
         jitter: float = 0.0,
         key: str = "",
         place: Callable[[Any], Schedule] | None = None,
+        number: int = 0,
     ) -> None:
         self._schedule = schedule  # never changes, like all fields of this first part
         self.event = event  # None if `make` makes it
@@ -94,6 +96,7 @@ class Scheduled:
         self.period_ns = period_ns  # 0: it fires once
         self.jitter = jitter  # up to this part of the period later
         self.place = place  # whose queue an event of `make` goes to; None: of the schedule's own
+        self.number = number  # of an event that is retrying, and was posted before; 0: it was not
         self.key = key  # under which the journal keeps its rhythm; "": it does not
 
         self.next_ns = next_ns  # when it fires next by its clock, without jitter
@@ -125,6 +128,8 @@ class _Firing(NamedTuple):
     event: Any
     accepted_seq: int
     delivery: Delivery | None
+    number: int = 0
+    """Of an event that is retrying."""
 
 
 class Schedule:
@@ -241,14 +246,21 @@ class Schedule:
     def unix_now_ns(self) -> int:
         return self._now_ns(True)
 
+    def again_after(self, delay_ns: int, number: int) -> None:
+        """Queue an event that is retrying, after that delay."""
+        one = Scheduled(self, None, wall=False, next_ns=self._now_ns(False) + delay_ns, number=number)
+        self._push(one, is_new=True)
+        self._arm()
+
     def size(self) -> int:
-        """How many wait for their time, or for room in the queue."""
-        return self._count + len(self._overdue)
+        """How many wait for their time, or for room in the queue, but for those that are retrying."""
+        return max(0, self._count + len(self._overdue) - len(self._queue.state.retrying))
 
     def first(self, limit: int) -> list[Scheduled]:
         """Those that wait for their time, soonest first."""
         with self._lock:
-            waiting = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is _WAITING]
+            found = [entry[2] for heap in self._heaps.values() for entry in heap]
+            waiting = [one for one in found if one.status is _WAITING and not one.number]
         return heapq.nsmallest(limit, waiting, key=lambda one: self.unix_due_s(one) or 0.0)
 
     def is_firing(self) -> bool:
@@ -277,7 +289,8 @@ class Schedule:
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        events = [one.event for one in left if not one.period_ns] + [firing.event for firing in self._overdue]
+        events = [one.event for one in left if not (one.period_ns or one.number)]
+        events += [firing.event for firing in self._overdue if not firing.number]
         self._overdue.clear()
         self.left += len(events)
         if events:
@@ -399,8 +412,8 @@ class Schedule:
 
     def _fire(self, one: Scheduled) -> None:
         if not one.period_ns:
-            self.fired += 1
-            self._post(_Firing(one.event, one.accepted_seq, None))
+            self.fired += not one.number
+            self._post(_Firing(one.event, one.accepted_seq, None, one.number))
             return
         due_ns, write_ahead = one.next_ns, self._queue.write_ahead
         late = max(0, (self._now_ns(one.wall) - due_ns) // one.period_ns)
@@ -472,10 +485,13 @@ class Schedule:
             self._firing.discard(get_ident())
 
     def _has_tried(self, firing: _Firing) -> bool:
-        queue, (event, accepted_seq, delivery) = self._queue, firing
-        if accepted_seq:
-            if not queue.room.take_for_logged():
+        queue, (event, accepted_seq, delivery, number) = self._queue, firing
+        if accepted_seq or number:
+            if not queue.room.take_for_accepted():
                 return False
+            if number:
+                queue.post_again(number)
+                return True
             queue.enqueue_logged(event, queue.coalescing.key_of(event), accepted_seq, delivery)
             return True
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat, starmap
 from typing import Any
@@ -19,7 +19,7 @@ from dispatcher.queue.coalescing import Coalescing
 from dispatcher.queue.contents import LEFT_SAMPLE, SAMPLE, count_types
 from dispatcher.queue.entries import DRAINING, FORKED, LOOK, STOPPED, QueuedEvent, QueueState
 from dispatcher.queue.room import QueueRoom
-from dispatcher.util.foreign import kind_of, tell
+from dispatcher.util.foreign import kind_of, tell, type_of
 from dispatcher.util.threads import try_to_start
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -55,7 +55,9 @@ class QueueShutdown:
         """The handler thread ends once the queue is empty. A lingering one waits, while DRAINING, for its group, and
         each one for events that are under way."""
         phase = self._state.flags.phase
-        return phase >= STOPPED or (phase == DRAINING and not self._lingers and not self.under_way)
+        return phase >= STOPPED or (
+            phase == DRAINING and not self._lingers and not self.under_way and not self._state.retrying
+        )
 
     def shut(self, phase: int, *, lingers: bool = False) -> None:
         """Refuse posts from outside from now on. See `is_ending` for `lingers`."""
@@ -89,7 +91,9 @@ class QueueShutdown:
             for queue in queues:
                 locks.enter_context(queue._state.end_lock)
             # `under_way` first: an event leaves it only once it is queued.
-            if any(queue.under_way or queue._state.entries for queue in queues) or not is_at_rest():
+            if any(queue.under_way or queue._state.retrying or queue._state.entries for queue in queues):
+                return False
+            if not is_at_rest():
                 return False
             for queue in queues:
                 queue._shut(STOPPED, lingers=False)
@@ -120,9 +124,10 @@ class QueueShutdown:
         if state.flags.phase < STOPPED or self._is_mailbox_thread() or self._will_be_taken() or not self._remove(entry):
             return False
         self._close(entry)
-        if type(entry) is QueuedEvent and (entry.is_superseded or entry.accepted_seq > 0):
-            # The entry's event came with a later, accepted post: discard it and accept this post. Or it is in the
-            # write-ahead log, which may be closed: the next start redelivers it, so it is not refused.
+        is_retried = type(entry) is QueuedEvent and entry.delivery is not None and entry.delivery.attempt > 1
+        if type(entry) is QueuedEvent and (entry.is_superseded or entry.accepted_seq > 0 or is_retried):
+            # The entry's event came with a later, accepted post: discard it and accept this post. Or it was accepted
+            # before. Or it is in the write-ahead log, which may be closed: the next start redelivers it.
             state.dropped.add("stop")
             return False
         state.rejected.add("stopped")
@@ -170,6 +175,25 @@ class QueueShutdown:
                 if self._state.has_deliveries:
                     self._discard_deliveries(left)
                 self._free(left)
+
+        self.discard_retrying()
+
+    def discard_retrying(self) -> None:
+        """Count and log the events that wait for their next attempt: none comes. In a write-ahead log they stay."""
+        left: list[QueuedEvent] = []
+        take = self._state.retrying.popitem
+        with contextlib.suppress(KeyError):
+            while True:
+                left.append(self._state.dropped.take("stop", take)[1])
+        if left:
+            kinds = Counter(kind_of(type_of(entry.event)) for entry in left)
+            contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+            message = "%s: stop discarded %d events that waited for their next attempt: %s"
+            fields = {"dispatcher": self._name, "count": len(left)}
+            tell(log, logging.WARNING, message, self._name, len(left), contents, extra=fields)
+            for entry in left:
+                if entry.delivery is not None:
+                    entry.delivery.discard("stop")
 
     def _discard_deliveries(self, entries: list[Any]) -> None:
         for entry in entries:

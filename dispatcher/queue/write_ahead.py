@@ -62,8 +62,7 @@ class WriteAhead:
             EventNotDeclaredError: the class of the event was not declared. JournalError: it cannot be kept.
             ReentrantAppendError: the post has interrupted its own thread's use of the journal.
         """
-        line = self.encode(event)
-        return self._append(line if marks is None else with_marks(line, marks), alone=alone)
+        return self._append(self.encode(event, marks), alone=alone)
 
     def accept_tick(self, marks: Marks) -> int:
         """As `accept`, for the line of a `post_every` with a key."""
@@ -78,10 +77,11 @@ class WriteAhead:
         except JournalError:
             return 0  # whatever the failure policy is: an event is accepted only if it is in the log
 
-    def encode(self, event: Any) -> bytes:
+    def encode(self, event: Any, marks: Marks | None = None) -> bytes:
         """The event's line for `append_later`. Raises as `accept`, but not ReentrantAppendError."""
         try:
-            return self._codec.encode(event)
+            line = self._codec.encode(event)
+            return line if marks is None else with_marks(line, marks)
         except AttributeError as error:  # the event has no type
             raise EventNotDeclaredError(self._name, event) from error
 

@@ -61,7 +61,7 @@ class InlineDispatcher(Service):
 
     def __init__(self, name: str = "InlineDispatcher") -> None:
         super().__init__(name)
-        self._routes = RoutingTable(name, None, lambda handler, _: handling_callable(handler), lambda *_: None)
+        self._routes = RoutingTable(name, None, lambda handler, *_: handling_callable(handler), lambda *_: None)
         self._queue: deque[Any] = deque()
         self._handling = False
         self._event_handler = DispatcherEventHandler(self.post)

@@ -52,6 +52,8 @@ class Marks(NamedTuple):
     """Of the `post_every` to which the line belongs."""
     fired_ns: int = 0
     """The time at which that was due to post this event; 0: there is no event, and it is due to post at `due_ns`."""
+    died: dict[str, Any] | None = None
+    """Of a dead letter: how it has failed."""
 
 
 def with_marks(line: bytes, marks: Marks) -> bytes:
@@ -71,6 +73,12 @@ def marks_of(line: bytes) -> Marks:
         return Marks(**json.loads(head + b"}")["marks"])
     except (ValueError, TypeError) as error:
         raise JournalError(f"a line of the write-ahead log cannot be read: {line[:500]!r}: {error}") from error
+
+
+def undeclared_line(event_class: str, event_type: str, said: str) -> bytes:
+    """The line of an event that no class is declared for: it is shown, and cannot be read back."""
+    names = {"event_class": event_class, "event_type": event_type, "model": ""}
+    return json.dumps(names, separators=(",", ":")).encode("ascii")[:-1] + _EVENT + json.dumps(said).encode() + b"}"
 
 
 NO_EVENT: Final = b'{"event_class":"","event_type":"","model":""' + _EVENT + b"null}"

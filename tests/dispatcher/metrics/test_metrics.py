@@ -36,6 +36,8 @@ NAMES = {
     "dispatcher_events_rejected",
     "dispatcher_events_discarded",
     "dispatcher_events_dropped",
+    "dispatcher_events_retried",
+    "dispatcher_events_retrying",
     "dispatcher_events_scheduled",
     "dispatcher_scheduled_fired",
     "dispatcher_scheduled_skipped",

@@ -1,0 +1,253 @@
+"""An event that fails.
+
+`ErrorPolicy` reacts to a handler that raises and to an event without a handler (invariant 6): another attempt, the dead
+letters, the end. `Failures` keeps the last ones as text.
+"""
+
+from __future__ import annotations
+
+import linecache
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import time
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+from dispatcher.dead_letters import DeadLetters
+from dispatcher.dispatching.failure_log import FailureLog
+from dispatcher.dispatching.lanes import Call
+from dispatcher.dispatching.retries import Retries
+from dispatcher.dispatching.times import Progress
+from dispatcher.queue.delivery import Delivery
+from dispatcher.queue.entries import QueuedEvent
+from dispatcher.retry import Retry
+from dispatcher.routes import SEVERITY, Route, RoutingTable
+from dispatcher.service import Service
+from dispatcher.util.foreign import (
+    class_name,
+    cut_text,
+    describe,
+    entity_of,
+    fields_of,
+    tell,
+    text_of,
+    type_name,
+    type_of,
+)
+from dispatcher.util.histogram import snapshot
+from dispatcher.util.threads import try_to_start
+
+log = logging.getLogger("dispatcher.async_dispatcher")
+
+_KEPT: Final = 100
+_LONGEST_MESSAGE: Final = 500
+_MOST_FRAMES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """An event whose handler raised, or that has none."""
+
+    number: int
+    """Counts the failures of a dispatcher, from 1."""
+    at: float
+    """Unix seconds."""
+    event_class: str
+    event_type: str
+    entity: str | None
+    error_class: str
+    message: str
+    """At most 500 characters."""
+    frames: tuple[str, ...]
+    """The last 20 frames of the traceback as text, outermost first."""
+
+
+class _Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+    def text(self) -> str:
+        """As in a traceback, with the line of source if the file can be read."""
+        code = linecache.getline(self.file, self.line).strip()
+        where = f'File "{self.file}", line {self.line}, in {self.function}'
+        return f"{where}\n    {code}" if code else where
+
+
+class Failures:
+    """A ring of the last 100 failures. The handler thread adds, any thread reads."""
+
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        self._clock = clock  # never changes
+        self._count = 0  # handler thread
+        # Frames are made text when they are read, which reads files. Handler thread appends, any copies.
+        self._ring: deque[tuple[FailureRecord, tuple[_Frame, ...]]] = deque(maxlen=_KEPT)
+
+    def add(self, event: Any, error: BaseException) -> None:
+        """Handling the event failed with that error. Raises nothing, whatever the two raise. Handler thread."""
+        self._count += 1
+        event_type = type_of(event)
+        record = FailureRecord(
+            number=self._count,
+            at=self._clock(),
+            event_class=class_name(event_type),
+            event_type=type_name(event_type),
+            entity=entity_of(event),
+            error_class=class_name(error),
+            message=cut_text(lambda: str(error), _LONGEST_MESSAGE - len("..."))[:_LONGEST_MESSAGE],
+            frames=(),
+        )
+        self._ring.append((record, _last_frames(error.__traceback__)))
+
+    def newest_first(self) -> list[FailureRecord]:
+        """Any thread; reads the source files of the frames, unless they are cached."""
+        return [
+            replace(record, frames=tuple(frame.text() for frame in frames))
+            for record, frames in reversed(snapshot(self._ring.copy))
+        ]
+
+
+def _last_frames(traceback: TracebackType | None) -> tuple[_Frame, ...]:
+    frames: deque[TracebackType] = deque(maxlen=_MOST_FRAMES)
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    return tuple(
+        _Frame(each.tb_frame.f_code.co_filename, each.tb_lineno, each.tb_frame.f_code.co_qualname) for each in frames
+    )
+
+
+class ErrorPolicy:
+    """Counts and logs a failed event, then follows the `on_error` of its class. Handler thread, but for `failures` and
+    `log`."""
+
+    def __init__(
+        self,
+        dispatcher: Service,
+        routes: RoutingTable,
+        progress: Progress,
+        retries: Retries,
+        dead_letters: DeadLetters | None,
+        exit_action: Callable[[int], Any],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._progress = progress
+        self._retries = retries
+        self._dead_letters = dead_letters  # None: there are none
+        self._routes = routes
+        self._exit_action = exit_action
+        self.failures = Failures()  # the last ones; it says who may touch it
+        self.log = FailureLog(dispatcher.name)  # never changes
+        self.is_ending = False  # `end` is to be called; handler thread
+        self.is_exiting = False  # it will end the process; handler thread
+        self._ended_by: BaseException | None = None  # the error with which `end` is to be called; handler thread
+
+    def failed(
+        self, event: Any, error: BaseException, call: Call | None = None, *, ends_later: bool = False
+    ) -> tuple[str, BaseException]:
+        """The event's handler raised `error`, or it has none. Returns the outcome and the error for the journal.
+
+        The outcome is `retried` if another attempt follows; then the event is retrying, and has not ended.
+
+        `call`: whose coroutine raised it; its handler may have been unregistered since. `ends_later`: the caller calls
+        `end` once the event has its row, if the event `is_ending` the dispatcher.
+        It counts the event first, and raises nothing, whatever the event, a logging handler or a listener raises.
+        """
+        event_type = type_of(event)
+        route = call.route if call is not None else self._routes.find(event_type)
+        is_handled = route.registered or call is not None
+        on_error: Any = route.on_error
+        delivery, accepted_seq = self._brought(call)
+        if type(on_error) is not str:
+            on_error = self._decide(on_error, event, error)
+            if isinstance(on_error, Retry):
+                if self._tries_again(on_error, event, error, route, delivery, accepted_seq):
+                    return "retried", error
+                on_error = on_error.then
+        route.failed += 1
+        if not is_handled:
+            error = self._routes.unregistered(event_type)
+        self._retries.ended(event)
+        self.failures.add(event, error)
+        self.log.failed(event, error, route.event_class, route.name)
+        # With `continue` as its `then`, a Retry wants no dead letter; without a Retry, every failure is one.
+        if self._dead_letters is not None and not (isinstance(route.on_error, Retry) and on_error == "continue"):
+            self._dead_letters.add(event, error, delivery.attempt if delivery is not None else 1)
+        if on_error in ("stop", "exit"):
+            self._dispatcher.note_failure(error)
+            self._ended_by = self._ended_by or error
+            self.is_ending, self.is_exiting = True, self.is_exiting or on_error == "exit"
+            if not ends_later:
+                self.end()
+        return "failed" if is_handled else "unregistered", error
+
+    def _brought(self, call: Call | None) -> tuple[Delivery | None, int]:
+        """The delivery and the accepted seq of an event in hand."""
+        if call is not None:
+            return call.delivery, call.accepted_seq
+        entry = self._progress.entry
+        return (entry.delivery, entry.accepted_seq) if type(entry) is QueuedEvent else (None, 0)
+
+    def _decide(self, on_error: Any, event: Any, error: BaseException) -> Any:
+        """The policy for this error: a Retry, or what a string says."""
+        if isinstance(on_error, Retry):
+            return on_error
+        name = self._dispatcher.name
+        try:
+            decided = on_error(event, error)
+        except BaseException as raised:
+            tell(log, logging.ERROR, "%s: on_error failed; the dispatcher continues", name, error=raised)
+            return "continue"
+        if isinstance(decided, Retry) or (isinstance(decided, str) and decided in SEVERITY):
+            return decided
+        tell(log, logging.ERROR, "%s: on_error returned %s; the dispatcher continues", name, text_of(decided))
+        return "continue"
+
+    def _tries_again(
+        self,
+        policy: Retry,
+        event: Any,
+        error: BaseException,
+        route: Route,
+        delivery: Delivery | None,
+        accepted_seq: int,
+    ) -> bool:
+        attempt = delivery.attempt if delivery is not None else 1
+        if not (route.registered and isinstance(error, policy.on)) or attempt >= policy.attempts:
+            return False
+        route.retried += 1
+        self._retries.retry(policy, event, delivery, accepted_seq)
+        message = "%s: attempt %d of %d of %s failed, and is followed by another: %s"
+        name = self._dispatcher.name
+        fields = {**fields_of(name, event), "attempt": attempt}
+        tell(
+            log, logging.WARNING, message, name, attempt, policy.attempts, text_of(event), describe(error), extra=fields
+        )
+        return True
+
+    def end(self) -> None:
+        """Stop the dispatcher, and, if it `is_exiting`, end the process. Raises nothing."""
+        exits, error = self.is_exiting, self._ended_by
+        self.is_ending, self.is_exiting, self._ended_by = False, False, None
+        try:
+            self._end(error, exits=exits)
+        except BaseException as raised:
+            name = self._dispatcher.name
+            tell(log, logging.CRITICAL, "%s: the stop failed", name, error=raised, extra={"dispatcher": name})
+
+    def _end(self, error: BaseException | None, *, exits: bool) -> None:
+        name = self._dispatcher.name
+        if exits and not sys.is_finalizing():
+            self.log.tell_all()
+            message = "%s: exiting the process, as registered for this event class"
+            tell(log, logging.CRITICAL, message, name, extra={"dispatcher": name})
+            # On a thread of its own: exit hooks may stop this dispatcher, and the stop waits for this handler.
+            exiting = threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True)
+            if not try_to_start(exiting):
+                self._exit_action(-1)
+        if error is not None:
+            self._dispatcher.stop_on_failure(error)

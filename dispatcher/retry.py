@@ -1,0 +1,72 @@
+"""Trying an event again whose handler raised: `register(..., on_error=Retry(...))`."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Then = Literal["dead_letter", "continue", "stop", "exit"]
+_THEN: Final = ("dead_letter", "continue", "stop", "exit")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Hand the event out again, up to `attempts` times in all, if the error is one of `on`.
+
+    The n-th failure is followed by a delay of `delay_s * factor ** (n - 1)` seconds, at most `max_delay_s`, made up to
+    the part `jitter` shorter or longer by chance. Meanwhile the event is retrying: it is neither queued nor in hand,
+    and other events go on. With `ordered_by_key`, the later events of its Enum class with the same `lock_key` wait
+    behind it.
+
+    After the last attempt, or another error, the event has failed. Then it goes to the dispatcher's dead letters
+    (`dead_letter`), to nothing (`continue`), or ends the dispatcher (`stop`) or the process (`exit`), as the `on_error`
+    of these names.
+
+    Raises:
+        ValueError: a number or `then` that makes no sense; the message names it. TypeError: `on` is not made of
+            exception classes.
+    """
+
+    attempts: int = 5
+    delay_s: float = 0.5
+    factor: float = 2.0
+    max_delay_s: float = 60.0
+    jitter: float = 0.1
+    on: type[BaseException] | tuple[type[BaseException], ...] = Exception
+    then: Then = "dead_letter"
+    ordered_by_key: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise ValueError(f"attempts must be a whole number, 1 or more, not {self.attempts!r}")
+        for name, least in (("delay_s", 0.0), ("factor", 1.0), ("max_delay_s", 0.0)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= least):
+                raise ValueError(f"{name} must be a number, {least:g} or more, not {value!r}")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter is a part of the delay, from 0 to 1, not {self.jitter!r}")
+        if self.then not in _THEN:
+            raise ValueError(f"then is one of {', '.join(_THEN)}, not {self.then!r}")
+        classes = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+            raise TypeError(f"on takes exception classes, not {self.on!r}")
+
+    def delay_ns(self, failures: int) -> int:
+        """The delay after that many failures, 1 or more."""
+        delay_s = self.max_delay_s
+        if self.delay_s and (failures - 1) * math.log(self.factor) < 700:  # a float has no greater power
+            delay_s = min(self.delay_s * self.factor ** (failures - 1), self.max_delay_s)
+        elif not self.delay_s:
+            delay_s = 0.0
+        return int(delay_s * (1 + self.jitter * random.uniform(-1, 1)) * 1e9)
+
+
+OnError = (
+    Literal["continue", "stop", "exit"]
+    | Retry
+    | Callable[[Any, BaseException], Literal["continue", "stop", "exit"] | Retry]
+)
+"""What happens when a handler raises. A callable gets the event and the error, on the handler thread, and decides."""
