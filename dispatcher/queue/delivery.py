@@ -93,7 +93,8 @@ class Ask(Future[Any]):
         try:
             self.set_running_or_notify_cancel()  # for `concurrent.futures.wait`
         except Exception as error:  # of a callback of the future
-            tell(log, logging.ERROR, "%s: a callback of an ask failed", self._owner.name, error=error)
+            name = self._owner.name
+            tell(log, logging.ERROR, "%s: a callback of an ask failed", name, error=error, extra={"dispatcher": name})
         self._owner.forget(self)
         return True
 
@@ -121,7 +122,8 @@ class Ask(Future[Any]):
         except InvalidStateError:  # a stop has given up on it
             pass
         except BaseException as raised:  # of a callback that ends its thread
-            tell(log, logging.ERROR, "%s: a callback of an ask failed", self._owner.name, error=raised)
+            name = self._owner.name
+            tell(log, logging.ERROR, "%s: a callback of an ask failed", name, error=raised, extra={"dispatcher": name})
 
     def discard(self, reason: DropReason) -> None:
         """The event was accepted, and will never be handled."""

@@ -36,7 +36,7 @@ from dispatcher.mailbox.time_service import ProcessingTimeService, TimerFuture
 from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import DRAINING
 from dispatcher.queue.posting import EventQueue
-from dispatcher.util.foreign import is_member, tell, text_of, type_of
+from dispatcher.util.foreign import fields_of, is_member, tell, text_of, type_of
 from dispatcher.util.threads import NO_THREAD
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -298,7 +298,11 @@ class Schedule:
             is_kept = self._queue.write_ahead.is_on
             where = "the journal has them, and the next start schedules them again" if is_kept else "they are lost"
             message = "%s: stop left %d scheduled events; %s: %s"
-            tell(log, logging.INFO if is_kept else logging.WARNING, message, self._name, len(events), where, some)
+            level, fields = (
+                logging.INFO if is_kept else logging.WARNING,
+                {"dispatcher": self._name, "count": len(events)},
+            )
+            tell(log, level, message, self._name, len(events), where, some, extra=fields)
 
     def after_fork(self) -> None:
         """In a child process: what is scheduled is posted in the parent."""
@@ -396,7 +400,16 @@ class Schedule:
                 try:
                     self._fire(one)
                 except Exception as error:  # of a factory, of a function for keys, or of the journal
-                    tell(log, logging.ERROR, "%s: %s could not be posted", self._name, text_of(one), error=error)
+                    fields = {"dispatcher": self._name}
+                    tell(
+                        log,
+                        logging.ERROR,
+                        "%s: %s could not be posted",
+                        self._name,
+                        text_of(one),
+                        error=error,
+                        extra=fields,
+                    )
         finally:
             self._arm()
 
@@ -473,7 +486,8 @@ class Schedule:
             if self._overdue:
                 self._queue.room.enter(self)
         except Exception as error:
-            tell(log, logging.ERROR, "%s: %s could not be posted", self._name, text_of(firing.event), error=error)
+            what, fields = text_of(firing.event), fields_of(self._name, firing.event)
+            tell(log, logging.ERROR, "%s: %s could not be posted", self._name, what, error=error, extra=fields)
         return False
 
     def _has_posted(self, firing: _Firing) -> bool:
