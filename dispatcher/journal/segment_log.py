@@ -86,6 +86,8 @@ class SegmentLog:
         self.syncs = 0  # written under _sync_lock
         # Segment number by accepted seq, of events accepted but not settled, oldest first; guarded by _file_lock.
         self._outstanding: dict[int, int] = {}
+        # By machine, the first segment that its snapshots need. Any thread stores, a holder of _sync_lock reads.
+        self.keep_from: dict[str, int] = {}
         let_go_in_children(self)
         try:
             make_folder(path, self._permissions)
@@ -183,6 +185,22 @@ class SegmentLog:
                 self._outstanding.update(dict.fromkeys(range(first, first + count), segment.number))
             self.frames += 1
             return first
+
+    def position(self) -> tuple[int, int, int]:
+        """The number of the open segment, its size, and the seq of the next event."""
+        with self._file_lock:
+            return self._segment.number, self._segment.size, self._segment.next_seq
+
+    def append_snapshot(self, payload: bytes) -> None:
+        """Append a snapshot; it is on the disk on return, unless durability is `none`. Raises JournalError, OSError."""
+        if self._syncs:
+            self.commit()  # a power failure must not leave a snapshot without the rows of which it was made
+        with self._file_lock:
+            self._check_open()
+            self._segment.append_snapshot(payload)
+            self.frames += 1
+        if self._syncs:
+            self.commit()
 
     def is_used_by_caller(self) -> bool:
         """This thread holds a lock of the log: the call comes from a signal handler or a `__del__`."""
@@ -293,7 +311,10 @@ class SegmentLog:
             self._closed_bytes += self._segment.size
 
     def retain(self) -> None:
-        """Remove closed segments beyond the configured age or size, but none that recovery needs. Raises OSError."""
+        """Remove closed segments beyond the configured age or size, but none that recovery or a snapshot needs.
+
+        Raises OSError.
+        """
         with self._sync_lock:
             self._reserve.run(self._retain)
 
@@ -303,7 +324,7 @@ class SegmentLog:
             return
         with self._file_lock:
             needed = next(iter(self._outstanding.values()), self._segment.number)
-        for path in _surplus(self.path, self.config, needed):
+        for path in _surplus(self.path, self.config, min((needed, *self.keep_from.values()))):
             # The manifest first: it shows a reader that misses the segment that its removal was intended.
             self._first = segment_number(path) + 1
             self._write_manifest(closed=self.is_closed)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, START, Damage, Frame
+from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, SNAPSHOT, START, Damage, Frame
 from dispatcher.journal.format.history_index import HistoryIndex, UnsoundIndexError, index_path, segment_of
+from dispatcher.journal.format.live_states import decode_states
 from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import MANIFEST, read_end, segment_number, segment_path
 from dispatcher.journal.format.summary import Summary
@@ -239,6 +240,8 @@ def _unfit(frame: Frame, segment: Path, progress: Progress) -> Iterator[str]:
         number = json.loads(frame.payload)["segment"]
         if number != segment_number(segment) or header.number:
             yield f"is the start of segment {number}"
+    elif header.kind == SNAPSHOT:
+        decode_states(frame.payload)
     elif header.kind != ACCEPTED:
         yield f"is of the unknown kind {header.kind}"
 

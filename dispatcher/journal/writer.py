@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from pathlib import Path
 from threading import get_ident
@@ -37,8 +37,10 @@ from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.schema import Kind, Row
 from dispatcher.journal.group_commit import GroupCommit
 from dispatcher.journal.indexing import Indexer
+from dispatcher.journal.live_states import LiveStates, read_states
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
+from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import plain_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
 from dispatcher.util.histogram import snapshot
@@ -53,6 +55,8 @@ _LONGEST_LOOK_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
 """A configured age may exceed the longest timeout that a lock accepts. And a garbage collector that drops the writer on
 the journal's own thread may notify that thread just before it waits."""
+
+_NOT_STARTED: Final = (ServiceState.NOTINITED, ServiceState.INITED)
 
 
 def _ignore(*_: object) -> None: ...
@@ -119,6 +123,7 @@ class JournalWriter:
         self._virtual = False  # set before the first row
         self._attaching = threading.Lock()  # leaf lock
         self._owner = owner = _Owner()  # it says who may touch its fields
+        self._live_states: dict[str, LiveStates] = {}  # by machine; complete before the first row
         self._settled: deque[int] = deque()  # any thread appends, a thread that holds _taking removes
         # Any thread may use these, which have locks of their own; all but `log` are replaced in a forked child. They do
         # not refer to the writer: once nothing else does, it releases them.
@@ -183,6 +188,32 @@ class JournalWriter:
             owner.on_failure = _weakly(on_failure)
             if origin_elsewhere is not None:
                 self.event_thread, self._origin_elsewhere = 0, _weakly(origin_elsewhere)
+
+    def restore_states(
+        self, machine: str, ends: Collection[str], *, snapshot_transitions: int, snapshot_s: float
+    ) -> dict[str, str]:
+        """The states of a machine's entities at the journal's end, by entity, without those in one of the `ends`.
+
+        From then on the journal gets a snapshot of them every `snapshot_transitions` or `snapshot_s`, from which the
+        next start reads on, and retention keeps what that needs. Before the dispatcher starts, once for each machine.
+
+        Raises:
+            JournalError: the dispatcher has started, the machine's states were restored before, or a file of the
+                journal cannot be read.
+        """
+        dispatcher = self._owner.dispatcher()
+        has_started = isinstance(dispatcher, Service) and not dispatcher.in_state(*_NOT_STARTED)
+        if has_started or self.rows or self.transitions:
+            raise JournalError(
+                f"{self.path}: the states of {machine} cannot be restored once {_name_of(dispatcher)} has started; "
+                "restore them before its start."
+            )
+        if machine in self._live_states:
+            raise JournalError(f"{self.path}: the states of {machine} were restored already; do so once.")
+        names = frozenset(ends)
+        found = read_states(self.path, machine, names, self.seq + 1)
+        self._live_states[machine] = LiveStates(self.log, found, names, every=snapshot_transitions, every_s=snapshot_s)
+        return found.states.copy()
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
@@ -336,17 +367,20 @@ class JournalWriter:
                     return False
                 # After the rows: each row's kind was numbered before it was appended.
                 kinds, transition_kinds = snapshot(self._kinds.copy), snapshot(self._transition_kinds.copy)
+                among = list(transition_kinds)
                 encoded = encode_rows(
                     events,
                     transitions,
                     first_seq,
                     list(kinds),
-                    list(transition_kinds),
+                    among,
                     virtual=self._virtual,
                     settled=settled,
                 )
                 is_taken = True
                 self.log.append_rows(encoded)
+                for live in self._live_states.values():
+                    live.follow(transitions, among)
             finally:
                 if is_taken:
                     del self.rows[: len(events)]

@@ -13,12 +13,14 @@ first byte never occurs in UTF-8.
     START      the first of a segment: a JSON object about it
     ROWS       handled events and the transitions made meanwhile (dispatcher.journal.format.columns)
     ACCEPTED   write-ahead mode: accepted events, one JSON object per line
+    SNAPSHOT   the live entities of one kind of machine (dispatcher.journal.format.live_states)
     END        the last of a closed segment: a JSON object that sums it up; then 16 bytes with the offset of this frame
 """
 
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +34,7 @@ START: Final = 1
 ROWS: Final = 2
 ACCEPTED: Final = 3
 END: Final = 4
+SNAPSHOT: Final = 5
 
 SYNC: Final = b"\xffDJF\r\n\x1a\n"
 _HEADER: Final = struct.Struct("<8sIBxxxIIIQIIqqI")
@@ -168,6 +171,23 @@ class FrameReader:
             upto = end if following is None else following
             yield Damage(self.path, position, upto - position, following is None)
             position = upto
+
+    def frames_of(self, kind: int, start: int = 0) -> Iterator[Frame]:
+        """The intact frames of one kind from byte `start` on. It searches for their marks, so that frames of other
+        kinds cost next to nothing, and passes over damaged ones in silence."""
+        mark = re.compile(re.escape(SYNC) + b".{4}" + re.escape(kind.to_bytes(4, "little")), re.DOTALL)
+        position = following = start
+        end = self._end_of_frames()
+        while position < end:
+            # Overlapping reads: a mark may lie across two of them.
+            for found in mark.finditer(os.pread(self._file, _CHUNK + _CHECKED_FROM + 3, position)):
+                offset = position + found.start()
+                header = self._header_at(offset, end) if offset >= following else None
+                frame = self._frame(header, offset, True, False) if header is not None else None
+                if frame is not None:
+                    following = frame.end
+                    yield frame
+            position += _CHUNK
 
     def frame_at(self, offset: int, wanted: Callable[[Header], bool] = lambda _: True) -> Frame | None:
         """The intact frame there, without its payload unless `wanted`; None: there is none."""

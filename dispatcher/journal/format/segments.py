@@ -30,6 +30,7 @@ from dispatcher.journal.format.frames import (
     ACCEPTED,
     END,
     ROWS,
+    SNAPSHOT,
     START,
     FrameReader,
     encode_frame,
@@ -284,6 +285,10 @@ class SegmentFile:
         self._write(encode_frame(self.number, ACCEPTED, self.frames, payload, first, events, 0, at, at))
         self.frames += 1
         self.next_accepted = first + events
+
+    def append_snapshot(self, payload: bytes) -> None:
+        """Append a SNAPSHOT frame."""
+        self._append(SNAPSHOT, payload)
 
     @property
     def next_seq(self) -> int:
