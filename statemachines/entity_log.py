@@ -72,6 +72,10 @@ class EntityLog:
         """Whether transitions that leave the state as it was need no row: only the ring keeps them. Handler thread."""
         return self._ring is None or not self._ring.most
 
+    def is_end(self, machine: str, state: str) -> bool:
+        """Whether an entity is forgotten with the transition to this state."""
+        return state in self._ends.get(machine, ())
+
     # -- any thread ------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:

@@ -33,12 +33,13 @@ log = logging.getLogger(__name__)
 class MachineStats:
     """Counts of one kind of machine."""
 
-    __slots__ = ("created", "forgotten", "initial_state", "invalid", "steps", "told")
+    __slots__ = ("created", "forgotten", "initial_state", "invalid", "restored", "steps", "told")
 
     def __init__(self, initial_state: str, steps: Sequence[Step] = ()) -> None:
         self.initial_state = initial_state
         self.steps: Sequence[Step] = steps  # of machines that count them themselves
         self.created = 0
+        self.restored: defaultdict[str, int] = defaultdict(int)  # by state: those made in another than the initial one
         self.forgotten: defaultdict[str, int] = defaultdict(int)  # by state: entities that are no longer kept
         self.told: defaultdict[tuple[str, str], int] = defaultdict(int)  # by (from, to): those of other machines
         self.invalid = 0
@@ -62,8 +63,8 @@ class MachineStats:
         """Entities in each state, forgotten ones included. Derived on demand, so that transitions do not pay for it."""
         # Transitions first: a machine made and transitioned between the two reads would leave -1 in the initial state.
         transitions = self.transitions
-        result: defaultdict[str, int] = defaultdict(int)
-        result[self.initial_state] = self.created
+        result: defaultdict[str, int] = defaultdict(int, snapshot(self.restored.copy))
+        result[self.initial_state] += self.created - sum(result.values())
         for (from_state, to_state), count in transitions.items():
             result[from_state] -= count
             result[to_state] += count
@@ -106,6 +107,7 @@ class TransitionRecorder:
         self._changes: Collector | None = None  # handler thread writes, machines' threads read
         self._published: EntityLog | None = None
         self._steps: dict[str, tuple[Step, ...]] = {}  # by machine; handler thread, or before it starts
+        self._initial_states: dict[str, str] = {}  # by machine, of recorded factories; handler thread
         if lists_entities:
             names = {machine: frozenset(state.name for state in states) for machine, states in (ends or {}).items()}
             self._published = EntityLog(names, ring if journal is None else None)
@@ -121,6 +123,7 @@ class TransitionRecorder:
         Raises:
             ValueError: two Enums of the factory share a state's or an event type's name.
         """
+        self._initial_states[factory.name] = factory.initial_state._name_
         kind = type(self)
         if kind.pre_transition is not _PRE_TRANSITION or kind.post_transition is not _POST_TRANSITION:
             return factory
@@ -134,7 +137,10 @@ class TransitionRecorder:
     def machine_made(self, operand: Any, machine: str, state: Enum) -> None:
         """As MachineListener: the operand's entity is listed from now on; without one, from its first transition on."""
         machine = getattr(operand, "machine", machine)
-        self._stats(machine, state).created += 1
+        stats = self._stats(machine, state)
+        if state._name_ != stats.initial_state:
+            stats.restored[state._name_] += 1
+        stats.created += 1
         changes, entity = self._changes, getattr(operand, "entity", None)
         if changes is not None:
             changes.keep_within_bounds()
@@ -142,10 +148,11 @@ class TransitionRecorder:
             self._add(self._published, cut_text(lambda: str(entity)), machine, "", "", state._name_)
 
     def _stats(self, machine: str, state: Enum) -> MachineStats:
-        """The machine's counts, begun with `state` as the initial one if there are none."""
+        """The machine's counts. If there are none, they begin, with `state` as the initial one of an unknown table."""
         stats = self.machines.get(machine)
         if stats is None:
-            stats = self.machines.setdefault(machine, MachineStats(state._name_, self._steps.get(machine, ())))
+            initial_state = self._initial_states.get(machine, state._name_)
+            stats = self.machines.setdefault(machine, MachineStats(initial_state, self._steps.get(machine, ())))
         return stats
 
     def created(self, machine: str, initial_state: Enum, entity: str | None = None) -> None:
@@ -156,8 +163,9 @@ class TransitionRecorder:
         self._stats(machine, state).forgotten[state._name_] += 1
         if self._changes is not None and entity is not None:
             self._changes.forgotten.add((machine, entity))
-        if self._published is not None and entity is not None:
-            self._add(self._published, plain_text(str(entity)), machine, state._name_, "", GONE)
+        published = self._published
+        if published is not None and entity is not None and not published.is_end(machine, state._name_):
+            self._add(published, plain_text(str(entity)), machine, state._name_, "", GONE)
 
     def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
         """Prevent a transition that the journal could not record under the event that makes it.

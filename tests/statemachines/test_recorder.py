@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum, auto
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,6 +109,20 @@ def test_forgotten_entity_counts_still_but_is_not_kept(recorder: TransitionRecor
     assert stats.entities() == {"NEW": 0, "UP": 2}
     assert stats.kept_entities() == {"NEW": 0, "UP": 1}
     assert stats.created == 2
+
+
+def test_a_machine_that_is_made_in_another_state_is_counted_in_it(recorder: TransitionRecorder) -> None:
+    """The first machine's state was taken for the initial one, and all others were counted in it."""
+    factory = recorder.recorded(FACTORY)
+    up, _ = (
+        factory.make(SimpleNamespace(machine="Thing", entity=f"thing_{state.name}"), state, recorder)
+        for state in (S.UP, S.NEW)
+    )
+
+    up.do_transition(E.STOP, Event(E.STOP))
+
+    assert recorder.machines["Thing"].entities() == {"NEW": 1, "UP": 0, "DOWN": 1}
+    assert recorder.initial_state("Thing") == "NEW"
 
 
 def test_state_is_never_counted_below_zero_while_machines_are_made_and_moved(recorder: TransitionRecorder) -> None:
