@@ -1,11 +1,13 @@
 """State machines on the dispatcher, after Hadoop's StateMachineFactory."""
 
+from statemachines.entities import Entities, UnknownEntityError
 from statemachines.factory import InvalidStateTransitionError, StateMachine, StateMachineFactory
 from statemachines.listener import MachineListener, MultiStateTransitionListener, StateTransitionListener
 from statemachines.recorder import MachineStats, TransitionRecorder
 from statemachines.topology import Transition
 
 __all__ = [
+    "Entities",
     "InvalidStateTransitionError",
     "MachineListener",
     "MachineStats",
@@ -15,4 +17,5 @@ __all__ = [
     "StateTransitionListener",
     "Transition",
     "TransitionRecorder",
+    "UnknownEntityError",
 ]

@@ -260,6 +260,11 @@ class StateMachine(Generic[S, OPERAND]):
         return self._node.state  # type: ignore[return-value]
 
     @property
+    def operand(self) -> OPERAND | None:
+        """What the hooks get; None once the machine is released."""
+        return self._operand
+
+    @property
     def previous_state(self) -> S | None:
         """The state before the last transition; None before the first."""
         return self._previous  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""After kills at random moments, the journal has each accepted event and its transition once, in order."""
+"""Kills at random moments: the journal has each accepted event and its transition once, and entities come back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 DAEMON = Path(__file__).with_name("kill_daemon_of_machines.py")
+DAEMON_OF_ENTITIES = Path(__file__).with_name("kill_daemon_of_entities.py")
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,21 @@ def test_accounts_and_states_are_exact_after_kills(tmp_path: Path, journals: int
     assert accounts["kills"] == journals * kills
     assert accounts["events"] == accounts["logged"] + accounts["unlogged"]
     assert accounts["redelivered"] > 0
+
+
+@pytest.mark.parametrize(
+    ("journals", "kills"),
+    [pytest.param(2, 12, marks=pytest.mark.slow), pytest.param(20, 12, marks=[pytest.mark.slow, pytest.mark.minutes])],
+)
+def test_entities_come_back_after_kills_as_their_accepted_events_have_left_them(
+    tmp_path: Path, journals: int, kills: int
+) -> None:
+    """With snapshots every 40 transitions; half of the journals remove all rows that these do not need."""
+    command = [sys.executable, str(DAEMON_OF_ENTITIES), str(tmp_path), str(journals), str(kills), "1"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    accounts = json.loads(done.stdout)
+    assert accounts["kills"] == journals * kills
+    assert accounts["steps"] > 10 * accounts["kills"]

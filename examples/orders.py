@@ -1,0 +1,67 @@
+"""A daemon that is killed and comes back: orders are where they were, and no accepted event is lost.
+
+    .venv/bin/python examples/orders.py runs/orders       # then type: PLACED order-1, PAID order-1, DELIVERED order-1
+
+Kill it with `kill -9`, at any moment, and start it again.
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from statemachines import Entities, StateMachineFactory, TransitionRecorder
+
+OrderEventType = Enum("OrderEventType", ["PLACED", "PAID", "DELIVERED"])
+OrderState = Enum("OrderState", ["NEW", "PLACED", "PAID", "DELIVERED"])
+
+
+def say(line: str) -> None:
+    print(f"{line}\n", end="", flush=True)  # in one piece: two threads talk
+
+
+@dataclass
+class OrderEvent:
+    type: OrderEventType
+    entity: str  # the order's id
+    redelivered: bool = False  # True: an earlier run has accepted it, and may have handled it
+
+
+class Order:
+    machine = "Order"
+
+    def __init__(self, entity: str, state: OrderState | None) -> None:
+        self.entity = entity
+        if state is not None:  # it comes back: load here what else it has
+            say(f"{entity} was {state.name}")
+
+    def charge(self, event: OrderEvent) -> None:
+        say(f"charging {self.entity}" + (", perhaps once more" if event.redelivered else ""))
+        time.sleep(1)  # your payment service, which charges an order once, however often it is asked
+
+
+ORDERS = (
+    StateMachineFactory[OrderState, Order](OrderState.NEW, "Order")
+    .add_transition(OrderState.NEW, OrderState.PLACED, OrderEventType.PLACED)
+    .add_transition(OrderState.PLACED, OrderState.PAID, OrderEventType.PAID, Order.charge)
+    .add_transition(OrderState.PAID, OrderState.DELIVERED, OrderEventType.DELIVERED)
+)
+
+
+def handle(event: OrderEvent) -> None:
+    say(f"{event.entity} is {orders.handle(event).name}")
+
+
+journal = JournalWriter(Path(sys.argv[1]) / "journal", JournalConfig(durability="sync", write_ahead=True))
+recorder = TransitionRecorder(journal)
+orders = Entities(ORDERS, Order, recorder=recorder, journal=journal, ends={OrderState.DELIVERED})
+shop = AsyncDispatcher(name="shop", journal=journal)
+shop.register(OrderEventType, handle, events=OrderEvent)
+orders.restore()
+with shop:  # hands out the events that were accepted and not handled, before any new one
+    for line in sys.stdin:
+        event_type, order = line.split()
+        if shop.post(OrderEvent(OrderEventType[event_type], order)):
+            say(f"accepted {event_type} of {order}")  # from here on, nothing loses it

@@ -1,0 +1,224 @@
+"""Entities by their ids: a handler that finds, makes and forgets them, and restores them from the journal.
+
+It is what YARN's ApplicationEventDispatcher and its like are to the resource manager, for entities of any kind.
+
+Threading: the events of one entity are handled one after another, as a dispatcher does it, or several dispatchers or
+coroutines with the entity as their events' `lock_key`. Different entities may be handled at the same time: the only
+thing that they share is a dict, which changes in single steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum
+from typing import Any, Generic
+
+from dispatcher.errors import DispatcherError, JournalError
+from dispatcher.journal import JournalWriter
+from statemachines.factory import OPERAND, S, StateMachine, StateMachineFactory
+from statemachines.recorder import TransitionRecorder
+
+
+class UnknownEntityError(DispatcherError):
+    """No entity has the id of an event, and the event does not begin one."""
+
+    def __init__(self, machine: str, entity: str, event: Any, begins: Collection[Enum]) -> None:
+        self.machine = machine
+        self.entity = entity
+        self.event = event
+        types = ", ".join(each.name for each in begins)
+        super().__init__(
+            f"{machine} {entity}: there is no such entity, and {event.type.name} does not begin one (only {types}). It "
+            "has ended, or was never begun. Pass `on_unknown` to handle such events."
+        )
+
+
+class Entities(Generic[S, OPERAND]):
+    """The live entities of one kind, by id. A handler: give it to `register` for the events' Enum class.
+
+    An event has `entity`, the id as text. Its entity's machine makes the transition of the event's type. If there is no
+    such entity, an event that may begin one makes it, with `make(entity, None)`. An entity that has reached one of the
+    states in `ends` is forgotten.
+
+    `make(entity, state)` returns the operand, which has the attributes `machine` (the factory's name) and `entity`;
+    it need not keep the machine. `restore` calls it with the state that a restored entity is in.
+    """
+
+    def __init__(
+        self,
+        factory: StateMachineFactory[S, OPERAND],
+        make: Callable[[str, S | None], OPERAND],
+        *,
+        recorder: TransitionRecorder,
+        ends: Collection[S],
+        journal: JournalWriter | None = None,
+        begins: Collection[Enum] | None = None,
+        on_unknown: Callable[[Any], Any] | None = None,
+        snapshot_transitions: int = 100_000,
+        snapshot_s: float = 3600.0,
+    ) -> None:
+        """`recorder` counts the transitions and writes them to the `journal`, from which `restore` reads.
+
+        `begins`: the event types that may begin an entity; None: those that the initial state accepts.
+        `on_unknown(event)` handles an event that has no entity and may not begin one; None: it fails.
+        The journal gets a snapshot of the entities every `snapshot_transitions`, or as many as the last one had
+        entities if these are more, and every `snapshot_s` seconds.
+
+        Raises:
+            ValueError: the factory has no name; `ends` has the initial state, or no state of the factory's Enum;
+                `begins` has a type that the initial state does not accept; or the recorder writes to another journal.
+        """
+        self._factory = recorder.recorded(factory)  # never changes, like all fields that do not say otherwise
+        self._make = make
+        self._recorder = recorder
+        self._journal = journal
+        self._on_unknown = on_unknown
+        self._snapshot_transitions = snapshot_transitions
+        self._snapshot_s = snapshot_s
+        accepted = [each.event for each in factory.transitions() if each.from_state is factory.initial_state]
+        self._begins = tuple(each for each in accepted if begins is None or each in begins)
+        self._ends = frozenset(state.name for state in ends)  # names: an Enum member's hash is Python code
+        # By id. The thread of an entity's event adds and removes it, in one step; any thread reads.
+        self._machines: dict[str, StateMachine[S, OPERAND]] = {}
+        self._check(factory, ends, begins or (), accepted)
+
+    def _check(
+        self,
+        factory: StateMachineFactory[S, OPERAND],
+        ends: Collection[S],
+        begins: Collection[Enum],
+        accepted: Collection[Enum],
+    ) -> None:
+        name, initial = factory.name, factory.initial_state
+        if not name:
+            raise ValueError(
+                "the factory has no name, by which the journal knows its machines; pass one to its constructor"
+            )
+        for state in ends:
+            if type(state) is not type(initial) or state is initial:
+                raise ValueError(
+                    f"{name}: ends has {state!r}; it takes states of {type(initial).__name__} but {initial.name}"
+                )
+        for event_type in begins:
+            if event_type not in accepted:
+                types = ", ".join(each.name for each in accepted)
+                raise ValueError(f"{name}: begins has {event_type!r}, but {initial.name} accepts only {types}")
+        if self._journal is not None and self._recorder.journal is not self._journal:
+            raise ValueError(
+                f"{name}: the recorder does not write to {self._journal.path}, so the journal would not have the "
+                "transitions; pass TransitionRecorder(journal)"
+            )
+
+    def restore(self) -> int:
+        """Make all entities that the journal has and that have not ended, each in its last state; returns how many.
+
+        Call it before the dispatcher starts: the events that the journal hands out again then find their entities. No
+        hook runs, and no transition is made or counted. It reads the journal's newest snapshot and the transitions
+        since.
+
+        Raises:
+            JournalError: there is no journal, it cannot be read, its dispatcher has started, this was done before, or
+                an entity is in a state that the factory no longer has.
+            ValueError: as `handle`; and whatever `make` raises.
+        """
+        factory, journal = self._factory, self._journal
+        if journal is None:
+            raise JournalError(
+                f"{factory.name}: there is no journal to restore from; pass Entities(..., journal=journal)"
+            )
+        restored = journal.restore_states(
+            factory.name,
+            self._ends,
+            snapshot_transitions=self._snapshot_transitions,
+            snapshot_s=self._snapshot_s,
+        )
+        members = type(factory.initial_state).__members__  # with aliases: a state may be renamed
+        for entity, name in restored.items():
+            state = members.get(name)
+            if state is None:
+                raise JournalError(
+                    f"{journal.path}: {factory.name} {entity} is in {name}, which is no longer one of the states of "
+                    f"{type(factory.initial_state).__name__}. Keep {name} as an alias of the state that replaces it."
+                )
+            try:
+                self._begin(entity, state)
+            except Exception as error:
+                error.add_note(f"while {factory.name} {entity} was restored in {state.name}")
+                raise
+        return len(restored)
+
+    # -- the thread of the entity's events ---------------------------------------------------------------------------
+
+    def handle(self, event: Any) -> Any:
+        """Make the transition of the event's entity, and return its new state; for an unknown entity, the result of
+        `on_unknown`. In an `async def` handler, call it where the transition is to be made.
+
+        Raises:
+            UnknownEntityError: there is no such entity, the event may not begin one, and there is no `on_unknown`.
+            InvalidStateTransitionError: the entity's state does not accept the event.
+            ValueError, TypeError: `make` returned an operand of another name, or the event's `entity` is no text.
+            Whatever `make` or the hook raises. An entity that the event was to begin is then not kept.
+        """
+        entity = event.entity
+        machine = self._machines.get(entity)
+        if machine is None:
+            if event.type not in self._begins:
+                return self._unknown(entity, event)
+            machine = self._begin(entity, None)
+            try:
+                state = machine.do_transition(event.type, event)
+            except BaseException:
+                if machine.previous_state is None:  # nothing has happened, so the journal does not know it
+                    self._forget(entity, machine.current_state)
+                raise
+        else:
+            state = machine.do_transition(event.type, event)
+        if state._name_ in self._ends:
+            self._forget(entity, state)
+        return state
+
+    def _begin(self, entity: str, state: S | None) -> StateMachine[S, OPERAND]:
+        name = self._factory.name
+        if not isinstance(entity, str):
+            raise TypeError(f"{name}: the event's entity is {entity!r}; the id of an entity is text, as in the journal")
+        operand = self._make(entity, state)
+        found = getattr(operand, "machine", None), getattr(operand, "entity", None)
+        if found != (name, entity):
+            raise ValueError(
+                f"{name} {entity}: `make` returned an operand whose machine and entity are {found}; they are to be "
+                f"{(name, entity)}, by which the journal finds it again"
+            )
+        machine = self._factory.make(operand, state, self._recorder)
+        self._machines[entity] = machine
+        return machine
+
+    def _forget(self, entity: str, state: S) -> None:
+        if self._machines.pop(entity, None) is not None:  # or an event that a hook handled has ended it
+            self._recorder.forgotten(self._factory.name, state, entity)
+
+    def _unknown(self, entity: str, event: Any) -> Any:
+        if self._on_unknown is not None:
+            return self._on_unknown(event)
+        raise UnknownEntityError(self._factory.name, entity, event, self._begins)
+
+    # -- any thread ----------------------------------------------------------------------------------------------------
+
+    def get(self, entity: str) -> OPERAND | None:
+        """The operand of a live entity, as `make` returned it; None: there is no such entity."""
+        machine = self._machines.get(entity)
+        return None if machine is None else machine.operand
+
+    def state(self, entity: str) -> S | None:
+        """The state of a live entity; None: there is no such entity."""
+        machine = self._machines.get(entity)
+        return None if machine is None else machine.current_state
+
+    def __contains__(self, entity: object) -> bool:
+        return entity in self._machines
+
+    def __len__(self) -> int:
+        return len(self._machines)
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of the entities that are live now, in the order in which they were made."""
+        return iter(list(self._machines))

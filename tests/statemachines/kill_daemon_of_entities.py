@@ -1,0 +1,246 @@
+"""Daemons whose entities are restored, killed at random moments; run as a program by the test beside it.
+
+    kill_daemon_of_entities.py FOLDER JOURNALS KILLS SEED
+
+Each daemon is a fork of this process, which has no threads. Orders have a plain handler, parcels an `async def`. The
+table of both is a straight line, so a transition that is lost or made twice refuses the next event. Producers log each
+step of an entity that was accepted, and a life goes on with the entities of the one before. Prints the accounts as a
+JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from dispatcher.journal import TRANSITIONS, read_rows, verify
+from statemachines import Entities, StateMachineFactory, TransitionRecorder
+
+TIMEOUT_S = 60.0
+LONGEST_LIFE_S = 0.08
+LIVE = 5
+"""Entities of each kind that a producer moves in turn."""
+
+
+class State(Enum):
+    NEW = 0
+    ONE = 1
+    TWO = 2
+    THREE = 3
+    ENDED = 4
+
+
+class Order(Enum):
+    STEP = 1
+
+
+class Parcel(Enum):
+    STEP = 1
+
+
+@dataclass
+class OrderEvent:
+    type: Order
+    entity: str
+
+
+@dataclass
+class ParcelEvent:
+    type: Parcel
+    entity: str
+
+    @property
+    def lock_key(self) -> str:
+        return self.entity
+
+
+KINDS: dict[str, Any] = {"Order": (Order, OrderEvent), "Parcel": (Parcel, ParcelEvent)}
+hooks = 0
+"""Calls of hooks; the handler threads add."""
+
+
+def count(operand: Any, event: Any) -> None:
+    global hooks
+    hooks += 1
+
+
+class Thing:
+    def __init__(self, machine: str, entity: str) -> None:
+        self.machine = machine
+        self.entity = entity
+
+
+def entities_of(machine: str, recorder: TransitionRecorder, journal: JournalWriter) -> Entities[State, Thing]:
+    factory: StateMachineFactory[State, Thing] = StateMachineFactory(State.NEW, machine)
+    for state in list(State)[:-1]:
+        factory = factory.add_transition(state, State(state.value + 1), KINDS[machine][0].STEP, count)
+    return Entities(
+        factory,
+        lambda entity, _: Thing(machine, entity),
+        recorder=recorder,
+        journal=journal,
+        ends={State.ENDED},
+        begins={KINDS[machine][0].STEP},
+        snapshot_transitions=40,
+    )
+
+
+def logged_steps(folder: Path) -> Counter[str]:
+    """Of each entity, the steps that were accepted."""
+    lines = (folder / "accepted.log").read_text().splitlines() if (folder / "accepted.log").exists() else []
+    return Counter(lines)
+
+
+def compare_with_rows(path: Path, restored: dict[str, Entities[State, Thing]]) -> None:
+    """Of a journal that keeps all its rows: the restored states are those to which the rows lead."""
+    states: dict[str, str] = {}
+    for row in read_rows(path, TRANSITIONS):
+        assert row["valid"]
+        states[row["entity"]] = row["to_state"]
+    live = {entity: state for entity, state in states.items() if state != "ENDED"}
+    found = {entity: each.state(entity).name for each in restored.values() for entity in each}
+    assert found == live, f"{found} != {live}"
+
+
+def compare_with_log(folder: Path, restored: dict[str, Entities[State, Thing]]) -> dict[str, int]:
+    """Once all is handled again: each entity has made the steps that were accepted. Returns those of each live entity.
+
+    A kill may have cut one post of each producer short, whose step is made but not logged.
+    """
+    logged, unlogged = logged_steps(folder), 0
+    live = {entity: each.state(entity).value for each in restored.values() for entity in each}
+    for entity, steps in logged.items():
+        found = live.get(entity, len(State) - 1)
+        assert steps <= found <= steps + 1, f"{entity}: {steps} steps were accepted, and {found} made"
+    assert all(steps == 1 for entity, steps in live.items() if entity not in logged)
+    with (folder / "accepted.log").open("a") as file:  # from here on, what was cut short counts as accepted
+        for entity in {**logged, **live}:
+            more = live.get(entity, len(State) - 1) - logged[entity]
+            file.write(f"{entity}\n" * more)
+            unlogged += more
+    assert unlogged <= len(KINDS), unlogged
+    return live
+
+
+def live(folder: Path, life: int, ready: int, *, keeps_rows: bool, is_last: bool) -> None:
+    """A daemon's life. The last one drains and stops."""
+    path = folder / "journal"
+    config = {"segment_bytes": 100_000} if keeps_rows else {"segment_bytes": 8_000, "retention_bytes": 1}
+    journal = JournalWriter(path, JournalConfig(write_ahead=True, **config))
+    recorder = TransitionRecorder(journal)
+    entities = {machine: entities_of(machine, recorder, journal) for machine in KINDS}
+    for each in entities.values():
+        each.restore()
+    assert hooks == 0, "a hook was called"
+    if keeps_rows:
+        compare_with_rows(path, entities)
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    dispatcher = AsyncDispatcher(name="shop", queue_capacity=50, journal=journal, loop=loop)
+
+    async def move_parcel(event: ParcelEvent) -> None:
+        await asyncio.sleep(0)
+        entities["Parcel"].handle(event)
+        await asyncio.sleep(0)
+
+    dispatcher.register(Order, entities["Order"], events=OrderEvent)
+    dispatcher.register(Parcel, move_parcel, events=ParcelEvent)
+
+    def produce(machine: str, begun: Iterable[tuple[str, int]]) -> None:
+        type, event_class = KINDS[machine]
+        log = os.open(folder / "accepted.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        left, made, posts = dict(begun), 0, 0
+        while not is_last or posts < 20:
+            while len(left) < LIVE:
+                made += 1
+                left[f"{machine}_{life}_{made}"] = 0
+            for entity in list(left):
+                posts += 1
+                if dispatcher.post(event_class(type.STEP, entity)):
+                    os.write(log, f"{entity}\n".encode())
+                    left[entity] += 1
+                    if left[entity] == len(State) - 1:
+                        del left[entity]
+
+    with dispatcher:
+        assert dispatcher.await_drained(TIMEOUT_S)
+        assert dispatcher.stats().failed == 0, "a redelivered event was refused"
+        begun = compare_with_log(folder, entities)
+        producers = [
+            threading.Thread(
+                target=produce,
+                args=(machine, [each for each in begun.items() if each[0].startswith(machine)]),
+                daemon=True,
+            )
+            for machine in KINDS
+        ]
+        os.write(ready, b"1")
+        for producer in producers:
+            producer.start()
+        for producer in producers:
+            producer.join(TIMEOUT_S)
+            assert not producer.is_alive()
+        assert dispatcher.await_drained(TIMEOUT_S)
+    assert (dispatcher.stats().failed, dispatcher.stats().discarded) == (0, 0)
+    compare_with_log(folder, entities)
+
+
+def run(folder: Path, life: int, life_s: float | None, *, keeps_rows: bool) -> None:
+    """Fork a daemon, and kill it once it has run that long; None: let it end."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            live(folder, life, writer, keeps_rows=keeps_rows, is_last=life_s is None)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(writer)
+    if life_s is None or life % 3:  # every third life may be killed while it restores
+        assert select.select([reader], [], [], TIMEOUT_S)[0], "the daemon has not started in time"
+        assert os.read(reader, 1) == b"1", "the daemon has failed"
+    if life_s is not None:
+        ended, _, _ = select.select([reader], [], [], life_s)  # readable once the daemon has ended
+        assert not ended or os.read(reader, 1) == b"1", "the daemon has ended by itself"
+        os.kill(child, signal.SIGKILL)
+    os.close(reader)
+    _, status = os.waitpid(child, 0)
+    assert status == (signal.SIGKILL if life_s is not None else 0), status
+
+
+def main() -> None:
+    folder, journals, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    chance = random.Random(seed)
+    accounts: Counter[str] = Counter(kills=journals * kills)
+    for number in range(journals):
+        place, keeps_rows = folder / str(number), number % 2 == 0
+        place.mkdir()
+        for life in range(kills):
+            run(place, life, chance.uniform(0, LONGEST_LIFE_S), keeps_rows=keeps_rows)
+        run(place, kills, None, keeps_rows=keeps_rows)
+        assert verify(place / "journal").problems == ()
+        accounts["steps"] += sum(logged_steps(place).values())
+        print(json.dumps(accounts), file=sys.stderr)
+    print(json.dumps(accounts))
+
+
+if __name__ == "__main__":
+    main()
