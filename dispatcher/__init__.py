@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from dispatcher.event import DispatcherEventHandler, Event, EventHandler, HasType, MultiListenerHandler
     from dispatcher.groups import DispatcherGroup, EventDispatcher, MultiDispatcher
-    from dispatcher.journal import JournalWriter
+    from dispatcher.journal import JournalWriter, PartitionedJournal
     from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
     from dispatcher.metrics import MetricsServer, register_metrics
     from dispatcher.retry import Retry
@@ -74,6 +74,7 @@ __all__ = [
     "MetricsServer",
     "MultiDispatcher",
     "MultiListenerHandler",
+    "PartitionedJournal",
     "QueueCounts",
     "QueueFullError",
     "RejectedExecutionError",

@@ -10,18 +10,23 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from time import monotonic
 from typing import Any
+from zlib import crc32
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.stopping import StopWait, grace_s
+from dispatcher.errors import JournalError
 from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
+from dispatcher.journal.format.partitions import partition_path
+from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.members import F
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
@@ -160,7 +165,14 @@ class DispatcherGroup(CompositeService):
 
 
 class MultiDispatcher(DispatcherGroup, PostingService):
-    """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `post`."""
+    """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `post`.
+
+    With a `journal`, a key of the type str, bytes or int has the same partition in every process. In write-ahead mode,
+    posts before the start raise JournalError, because the unhandled events of earlier runs come first.
+
+    Raises:
+        JournalError, JournalLossError: the journal cannot be opened.
+    """
 
     def __init__(
         self,
@@ -168,23 +180,67 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         *,
         name: str = "MultiDispatcher",
         partitions: int = 4,
+        journal: PartitionedJournal | None = None,
         **options: Any,
     ) -> None:
         if type(partitions) is not int:
             raise TypeError(f"partitions must be an int, not {text_of(partitions)}")
         if partitions < 1:
             raise ValueError(f"partitions must be at least 1, not {partitions}")
-        if options.get("journal") is not None:
-            raise ValueError(f"{name}: a journal has one dispatcher; its rows are in the order of one handler thread")
+        if not isinstance(journal, PartitionedJournal | None):
+            raise TypeError(
+                f"{name}: journal must be a PartitionedJournal, which has a folder for each partition, "
+                f"not {text_of(journal)}"
+            )
         config = dispatcher_config(config, options.pop("queue_capacity", None))
-        super().__init__(
-            name,
-            [AsyncDispatcher(config, name=f"{name}-{i}", **options) for i in range(partitions)],
-            drain_timeout_s=config.drain_timeout_s,
-            drains_on_stop=config.drain_events_on_stop,
-        )
+        self.journal = journal  # never changes
+        letters = options.pop("dead_letters", None)
+        writers = (None,) * partitions if journal is None else journal.open(partitions)
+        try:
+            super().__init__(
+                name,
+                [
+                    AsyncDispatcher(
+                        config,
+                        name=f"{name}-{number}",
+                        journal=writer,
+                        dead_letters=partition_path(Path(letters), number)
+                        if isinstance(letters, str | Path)
+                        else letters,
+                        **options,
+                    )
+                    for number, writer in enumerate(writers)
+                ],
+                drain_timeout_s=config.drain_timeout_s,
+                drains_on_stop=config.drain_events_on_stop,
+            )
+        except BaseException:
+            if journal is not None:
+                journal.close()
+            raise
+        self._logs = tuple(partition.core.queue.write_ahead for partition in self.partitions)  # never changes
+        if journal is not None:
+            for log in self._logs:
+                log.hold()
+        self._place = _placing(partitions, hash if journal is None else _stable_hash)  # never changes
         self._posts = tuple(partition.post for partition in self.partitions)
         self._event_handler = DispatcherEventHandler(self.post)
+
+    def service_start(self) -> None:
+        """Move the unhandled events of earlier runs to their partitions, then start these."""
+        if self.journal is not None:
+            self.partitions[0].core.queue.check_not_forked()
+            self.journal.place_recovered(lambda line: self._place(self._logs[0].decode(line)))
+            for log in self._logs:
+                log.release()
+        super().service_start()
+
+    def service_stop(self) -> None:
+        try:
+            super().service_stop()
+        finally:
+            if self.journal is not None:
+                self.journal.close_unused()
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
@@ -199,10 +255,14 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         on_error: OnError = "continue",
         coalesce_by: KeyOf | None = None,
         context: bool = False,
+        events: type | Iterable[type] = (),
     ) -> None:
         """As AsyncDispatcher.register, on each partition: `handler` is called from several threads."""
+        classes = (events,) if isinstance(events, type) else tuple(events)
         for partition in self.partitions:
-            partition.register(event_type, handler, on_error=on_error, coalesce_by=coalesce_by, context=context)
+            partition.register(
+                event_type, handler, on_error=on_error, coalesce_by=coalesce_by, context=context, events=classes
+            )
 
     def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
         """As AsyncDispatcher.on, on each partition: the function is called from several threads."""
@@ -248,14 +308,42 @@ class MultiDispatcher(DispatcherGroup, PostingService):
                 f"{self.name}: post_every(key={key!r}) takes an event, because the rhythm of a key is kept in the "
                 "partition of its event. Post from one of `partitions` to use a factory."
             )
-        return super().post_every(seconds, event_or_factory, key=key, **options)
+        if not (key and self.journal is not None and self.journal.config.write_ahead):
+            return super().post_every(seconds, event_or_factory, key=key, **options)
+        if not self.in_state(ServiceState.STARTED):
+            raise JournalError(f"{self.name}: not started; call post_every(key={key!r}) after the start")
+        # With another number of partitions, an earlier run may have kept the rhythm in another partition's log.
+        own = self.partition_of(event_or_factory).core.queue.write_ahead
+        found = [(log, tick) for log in self._logs if (tick := log.take_tick(key)) is not None]
+        if found:
+            last_log, last = max(found, key=lambda each: each[1].due_ns)
+            own.put_tick(key, last if last_log is own else last._replace(accepted_seq=0))
+        scheduled = super().post_every(seconds, event_or_factory, key=key, **options)
+        for log, tick in found:
+            if log is not own or tick is not last:
+                log.settle(tick.accepted_seq)
+        return scheduled
 
     def _core_of(self, event: Any) -> Core:
         return self.partition_of(event).core
 
-    def _place(self, event: Any) -> int:
+
+def _placing(partitions: int, hash_of: Callable[[Any], int]) -> Callable[[Any], int]:
+    """The function that tells the number of the partition that handles an event."""
+
+    def place(event: Any) -> int:
         key = getattr(event, "lock_key", None)
-        return 0 if key is None else hash(key) % len(self.partitions)
+        return 0 if key is None else hash_of(key) % partitions
+
+    return place
+
+
+def _stable_hash(key: Any) -> int:
+    """As `hash`, also equal for equal keys, and for str, bytes and int the same in every process."""
+    hash_of: object = type(key).__hash__  # a subclass that compares in another way has its own
+    if hash_of is str.__hash__:
+        return crc32(str.encode(key, "utf-8", "surrogatepass"))
+    return crc32(key) if hash_of is bytes.__hash__ else hash(key)
 
 
 class EventDispatcher(AsyncDispatcher):

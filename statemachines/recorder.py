@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dispatcher.journal import JournalWriter
+from dispatcher.journal import JournalWriter, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
 from dispatcher.metrics.transition_ring import ring
 from dispatcher.util.foreign import class_name, cut_text, plain_text, reraise_interrupt, tell, type_name, type_of
@@ -90,7 +90,7 @@ class TransitionRecorder:
 
     def __init__(
         self,
-        journal: JournalWriter | None = None,
+        journal: JournalWriter | PartitionedJournal | None = None,
         *,
         lists_entities: bool = True,
         ends: Mapping[str, Collection[Enum]] | None = None,

@@ -91,7 +91,7 @@ class StepRecorder(Protocol):
 
     is_following: bool
     journal: Any
-    """A JournalWriter or None."""
+    """A JournalWriter, a PartitionedJournal or None."""
 
     def record(self, operand: Any, step: Step, event: Any, origin: Any) -> None: ...
 

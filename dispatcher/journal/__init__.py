@@ -3,6 +3,7 @@
 from dispatcher.journal.format.event_codec import JsonText
 from dispatcher.journal.format.outstanding import Accepted, Loss
 from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, WALL_CLOCK_COLUMNS, Column, Table
+from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.journal.reader import read_rows, tail
 from dispatcher.journal.recovery import Recovered, recover
 from dispatcher.journal.snapshot import check_journal
@@ -24,6 +25,7 @@ __all__ = [
     "JournalWriter",
     "JsonText",
     "Loss",
+    "PartitionedJournal",
     "Recovered",
     "Table",
     "Verification",

@@ -45,7 +45,7 @@ from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, share
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import is_owned, try_to_start
 
-_MOST_BYTES_IN_FRAME: Final = 1 << 20
+MOST_BYTES_IN_FRAME: Final = 1 << 20
 """One event may exceed it."""
 MOST_UNDER_WAY: Final = 4096
 """Events that `append_later` takes before it waits for one to be in the log."""
@@ -295,7 +295,7 @@ class GroupCommit:
         """An iterator that takes the next batch from `_pending`, all of it in one step."""
         count = size = 0
         for entry in snapshot(self._pending.copy):
-            if (entry.is_later and not laters) or size >= _MOST_BYTES_IN_FRAME:
+            if (entry.is_later and not laters) or size >= MOST_BYTES_IN_FRAME:
                 break
             count += 1
             size += len(entry.line)

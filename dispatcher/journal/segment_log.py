@@ -24,6 +24,7 @@ from dispatcher.config import JournalConfig
 from dispatcher.errors import ForkedProcessError, JournalError, JournalLossError
 from dispatcher.journal.format.columns import EncodedRows
 from dispatcher.journal.format.history_index import index_path
+from dispatcher.journal.format.partitions import holds_partitions
 from dispatcher.journal.format.segments import (
     Manifest,
     SegmentFile,
@@ -110,6 +111,11 @@ class SegmentLog:
             raise
 
     def _take_over(self) -> Recovered:
+        if holds_partitions(self.path):
+            raise JournalError(
+                f"{self.path}: holds the journal of a MultiDispatcher, which has a PartitionedJournal. Choose another "
+                "folder."
+            )
         if not holds_journal(self.path):
             # Before the first segment: a crash in between must not leave a segment without a manifest.
             recovered = Recovered(journal_id=new_id())
@@ -153,6 +159,16 @@ class SegmentLog:
         with self._file_lock:
             self._check_open()
             return self._segment.next_seq
+
+    @property
+    def next_accepted(self) -> int:
+        """The accepted seq of the next event. No other thread may append."""
+        return self._segment.next_accepted
+
+    @property
+    def segment(self) -> int:
+        """The number of the open segment. No other thread may append."""
+        return self._segment.number
 
     def append_rows(self, rows: EncodedRows) -> None:
         """Raises JournalError, OSError."""

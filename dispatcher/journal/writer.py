@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from threading import get_ident
@@ -34,8 +34,9 @@ from typing import Any, Final, NoReturn, Protocol
 from dispatcher.config import JournalConfig
 from dispatcher.errors import ForkedProcessError, JournalError
 from dispatcher.journal.format.columns import encode_rows
+from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.format.schema import Kind, Row
-from dispatcher.journal.group_commit import GroupCommit
+from dispatcher.journal.group_commit import MOST_BYTES_IN_FRAME, GroupCommit
 from dispatcher.journal.indexing import Indexer
 from dispatcher.journal.live_states import LiveStates, read_states
 from dispatcher.journal.segment_log import SegmentLog
@@ -218,6 +219,39 @@ class JournalWriter:
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""
         self.recovered = ()
+
+    def append_copies(self, lines: Sequence[bytes]) -> None:
+        """Before the start: append unhandled events of other logs. They are on the disk on return, and `recovered` has
+        them alone.
+
+        Raises:
+            JournalError: the disk failed, whatever the policy.
+        """
+        copies: list[Accepted] = []
+        rest = deque(lines)
+        with self.log.failing(always=True):
+            while rest:
+                frame = [rest.popleft()]
+                size = len(frame[0])
+                while rest and size + len(rest[0]) <= MOST_BYTES_IN_FRAME:
+                    size += len(rest[0])
+                    frame.append(rest.popleft())
+                first, segment = self.log.append_accepted(frame), self.log.segment
+                copies += (Accepted(seq, segment, line) for seq, line in enumerate(frame, first))
+                self.log.roll(if_due=True)
+            self.log.commit()
+        self.recovered = tuple(copies)
+
+    def settle_on_disk(self, accepted_seqs: Iterable[int]) -> None:
+        """Before the start: record that these events are handled elsewhere. That is on the disk on return.
+
+        Raises:
+            JournalError: the disk failed, whatever the policy.
+        """
+        self._settled.extend(accepted_seqs)
+        with self.log.failing(always=True):
+            self._append_rows()
+            self.log.commit()
 
     @property
     def outstanding(self) -> int:

@@ -53,13 +53,24 @@ class WriteAhead:
         """As EventCodec.declare."""
         self._codec.declare(event_type, classes)
 
+    def hold(self) -> None:
+        """Accept no event before `release`: posts raise JournalError. Called before a class is declared."""
+        self._codec.hold()
+
+    def release(self) -> None:
+        self._codec.release()
+
+    def decode(self, line: bytes) -> Any:
+        """As EventCodec.decode."""
+        return self._codec.decode(line)
+
     def accept(self, event: Any, marks: Marks | None = None, *, alone: bool = False) -> int:
         """Log an event on its producer's thread, which may wait for the disk. Returns its accepted seq; 0: refused.
 
         `alone`: the caller holds a lock of the queue, so it must not wait for other producers.
 
         Raises:
-            EventNotDeclaredError: the class of the event was not declared. JournalError: it cannot be kept.
+            EventNotDeclaredError: the class of the event was not declared. JournalError: it cannot be kept, or not yet.
             ReentrantAppendError: the post has interrupted its own thread's use of the journal.
         """
         return self._append(self.encode(event, marks), alone=alone)
@@ -105,6 +116,11 @@ class WriteAhead:
             self._ticks = self._read_ticks()
         return self._ticks.pop(key, None)
 
+    def put_tick(self, key: str, tick: Tick) -> None:
+        """Have `take_tick` return this for the key. After the start."""
+        assert self._ticks is not None
+        self._ticks[key] = tick
+
     def _read_ticks(self) -> dict[str, Tick]:
         ticks: dict[str, Tick] = {}
         fired: dict[str, int] = {}
@@ -133,7 +149,7 @@ class WriteAhead:
             if accepted.seq in replaced:  # a crash came before the row that says so
                 self.settle(accepted.seq)
             elif not marks.key or marks.fired_ns:
-                recovered.append(RecoveredEvent(accepted.seq, self._codec.decode(accepted.line), marks))
+                recovered.append(RecoveredEvent(accepted.seq, self.decode(accepted.line), marks))
         for _, event, _ in recovered:
             with contextlib.suppress(AttributeError, TypeError, ValueError):  # e.g. an event with slots
                 object.__setattr__(event, "redelivered", True)

@@ -57,10 +57,13 @@ class Marks(NamedTuple):
 
 
 def with_marks(line: bytes, marks: Marks) -> bytes:
-    """The line with these marks."""
+    """The line with these marks, and no others."""
     head, event, fields = line.partition(_EVENT)
+    head = head.partition(_MARKS)[0]
     plain = Marks()._asdict()
     said = {name: value for name, value in marks._asdict().items() if value != plain[name]}
+    if not said:
+        return head + event + fields
     return b"".join((head, _MARKS, json.dumps(said, separators=(",", ":")).encode("ascii"), event, fields))
 
 
@@ -116,7 +119,8 @@ class EventCodec:
         # Each dict is replaced under _lock, never changed in place, and read without the lock.
         self._types: dict[str, type[Enum]] = {}  # replaced under _lock
         self._models: dict[tuple[str, str], _Declared] = {}  # by Enum class and event class; replaced under _lock
-        self._declared: dict[tuple[type, type], _Declared] = {}  # the same; replaced under _lock
+        self._declared: dict[tuple[type, type], _Declared] = {}  # the same, unless it is held; replaced under _lock
+        self._is_held = False  # see `hold`; written under _lock
         # How many encodings are in progress on each thread; each thread touches its own item.
         self._depths: dict[int, int] = {}
         self._endless: set[int] = set()  # threads that have exceeded _MOST_NESTED; each adds and removes itself
@@ -143,7 +147,24 @@ class EventCodec:
                     raise ValueError(f"two event classes named {class_.__name__} are declared for {name}")
             self._types = {**self._types, name: event_type}
             self._models = {**self._models, **{(name, class_.__name__): made[class_] for class_ in made}}
-            self._declared = {**self._declared, **{(event_type, class_): made[class_] for class_ in made}}
+            self._declare_models()
+
+    def _declare_models(self) -> None:
+        """Under _lock."""
+        # While it is held, no class is found, so that an encoding of a released codec makes no further check.
+        models = {} if self._is_held else self._models
+        self._declared = {(self._types[name], model.class_): model for (name, _), model in models.items()}
+
+    def hold(self) -> None:
+        """Encode no event until `release`."""
+        with self._lock:
+            self._is_held = True
+            self._declare_models()
+
+    def release(self) -> None:
+        with self._lock:
+            self._is_held = False
+            self._declare_models()
 
     def encode(self, event: Any) -> bytes:
         """The event's line, without the newline. Whatever is accepted comes back from it equal in types and values.
@@ -151,11 +172,16 @@ class EventCodec:
         Raises:
             EventNotDeclaredError: its class was not declared for its Enum class.
             JournalError: a field has a value that would come back as something else, or not at all; the message names
-                the field.
+                the field. Or the codec is held.
         """
         type_ = event.type
         declared = self._declared.get((type(type_), type(event)))
         if declared is None:
+            if self._is_held:
+                raise JournalError(
+                    f"{self._dispatcher}: not started, and unhandled events of an earlier run come first. Start the "
+                    "MultiDispatcher before you post to it."
+                )
             raise EventNotDeclaredError(self._dispatcher, event)
         head = declared.heads.get(type_._name_)
         if head is None:

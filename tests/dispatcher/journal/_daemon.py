@@ -1,8 +1,8 @@
 """A daemon in write-ahead mode with four producers, which a test kills.
 
-Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS`, separated by tabs, and runs the daemon of each
-in a process forked for it: prints its `pid`, `ready` when the first event was accepted, `stopped` and why once all is
-handled, and `ended` once the process has.
+Reads lines `JOURNAL FOLDER SEGMENT_BYTES RETENTION_BYTES RUN EVENTS PARTITIONS`, separated by tabs, and runs the daemon
+of each in a process forked for it, with a MultiDispatcher unless PARTITIONS is 0: prints its `pid`, `ready` when the
+first event was accepted, `stopped` and why once all is handled, and `ended` once the process has.
 
 Each producer writes the number of an event to FOLDER/accepted-PRODUCER once its handle() has returned True or, if it is
 one of LATER, which use post_later(), once its future is done, and the handler the number of each event that it gets to
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal
 
 PRODUCERS = 4
 LATER = (2, 3)
@@ -41,6 +41,10 @@ class Posted:
     number: int
     redelivered: bool = False
 
+    @property
+    def lock_key(self) -> str:
+        return f"producer {self.producer}"
+
 
 def say(line: str) -> None:
     """In one write, which a kill does not cut."""
@@ -51,14 +55,20 @@ def append_to(path: Path) -> int:
     return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
 
 
-def main(journal: str, folder: Path, segment_bytes: int, retention_bytes: int, run: int, events: int) -> None:
+def main(
+    journal: str, folder: Path, segment_bytes: int, retention_bytes: int, run: int, events: int, partitions: int
+) -> None:
     config = JournalConfig(
         durability="sync",
         write_ahead=True,
         segment_bytes=segment_bytes,
         retention_bytes=retention_bytes or None,
     )
-    dispatcher = AsyncDispatcher(journal=JournalWriter(journal, config))
+    dispatcher: AsyncDispatcher | MultiDispatcher
+    if partitions:
+        dispatcher = MultiDispatcher(partitions=partitions, journal=PartitionedJournal(journal, config))
+    else:
+        dispatcher = AsyncDispatcher(journal=JournalWriter(journal, config))
     handled = append_to(folder / "handled")
 
     def handle(event: Posted) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -118,7 +118,13 @@ def after_a_crash(journal: Path, copy: Path) -> Path:
     return copy
 
 
-def crash_amid(do: Callable[[], None], journal: Path, copy: Path, changes: int) -> None:
+def crash_amid(
+    do: Callable[[], None],
+    journal: Path,
+    copy: Path,
+    changes: int,
+    operations: Sequence[str] = ("open", "rename", "replace", "unlink"),
+) -> None:
     """Run `do`, and copy the journal as a crash after its first `changes` file operations would leave it.
 
     If `do` makes no further file operation, there is no copy.
@@ -137,7 +143,7 @@ def crash_amid(do: Callable[[], None], journal: Path, copy: Path, changes: int) 
         return crash_or_change
 
     with ExitStack() as patches:
-        for name in ("open", "rename", "replace", "unlink"):
+        for name in operations:
             patches.enter_context(patch.object(os, name, counted(getattr(os, name))))
         do()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.journal import EVENTS, read_rows, verify
+from dispatcher.journal import EVENTS, read_rows, recover, verify
 
 from . import _daemon
 
@@ -32,11 +32,11 @@ class Daemon:
         self.journal = folder / "journal"
         self._run = 0
 
-    def start(self, events: int = 0) -> int:
+    def start(self, events: int = 0, partitions: int = 0) -> int:
         """Returns its pid."""
         self._run += 1
         assert self._server.stdin is not None
-        self._server.stdin.write("\t".join((*self._given, str(self._run), str(events))) + "\n")
+        self._server.stdin.write("\t".join((*self._given, *map(str, (self._run, events, partitions)))) + "\n")
         self._server.stdin.flush()
         word, pid = self.said().split()
         assert word == "pid"
@@ -46,9 +46,9 @@ class Daemon:
         assert self._server.stdout is not None
         return self._server.stdout.readline().rstrip("\n")
 
-    def kill_after(self, wait_s: float, *, ready: bool) -> None:
+    def kill_after(self, wait_s: float, *, ready: bool, partitions: int = 0) -> None:
         """kill -9, `wait_s` after the start, or after the first event was accepted."""
-        pid = self.start()
+        pid = self.start(partitions=partitions)
         if ready:
             assert self.said() == "ready"
         time.sleep(wait_s)  # the moment of the kill is what is random
@@ -71,6 +71,29 @@ class Daemon:
 
 def _whole_lines(path: Path) -> list[int]:
     return list(map(int, path.read_text().splitlines())) if path.exists() else []
+
+
+def assert_none_lost(daemon: Daemon, moments: object) -> dict[int, list[tuple[int, bool]]]:
+    """Every accepted event was handled, first in the order of its producer, and again only if it was redelivered."""
+    handled = daemon.handled()
+    assert all(daemon.accepted(producer) for producer in _daemon.LATER)
+    for producer in range(_daemon.PRODUCERS):
+        accepted = daemon.accepted(producer)
+        seen: set[int] = set()
+        for number, redelivered in handled[producer]:
+            assert redelivered or number not in seen, moments
+            seen.add(number)
+        firsts = list(dict.fromkeys(number for number, _ in handled[producer]))
+        assert set(accepted) <= set(firsts), moments
+        assert firsts == sorted(firsts), moments
+        # An event whose post the kill cut short may be in the log although its post did not return: one of each run,
+        # or as many as are under way.
+        most = _daemon.MOST_UNDER_WAY if producer in _daemon.LATER else 1
+        greatest = {number // _daemon.EACH_RUN: number for number in accepted}
+        for number in set(firsts) - set(accepted):
+            run = number // _daemon.EACH_RUN
+            assert 1 <= number - greatest.get(run, run * _daemon.EACH_RUN) <= most, moments
+    return handled
 
 
 @pytest.fixture(scope="module")
@@ -104,23 +127,30 @@ def test_accepted_events_are_handled_after_a_kill_in_the_order_of_their_producer
     daemon.start(events=3)
 
     assert [daemon.said() for _ in range(3)] == ["ready", "stopped None", "ended 0"], moments
-    handled = daemon.handled()
-    assert all(daemon.accepted(producer) for producer in _daemon.LATER)
-    for producer in range(_daemon.PRODUCERS):
-        accepted = daemon.accepted(producer)
-        firsts = list(dict.fromkeys(number for number, _ in handled[producer]))
-        assert set(accepted) <= set(firsts), moments
-        assert firsts == sorted(firsts), moments
-        # An event whose post the kill cut short may be in the log although its post did not return: one of each run,
-        # or as many as are under way.
-        most = _daemon.MOST_UNDER_WAY if producer in _daemon.LATER else 1
-        greatest = {number // _daemon.EACH_RUN: number for number in accepted}
-        for number in set(firsts) - set(accepted):
-            run = number // _daemon.EACH_RUN
-            assert 1 <= number - greatest.get(run, run * _daemon.EACH_RUN) <= most, moments
+    handled = assert_none_lost(daemon, moments)
     assert len(list((tmp_path / "handled").read_text().splitlines())) > KILLS
     assert any(redelivered for events in handled.values() for _, redelivered in events)
     assert verify(daemon.journal)[2:] == ((), (), ())
     if not retention_bytes:
         numbers = [row["accepted_seq"] for row in read_rows(daemon.journal, EVENTS)]
         assert set(numbers) == set(range(1, max(numbers) + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_a_kill_another_number_of_partitions_handles_the_accepted_events_in_the_order_of_their_key(
+    server: subprocess.Popen[str], tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    daemon = Daemon(server, tmp_path, 4096, 0)
+    moments = []
+    for _ in range(KILLS):
+        moments.append((rng.uniform(0.001, 0.06), rng.random() < 0.7, rng.randint(1, 4)))
+        daemon.kill_after(moments[-1][0], ready=moments[-1][1], partitions=moments[-1][2])
+
+    daemon.start(events=3, partitions=2)
+
+    assert [daemon.said() for _ in range(3)] == ["ready", "stopped None", "ended 0"], moments
+    handled = assert_none_lost(daemon, moments)
+    assert any(redelivered for events in handled.values() for _, redelivered in events)
+    assert [recover(path).accepted for path in sorted(daemon.journal.glob("partition-*"))] == [()] * 4

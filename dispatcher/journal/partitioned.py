@@ -1,0 +1,244 @@
+"""The journal of a MultiDispatcher: one ordinary journal for each partition, below one folder.
+
+A start may find unhandled events whose keys another partition has now, because the number of partitions has changed.
+Their order by key would be lost if two partitions handled events of one key. So before any event is handled, all
+unhandled events are copied, each to the partition that has its key, and the originals are settled:
+
+    partitions.json             the partitions' logs
+    copies do not count
+                                the copies are appended and synced
+    originals do not count
+                                the originals are settled and synced
+    nothing moves
+
+After a crash at any point, the next start settles what does not count and begins again. An event is therefore neither
+lost nor handed out twice by a move. No event is accepted before the move is done: its order among the copies would be
+lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from threading import get_ident
+from typing import Final
+
+from dispatcher.config import JournalConfig
+from dispatcher.errors import JournalError, JournalLossError, NoEventInHandError
+from dispatcher.journal.format.event_codec import marks_of, with_marks
+from dispatcher.journal.format.outstanding import Loss
+from dispatcher.journal.format.partitions import (
+    Move,
+    Partitions,
+    holds_partitions,
+    partition_folders,
+    partition_path,
+    read_partitions,
+)
+from dispatcher.journal.format.segments import holds_journal
+from dispatcher.journal.writer import JournalWriter, TransitionOrigin
+from dispatcher.util.files import Permissions, explain, make_folder
+from dispatcher.util.foreign import tell
+
+log = logging.getLogger(__name__)
+
+
+class PartitionedJournal:
+    """The journal in `path` of a MultiDispatcher, which opens it when it is made and closes it when it stops.
+
+    The folder is new or empty. In write-ahead mode it may hold a partitioned journal, of any number of partitions,
+    which is continued. Partitions beyond the dispatcher's number stay as history.
+
+    A TransitionRecorder may have it: each transition goes to the partition whose event makes it.
+    """
+
+    def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
+        self.path = Path(path).absolute()  # a daemon may change its directory later; never changes
+        self.config = config or JournalConfig()  # never changes
+        self._mode = Permissions[self.config.permissions].file_mode  # never changes
+        self.event_thread: Final = 0
+        """As JournalWriter.event_thread, of no thread: a machine asks `origin`."""
+        # Of the partitions that the dispatcher has, and of further ones. Replaced by `open`; any thread reads.
+        self._writers: tuple[JournalWriter, ...] = ()
+        self._left: tuple[JournalWriter, ...] = ()
+
+    def open(self, partitions: int) -> tuple[JournalWriter, ...]:
+        """Open the journals of so many partitions, and finish a move that a crash has cut short.
+
+        Raises:
+            JournalError: the folder holds the journal of one dispatcher, or a journal that is not to be continued; it
+                has another writer; or it cannot be written.
+            JournalLossError: accepted events of an earlier run are lost, or a partition is missing, and
+                `config.on_loss` is `refuse`.
+        """
+        try:
+            with contextlib.ExitStack() as opened:
+                self._open(partitions, opened)
+                opened.pop_all()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return self._writers
+
+    def _open(self, partitions: int, opened: contextlib.ExitStack) -> None:
+        make_folder(self.path, Permissions[self.config.permissions])
+        if holds_journal(self.path):
+            raise JournalError(
+                f"{self.path}: holds the journal of one dispatcher, which cannot be continued by partitions. Choose "
+                "another folder, and let an AsyncDispatcher handle what is unhandled here."
+            )
+        if not holds_partitions(self.path):
+            # Before the first partition: a crash in between must not leave partitions without their number.
+            Partitions().write(self.path, mode=self._mode)
+        elif not self.config.write_ahead:
+            raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
+        losses = self._missing()
+
+        def writer_of(number: int) -> JournalWriter:
+            writer = JournalWriter(partition_path(self.path, number), self.config)
+            opened.callback(_close_quietly, writer)
+            writer.losses += tuple(loss for loss in losses if loss.segments == writer.path.name)
+            return writer
+
+        first = writer_of(0)  # before the file is read: another process, which writes it, holds this lock
+        found, problem = read_partitions(self.path)
+        if problem is not None:
+            tell(log, logging.WARNING, "%s: %s: the folders tell how many partitions there are", self.path, problem)
+        known = found or Partitions()
+        count = max(partitions, known.count, *(number + 1 for number in partition_folders(self.path)))
+        writers = (first, *map(writer_of, range(1, count)))
+        if known.move is not None:
+            _settle_what_does_not_count(writers, known.move)
+        if found != Partitions(count):
+            Partitions(count).write(self.path, mode=self._mode)
+        self._writers, self._left = writers[:partitions], writers[partitions:]
+
+    def _missing(self) -> list[Loss]:
+        """A loss for each missing partition. Raises JournalLossError unless they are accepted."""
+        found, _ = read_partitions(self.path)
+        there = partition_folders(self.path)
+        count = max(found.count if found is not None else 0, *there, 0)
+        names = [partition_path(self.path, number).name for number in range(count) if number not in there]
+        losses = [Loss(name, 1, 1, None) for name in names]
+        if losses and self.config.on_loss != "start":
+            error = JournalLossError(self.path, losses)
+            tell(log, logging.ERROR, "%s", error)
+            raise error
+        for loss in losses:
+            tell(log, logging.ERROR, "%s: %s. The journal goes on without them, as on_loss says", self.path, loss)
+        return losses
+
+    def place_recovered(self, partition_of: Callable[[bytes], int]) -> None:
+        """Before the start: move the unhandled events of earlier runs to the partitions that have their keys now, and
+        close the partitions that are not used any longer.
+
+        `partition_of` is given an event's line. What it raises is raised, before anything has changed.
+
+        Raises:
+            JournalError: the disk failed. The next start finishes the move or begins it again.
+        """
+        placed: list[list[bytes]] = [[] for _ in self._writers]
+        moves = False
+        for number, writer in enumerate(self._all()):
+            found = [(accepted, marks_of(accepted.line)) for accepted in writer.recovered]
+            replaced = {marks.replaces for _, marks in found}
+            for accepted, marks in found:
+                if accepted.seq in replaced:  # a crash came before the row that says so
+                    continue
+                if marks.key and not marks.fired_ns:  # it has no event
+                    to = number if number < len(self._writers) else 0
+                else:
+                    to = partition_of(accepted.line)
+                moves = moves or to != number
+                placed[to].append(with_marks(accepted.line, marks._replace(replaces=0)))
+        if moves:
+            try:
+                self._move(placed)
+            except OSError as error:
+                raise self._unwritable(error) from error
+            count = sum(map(len, placed))
+            tell(log, logging.WARNING, "%s: %d unhandled events were moved to their keys' partitions", self.path, count)
+        self.close_unused()
+
+    def close_unused(self) -> None:
+        """Close the partitions that the dispatcher does not have. Raises JournalError as `close`."""
+        with contextlib.ExitStack() as closing:
+            for writer in self._left:
+                closing.callback(writer.close)
+            self._left = ()
+
+    def _move(self, placed: Iterable[list[bytes]]) -> None:
+        writers = self._all()
+        originals = [writer.recovered for writer in writers]
+        move = Move(tuple(writer.log.next_accepted for writer in writers), are_copied=False)
+        partitions = Partitions(len(writers), move)
+        partitions.write(self.path, mode=self._mode)
+        for writer, lines in zip(self._writers, placed, strict=True):
+            writer.append_copies(lines)
+        move = replace(move, are_copied=True)
+        replace(partitions, move=move).write(self.path, mode=self._mode)
+        for writer, before in zip(writers, originals, strict=True):
+            writer.settle_on_disk(accepted.seq for accepted in before)
+        replace(partitions, move=None).write(self.path, mode=self._mode)
+
+    def close(self) -> None:
+        """Close the journals of all partitions. Repeating it does nothing.
+
+        Raises:
+            JournalError: the disk failed, and the policy is `stop`.
+        """
+        with contextlib.ExitStack() as closing:
+            for writer in self._all():
+                closing.callback(writer.close)
+
+    @property
+    def outstanding(self) -> int:
+        """Write-ahead: events accepted but not yet recorded as handled or settled."""
+        return sum(writer.outstanding for writer in self._all())
+
+    def _all(self) -> tuple[JournalWriter, ...]:
+        return self._writers + self._left
+
+    def _unwritable(self, error: OSError) -> JournalError:
+        return JournalError(
+            f"{self.path}: the journal cannot be written: {explain(error, self.path)}. Make room, or give it another "
+            "folder, and start again."
+        )
+
+    # -- transitions: any thread -------------------------------------------------------------------------------------
+
+    def transition(
+        self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
+    ) -> None:
+        """As JournalWriter.transition, in the journal of the partition that handles the caller's event."""
+        origin = self.origin()
+        origin.add_transition(machine, entity, from_state._name_, event_type._name_, to_state._name_, valid=valid)
+
+    def origin(self, *, is_made: bool = False) -> TransitionOrigin:
+        """As JournalWriter.origin, of the partition that handles the caller's event."""
+        thread = get_ident()
+        for writer in self._writers:
+            if writer.event_thread == thread:
+                return writer
+        refusal = NoEventInHandError(str(self.path), "no dispatcher has this journal")
+        for writer in self._writers:
+            try:
+                return writer.origin(is_made=is_made)
+            except NoEventInHandError as error:
+                refusal = error
+        raise refusal
+
+
+def _settle_what_does_not_count(writers: Iterable[JournalWriter], move: Move) -> None:
+    for number, writer in enumerate(writers):
+        recovered = writer.recovered
+        writer.recovered = tuple(accepted for accepted in recovered if move.counts(number, accepted.seq))
+        writer.settle_on_disk(accepted.seq for accepted in recovered if not move.counts(number, accepted.seq))
+
+
+def _close_quietly(writer: JournalWriter) -> None:
+    with contextlib.suppress(JournalError):  # the caller has another error to raise
+        writer.close()

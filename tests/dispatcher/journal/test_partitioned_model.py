@@ -1,0 +1,152 @@
+"""A partitioned journal against a model: a start that crashes anywhere loses no event and hands out none twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import defaultdict, deque
+from functools import partial
+from itertools import count
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dispatcher import JournalConfig, PartitionedJournal
+from dispatcher.journal.format.partitions import read_partitions
+
+from .conftest import JobEvent, after_a_crash, crash_amid, write_event
+
+OPERATIONS = ("open", "rename", "replace", "unlink", "write", "fsync")
+KEYS = 5
+
+partitions = st.integers(1, 4)
+salts = st.integers(0, 3)
+"""A run with another salt places keys differently, as after a change of the code."""
+
+
+class Partitioned(RuleBasedStateMachine):
+    """Accepts and handles events, and starts again with other partitions, orderly or after crashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.no_disk = patch.object(os, "fsync", lambda descriptor: None)
+        self.no_disk.start()
+        self.generation = 0
+        self.number = 0
+        self.outstanding: dict[int, list[int]] = {key: [] for key in range(KEYS)}
+        self.config = JournalConfig(write_ahead=True, history_index=False, segment_bytes=1024, segment_age_s=1e6)
+
+    @initialize(partitions=partitions)
+    def begin(self, partitions: int) -> None:
+        self.open(self.folder / "journal 0", partitions, 0)
+        self.check_recovered()
+
+    def open(self, path: Path, partitions: int, salt: int) -> None:
+        self.salt = salt
+        self.journal = PartitionedJournal(path, self.config)
+        self.writers = self.journal.open(partitions)
+        self.journal.place_recovered(lambda line: self.place(int(line.split()[0])))
+
+    def check_recovered(self) -> None:
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        self.queues: list[deque[tuple[int, int]]] = [deque() for _ in self.writers]  # accepted seqs and keys
+        for partition, writer in enumerate(self.writers):
+            for accepted in writer.recovered:
+                key, number = map(int, accepted.line.split()[:2])
+                assert self.place(key) == partition
+                found[key].append(number)
+                self.queues[partition].append((accepted.seq, key))
+        assert found == {key: numbers for key, numbers in self.outstanding.items() if numbers}
+
+    def place(self, key: int) -> int:
+        return (key * 7 + self.salt) % len(self.writers)
+
+    @rule(key=st.integers(0, KEYS - 1), size=st.sampled_from([0, 600]))
+    def accept(self, key: int, size: int) -> None:
+        self.number += 1
+        partition = self.place(key)
+        seq = self.writers[partition].append_accepted(b"%d %d %s" % (key, self.number, b"x" * size))
+        self.queues[partition].append((seq, key))
+        self.outstanding[key].append(self.number)
+
+    @precondition(lambda self: any(self.queues))
+    @rule(choice=st.integers(0))
+    def handle(self, choice: int) -> None:
+        filled = [number for number, queue in enumerate(self.queues) if queue]
+        partition = filled[choice % len(filled)]
+        seq, key = self.queues[partition].popleft()
+        write_event(self.writers[partition], JobEvent(f"job_{key}"), accepted_seq=seq)
+        self.writers[partition].flush()
+        del self.outstanding[key][0]
+
+    @rule(partitions=partitions, salt=salts)
+    def close_and_start_again(self, partitions: int, salt: int) -> None:
+        self.journal.close()
+        self.open(self.journal.path, partitions, salt)
+        self.check_recovered()
+
+    @rule(partitions=partitions, salt=salts, changes=st.lists(st.integers(0, 60), max_size=3))
+    def crash(self, partitions: int, salt: int, changes: list[int]) -> None:
+        """Crash now, then amid each of the following starts, after so many file operations."""
+        path = self.next_path()
+        after_a_crash(self.journal.path, path)
+        self.journal.close()
+        for after in changes:
+            amid = self.next_path()
+            crash_amid(partial(self.open, path, partitions, salt), path, amid, after, OPERATIONS)
+            if not amid.exists():
+                after_a_crash(path, amid)
+            self.journal.close()
+            path, partitions, salt = amid, partitions % 4 + 1, salt + 1
+        self.open(path, partitions, salt)
+        self.check_recovered()
+
+    def next_path(self) -> Path:
+        self.generation += 1
+        return self.folder / f"journal {self.generation}"
+
+    @invariant()
+    def nothing_moves_between_starts(self) -> None:
+        found, problem = read_partitions(self.journal.path)
+        assert problem is None
+        assert found is not None
+        assert found.move is None
+        assert found.count >= len(self.writers)
+
+    def teardown(self) -> None:
+        self.journal.close()
+        self.no_disk.stop()
+        shutil.rmtree(self.folder)
+
+
+TestPartitioned = pytest.mark.slow(Partitioned.TestCase)
+TestPartitioned.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+
+
+def test_a_move_that_crashes_anywhere_is_finished_or_begun_again(tmp_path: Path) -> None:
+    machine = Partitioned()
+    machine.begin(2)
+    for number in range(3 * KEYS):
+        machine.accept(number % KEYS, 0)
+    path = after_a_crash(machine.journal.path, tmp_path / "crashed")
+    machine.journal.close()
+
+    for changes in count():
+        copy = after_a_crash(path, tmp_path / f"{changes}")
+        amid = tmp_path / f"amid {changes}"
+        crash_amid(partial(machine.open, copy, 3, 1), copy, amid, changes, OPERATIONS)
+        machine.check_recovered()
+        machine.journal.close()
+        if not amid.exists():
+            break
+        machine.open(amid, 3, 1)
+        machine.check_recovered()
+        machine.journal.close()
+    machine.teardown()
+    assert changes > 50
