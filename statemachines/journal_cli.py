@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 from dispatcher.cli.console import RowFormat, aligned, echo, echo_json
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, JournalError
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows
+from dispatcher.journal.snapshot import OF_ONE_PARTITION, parts_of
 from dispatcher.util.units import NS_PER_S
 from statemachines.registry import factory_of
 from statemachines.time_travel import END, EntityState, Moment, TimeTravel, states_at
@@ -66,6 +67,9 @@ def state(
     Damage, and disagreements between the journal and the tables, go to standard error, with exit code 1.
     """
     moment = END if at is None else parse_moment(at)
+    parts = parts_of(journal)
+    if parts.is_partitioned and moment.seq is not None:
+        raise JournalError(f"--at {at}: {OF_ONE_PARTITION}")
     lower_name = None if machine is None else machine.lower()
 
     def wanted(of_machine: str, id: str) -> bool:
@@ -75,7 +79,7 @@ def state(
     travel = states_at(
         read_rows(journal, TRANSITIONS, on_damage=damages.append),
         moment,
-        from_start=_is_from_start(journal),
+        from_start=all(map(_is_from_start, parts.folders)),
         wanted=None if machine is None and entity is None else wanted,
     )
     if machine is not None and not travel.counts():
@@ -150,7 +154,7 @@ def _as_table(travel: TimeTravel, everything: bool | None) -> Iterator[str]:
         return
     yield ""
     most = sys.maxsize if everything else LISTED
-    listed = heapq.nlargest(most, travel.entities(), key=lambda each: each.since_seq or 0)
+    listed = heapq.nlargest(most, travel.entities(), key=lambda each: (each.since_at or 0, each.since_seq or 0))
     header = ["machine", "entity", "state", "since seq", "since", "transitions"]
     yield from aligned(header, [_entity_row(each) for each in listed])
     more = sum(sum(states.values()) for states in counts.values()) - len(listed)

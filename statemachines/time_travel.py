@@ -100,7 +100,7 @@ def states_at(
     Memory grows with the entities, not with the rows.
 
     Args:
-        rows: a journal's transitions with all columns of its table, ordered by seq.
+        rows: a journal's transitions with all columns of its table, ordered by seq; of a partitioned journal, by time.
         factories: the tables, by the machine's name.
         from_start: whether the rows begin with the journal's first event. If not, because old segments were removed, an
             entity whose first row does not start in the initial state is not a disagreement.
@@ -166,6 +166,7 @@ class TimeTravel:
         """Unix ns of that row."""
         self.is_end = True
         """Whether the journal has no later row."""
+        self._seqs: dict[int | None, int] = {}  # of the last applied row of each partition
         self._remarks: dict[RemarkKind, list[Remark]] = {kind: [] for kind in RemarkKind}  # the first ones
         self._remark_counts: Counter[RemarkKind] = Counter()
 
@@ -202,9 +203,12 @@ class TimeTravel:
     def apply(self, row: Row) -> None:
         """Follow the next row; for `states_at`."""
         seq, entity, from_state, to_state = row["seq"], row["entity"], row["from_state"], row["to_state"]
-        if self.seq is not None and seq < self.seq:
-            self._remark(RemarkKind.DISORDER, row, f"this row follows one of seq {self.seq}")
-        self.seq, self.at = seq, row["at"]
+        partition = row.get("partition")  # only in rows of a partitioned journal
+        before = self._seqs.get(partition, seq)
+        if seq < before:
+            self._remark(RemarkKind.DISORDER, row, f"this row follows one of seq {before}")
+        self.seq = self._seqs[partition] = seq
+        self.at = row["at"]
         kind = self._kinds.get(row["machine"]) or self._new_kind(row)
         course = kind.courses.get(entity)
         if course is None:

@@ -19,6 +19,7 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.journal.indexing import index_journal
+from dispatcher.journal.snapshot import parts_of
 from dispatcher.util.units import NS_PER_S
 
 
@@ -38,10 +39,11 @@ def verify(journal: Journal) -> None:
     for problem in found.problems:
         echo(problem, err=True)
     for segment in found.open_segments:
-        echo(f"{segment.name}: open: being written, or left by a crash (then: dispatcher journal recover)")
+        name = segment.relative_to(journal)
+        echo(f"{name}: open: being written, or left by a crash (then: dispatcher journal recover)")
     for torn in found.torn:
         echo(f"{torn}: cut off by a crash, or being written")
-    aside = [path.name for path in set_aside_files(journal)]
+    aside = [str(path.relative_to(journal)) for part in parts_of(journal).folders for path in set_aside_files(part)]
     if aside:
         echo(f"set aside by recovery, and not read: {', '.join(aside)}")
     echo(f"{found.events} events, {found.transitions} transitions, {len(found.problems)} problems")
@@ -66,7 +68,8 @@ def recover(
         typer.Option(
             "--with",
             metavar="MODULE:FUNCTION",
-            help="function that takes a JournalWriter and returns the dispatcher that handles the unhandled events",
+            help="function that takes a JournalWriter, or the PartitionedJournal of a partitioned journal, and returns "
+            "the dispatcher that handles the unhandled events",
         ),
     ] = None,
 ) -> None:
@@ -130,6 +133,8 @@ def history(
         echo(damage, err=True)
     if not found.transitions:
         echo(f"{journal}: no rows about {entity}", err=True)
+    elif not found.complete and parts_of(journal).is_partitioned:
+        echo("older rows may exist: a greater --limit, or the folder of one partition, shows more", err=True)
     elif not found.complete:
         echo(f"older rows may exist: --before-seq {found.transitions[-1].seq}", err=True)
     try:

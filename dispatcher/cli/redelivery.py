@@ -12,7 +12,11 @@ from typing import Any, Final
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import JournalConfig
 from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.groups import MultiDispatcher
+from dispatcher.journal.format.partitions import PARTITIONS
 from dispatcher.journal.format.segments import MANIFEST
+from dispatcher.journal.partitioned import PartitionedJournal
+from dispatcher.journal.snapshot import parts_of
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.util.files import Permissions
 from dispatcher.util.terminal import one_line
@@ -21,17 +25,20 @@ _LONGEST_REPR: Final = 200
 
 
 def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
-    """Make a dispatcher with `factory` (`module:function`, called with a JournalWriter), drain it, and stop it.
+    """Make a dispatcher with `factory` (`module:function`), drain it, and stop it. The function is called with a
+    JournalWriter or, for a partitioned journal, with a PartitionedJournal.
 
     Returns the numbers of events handled, failed and left. Blocks while handlers run.
 
     Raises:
-        ConfigError: the function does not exist or raises, or does not return an AsyncDispatcher with that journal.
+        ConfigError: the function does not exist or raises, or does not return a dispatcher with that journal.
         JournalError: the journal cannot be written, or has an event whose class the dispatcher does not declare.
     """
     make = _load(factory)
-    permissions = Permissions.of_file(path / MANIFEST).name
-    journal = JournalWriter(path, JournalConfig(write_ahead=True, durability="sync", permissions=permissions))
+    is_partitioned = parts_of(path).is_partitioned
+    permissions = Permissions.of_file(path / (PARTITIONS if is_partitioned else MANIFEST)).name
+    config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions)
+    journal = PartitionedJournal(path, config) if is_partitioned else JournalWriter(path, config)
     try:
         try:
             dispatcher = make(journal)
@@ -39,20 +46,26 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
             raise
         except Exception as error:
             raise ConfigError(f"--with {factory}: the function raised {_described(error)}") from error
-        if not isinstance(dispatcher, AsyncDispatcher) or dispatcher.core.journal is not journal:
+        parts: tuple[AsyncDispatcher, ...] = ()
+        if isinstance(dispatcher, MultiDispatcher) and dispatcher.journal is journal:
+            parts = dispatcher.partitions
+        elif isinstance(dispatcher, AsyncDispatcher) and dispatcher.core.journal is journal:
+            parts = (dispatcher,)
+        if not parts:
+            wanted = "a MultiDispatcher" if is_partitioned else "an AsyncDispatcher"
             raise ConfigError(
-                f"{factory}: should return an AsyncDispatcher(journal=journal) with the journal it was given, "
+                f"{factory}: should return {wanted}(journal=journal) with the journal it was given, "
                 f"not yet started; it returned {_shown(dispatcher)}"
             )
         with dispatcher:
             dispatcher.await_drained()
     finally:
         journal.close()
-    stats = dispatcher.stats()
-    return stats.handled, stats.failed, journal.outstanding
+    stats = [part.stats() for part in parts]
+    return sum(each.handled for each in stats), sum(each.failed for each in stats), journal.outstanding
 
 
-def _load(factory: str) -> Callable[[JournalWriter], Any]:
+def _load(factory: str) -> Callable[[Any], Any]:
     name, colon, function = factory.partition(":")
     if not (name and colon and function) or not all(map(str.isidentifier, name.split("."))):
         raise ConfigError(f"--with {factory}: give it as MODULE:FUNCTION, such as package.module:function")

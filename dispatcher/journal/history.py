@@ -15,6 +15,8 @@ from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, make_dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +29,7 @@ from dispatcher.journal.format.segments import SegmentEnd, read_end, segment_num
 from dispatcher.journal.indexing import ENTITIES, report_unsound
 from dispatcher.journal.pacing import Pace
 from dispatcher.journal.reader import open_at_end, open_frames
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, unreadable
+from dispatcher.journal.snapshot import OF_ONE_PARTITION, JournalSnapshot, is_retired, look_at, parts_of, unreadable
 from dispatcher.util.units import NS_PER_S
 
 _SETTLED_NS: Final = 50_000_000
@@ -95,14 +97,45 @@ def entity_history(
     seq gives the next page. `limit`: the most rows; since the rows of an event stay together, an event that alone has
     more than that comes whole. `on_damage` gets a line for each damaged stretch and each missing segment it meets.
 
+    The rows of a partitioned journal are ordered by their times. `before_seq` is for one partition: name its folder.
+
     Raises:
-        JournalError: not a journal, or a file cannot be read. ValueError: `limit` is less than 1.
+        JournalError: not a journal, or a file cannot be read; or a partitioned one, and a `before_seq`.
+        ValueError: `limit` is less than 1.
     """
     if limit < 1:
         raise ValueError(f"limit={limit}: must be at least 1")
-    kept = _kept(Path(path))
+    parts = parts_of(path)
+    if not parts.is_partitioned:
+        return _look_up(parts.path, entity, machine, limit, before_seq, on_damage)
+    if before_seq is not None:
+        raise JournalError(f"{path}: {OF_ONE_PARTITION}")
+    for line in parts.problems:
+        on_damage(line)
+    found = [
+        _look_up(folder, entity, machine, limit, None, lambda line, of=folder: on_damage(parts.named(of, line)))  # type: ignore[misc]
+        for folder in parts.folders
+    ]
+    events = [list(rows) for each in found for _, rows in groupby(each.transitions, attrgetter("seq"))]
+    rows: list[HistoryRow] = []
+    for event in sorted(events, key=lambda rows: rows[0].at, reverse=True):
+        if rows and len(rows) + len(event) > limit:
+            return EntityHistory(rows, False)
+        rows += event
+    return EntityHistory(rows, not parts.problems and all(each.complete for each in found))
+
+
+def _look_up(
+    path: Path,
+    entity: str,
+    machine: str | None,
+    limit: int,
+    before_seq: int | None,
+    on_damage: Callable[[str], None],
+) -> EntityHistory:
+    kept = _kept(path)
     with kept.lock:
-        return _LookUp(kept, Path(path), entity, machine, limit, before_seq, on_damage).run()
+        return _LookUp(kept, path, entity, machine, limit, before_seq, on_damage).run()
 
 
 class _Kept:

@@ -29,6 +29,7 @@ from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import MANIFEST, read_end, segments
 from dispatcher.journal.pacing import Pace
 from dispatcher.journal.segment_log import SegmentLog
+from dispatcher.journal.snapshot import parts_of
 from dispatcher.util.descriptors import NO_DESCRIPTORS
 from dispatcher.util.files import Permissions, explain, replace_file
 from dispatcher.util.foreign import tell
@@ -150,7 +151,10 @@ def index_journal(path: Path | str) -> int:
     Raises:
         JournalError: an index cannot be written.
     """
-    path = Path(path)
+    return sum(map(_index_folder, parts_of(path).folders))
+
+
+def _index_folder(path: Path) -> int:
     try:
         mode = Permissions.of_file(path / MANIFEST).file_mode
         return sum(1 for segment in segments(path) if not is_indexed(segment) and _index(segment, mode, lambda: None))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader
+from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.format.schema import EVENTS, Table
 from dispatcher.journal.format.segments import segment_number, segment_path
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, unreadable
+from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, parts_of, unreadable
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +31,32 @@ def read_rows(
     A torn frame at the end of the open segment is being written, or was cut off by a crash: it is no damage.
     `on_damage` gets a line for each damaged stretch and each missing segment; by default they are logged.
 
+    The rows of a partitioned journal are merged by the table's time. Each has the number of its partition, `partition`,
+    and those of a partition are in the order of their seq.
+
     Raises:
         JournalError: not a journal, or a file cannot be read.
     """
+    parts = parts_of(path)
+    report = on_damage or _logged(parts.path)
+    if not parts.is_partitioned:
+        yield from _rows_in(parts.path, table, report)
+        return
+    for line in parts.problems:
+        report(line)
+
+    def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
+        number = partition_number(folder)
+        for row in _rows_in(folder, table, lambda line: report(parts.named(folder, line))):
+            row["partition"] = number
+            yield row
+
+    yield from heapq.merge(*map(rows_of, parts.folders), key=itemgetter(table.time))
+
+
+def _rows_in(path: Path, table: Table, report: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """The rows of an ordinary journal."""
     snapshot = look_at(path)
-    report = on_damage or _logged(snapshot.path)
     for line in snapshot.missing():
         report(line)
     for segment in (*snapshot.closed, *open_at_end(snapshot)):
@@ -41,11 +65,19 @@ def read_rows(
 
 
 def tail(path: Path | str, count: int = 10) -> list[dict[str, Any]]:
-    """The last `count` events, including the intact frames of an open segment.
+    """The last `count` events, including the intact frames of an open segment; of a partitioned journal as `read_rows`.
 
     Raises:
         JournalError: as `read_rows`.
     """
+    parts = parts_of(path)
+    if not parts.is_partitioned:
+        return _tail_of(parts.path, count)
+    found = [row | {"partition": partition_number(part)} for part in parts.folders for row in _tail_of(part, count)]
+    return sorted(found, key=itemgetter(EVENTS.time))[-count:] if count else []
+
+
+def _tail_of(path: Path, count: int) -> list[dict[str, Any]]:
     snapshot = look_at(path)
     rows: list[dict[str, Any]] = []
     for segment in reversed((*snapshot.closed, *open_at_end(snapshot))):

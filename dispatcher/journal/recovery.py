@@ -9,6 +9,7 @@ from dispatcher.errors import JournalError, JournalLossError
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, Damage, Frame, walk
 from dispatcher.journal.format.history_index import index_path, is_orphan
 from dispatcher.journal.format.outstanding import Accepted, Loss, Outstanding
+from dispatcher.journal.format.partitions import partition_number, read_partitions
 from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
@@ -23,6 +24,7 @@ from dispatcher.journal.format.segments import (
 )
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import identify, new_id
+from dispatcher.journal.snapshot import Parts, parts_of
 from dispatcher.journal.verification import is_whole
 from dispatcher.util.files import Permissions, explain, set_aside
 
@@ -52,10 +54,31 @@ def recover(path: Path | str) -> Recovered:
     Accepted events that are lost stay so: each recovery reports them, until a writer whose `on_loss` is `start`
     continues the journal.
 
+    Each partition of a partitioned journal is repaired. The result has the unhandled events and the losses of all of
+    them, and nothing about the next writer.
+
     Raises:
         JournalError: there is no journal, it is being written, or it cannot be written.
     """
-    path = Path(path)
+    parts = parts_of(path)
+    return _recover_partitions(parts) if parts.is_partitioned else _recover(parts.path)
+
+
+def _recover_partitions(parts: Parts) -> Recovered:
+    partitions, _ = read_partitions(parts.path)
+    move = None if partitions is None else partitions.move
+    accepted: list[Accepted] = []
+    done: list[str] = []
+    losses = [Loss(name, 1, 1, None) for name in parts.missing]
+    for folder in parts.folders:
+        found, number = _recover(folder), partition_number(folder)
+        accepted += (each for each in found.accepted if move is None or move.counts(number, each.seq))
+        done += (parts.named(folder, line) for line in found.done)
+        losses += (loss._replace(segments=parts.named(folder, loss.segments)) for loss in found.losses)
+    return Recovered(accepted=tuple(accepted), done=tuple(done), losses=tuple(losses))
+
+
+def _recover(path: Path) -> Recovered:
     if not path.is_dir():
         raise JournalError(f"{path}: no such journal folder")
     try:

@@ -12,6 +12,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.format.partitions import (
+    PARTITIONS,
+    holds_partitions,
+    partition_folders,
+    partition_path,
+    read_partitions,
+)
 from dispatcher.journal.format.segments import (
     MANIFEST,
     Manifest,
@@ -32,6 +39,10 @@ _ATTEMPTS: Final = 100
 """More than enough to find a moment at which the writer closes no segment."""
 MANY: Final = 1000
 """From this number on, missing segments are reported as one range: a manifest can name two billion."""
+
+
+OF_ONE_PARTITION: Final = "a partitioned journal counts seqs in each partition; name the folder of one, or a time"
+"""What is wrong with a seq as a place in a partitioned journal."""
 
 
 class ClosedSegment(NamedTuple):
@@ -79,6 +90,50 @@ class JournalSnapshot:
         return [*lines, *self.foreign]
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The journals that a folder holds: the partitions of a partitioned journal, or else itself alone."""
+
+    path: Path
+    folders: tuple[Path, ...]
+    """Of the partitions in the order of their numbers, or `path`."""
+    is_partitioned: bool = False
+    missing: tuple[str, ...] = ()
+    """The names of missing partitions."""
+    problem: str | None = None
+    """What is wrong with the file that tells their number."""
+
+    @property
+    def problems(self) -> list[str]:
+        """A line for each missing partition, and for the file."""
+        return [*([] if self.problem is None else [self.problem]), *(f"{name}: is missing" for name in self.missing)]
+
+    def named(self, folder: Path, line: str) -> str:
+        """A line about one of the folders, which names it if there are several."""
+        return f"{folder.name}/{line}" if self.is_partitioned else line
+
+
+def parts_of(path: Path | str) -> Parts:
+    """The journals of a folder, which may be no journal at all.
+
+    Raises:
+        JournalError: it cannot be listed, or is partitioned in another format.
+    """
+    path = Path(path)
+    try:
+        found, problem = read_partitions(path)
+        if (found, problem) == (None, None) and (read_manifest(path) != (None, None) or not holds_partitions(path)):
+            return Parts(path, (path,))
+        there = partition_folders(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if found is None and problem is None:
+        problem = f"{PARTITIONS}: is missing"
+    count = max((0 if found is None else found.count, *there))
+    missing = tuple(partition_path(path, number).name for number in range(count) if number not in there)
+    return Parts(path, tuple(there.values()), True, missing, problem)
+
+
 def look_at(path: Path | str) -> JournalSnapshot:
     """Take a snapshot.
 
@@ -102,6 +157,8 @@ def look_at(path: Path | str) -> JournalSnapshot:
     except OSError as error:
         raise unreadable(path, error) from error
     if not is_journal:
+        if parts_of(path).is_partitioned:
+            raise JournalError(f"{path}: a partitioned journal; name one of its partitions, such as {path}/partition-0")
         raise JournalError(f"{path}: not a journal: it has neither {MANIFEST} nor segment-*.journal")
     numbers = set(map(segment_number, closed))
     still_open = [segment for segment in left_open if segment_number(segment) not in numbers]
@@ -133,8 +190,11 @@ def unreadable(path: Path, error: OSError) -> JournalError:
 
 
 def check_journal(path: Path | str) -> Path:
-    """The path, if the folder is a journal. Raises JournalError as `look_at`."""
-    return look_at(path).path
+    """The path, if the folder is a journal, also a partitioned one. Raises JournalError as `look_at`."""
+    parts = parts_of(path)
+    for folder in parts.folders:
+        look_at(folder)
+    return parts.path
 
 
 def summarize(closed: Sequence[Path]) -> list[ClosedSegment]:

@@ -15,7 +15,7 @@ from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import MANIFEST, read_end, segment_number, segment_path
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.reader import open_frames
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, unreadable
+from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, parts_of, unreadable
 
 
 class Verification(NamedTuple):
@@ -62,11 +62,26 @@ class Progress:
 def verify(path: Path | str) -> Verification:
     """Check each byte against its checksum, and that no frame, segment, event or accepted event is missing.
 
-    History indexes are checked where they exist; a missing one is no problem.
+    History indexes are checked where they exist; a missing one is no problem. Of a partitioned journal, each partition
+    is checked, and that none is missing.
 
     Raises:
         JournalError: not a journal, one of another format, or a file cannot be read.
     """
+    parts = parts_of(path)
+    if not parts.is_partitioned:
+        return _verify(parts.path)
+    found = [(folder, _verify(folder)) for folder in parts.folders]
+    return Verification(
+        sum(each.events for _, each in found),
+        sum(each.transitions for _, each in found),
+        (*parts.problems, *(parts.named(folder, line) for folder, each in found for line in each.problems)),
+        tuple(segment for _, each in found for segment in each.open_segments),
+        tuple(parts.named(folder, line) for folder, each in found for line in each.torn),
+    )
+
+
+def _verify(path: Path) -> Verification:
     snapshot = look_at(path)
     manifest, closed = snapshot.manifest, snapshot.closed
     progress = Progress()

@@ -61,6 +61,11 @@ def partition_path(journal: Path, number: int) -> Path:
     return journal / f"partition-{number}"
 
 
+def partition_number(folder: Path) -> int:
+    """The number in the name of a partition's folder."""
+    return int(folder.name.removeprefix("partition-"))
+
+
 def partition_folders(journal: Path) -> dict[int, Path]:
     """The partitions that are there, by number, in order. Raises OSError: the folder cannot be listed."""
     try:

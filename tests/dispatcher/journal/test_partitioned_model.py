@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher import JournalConfig, PartitionedJournal
+from dispatcher.journal import recover
 from dispatcher.journal.format.partitions import read_partitions
 
 from .conftest import JobEvent, after_a_crash, crash_amid, write_event
@@ -135,6 +136,7 @@ def test_a_move_that_crashes_anywhere_is_finished_or_begun_again(tmp_path: Path)
     for number in range(3 * KEYS):
         machine.accept(number % KEYS, 0)
     path = after_a_crash(machine.journal.path, tmp_path / "crashed")
+    accepted_lines = sorted(b"%d %d " % (key, number) for key, all in machine.outstanding.items() for number in all)
     machine.journal.close()
 
     for changes in count():
@@ -145,6 +147,7 @@ def test_a_move_that_crashes_anywhere_is_finished_or_begun_again(tmp_path: Path)
         machine.journal.close()
         if not amid.exists():
             break
+        assert sorted(accepted.line for accepted in recover(amid).accepted) == accepted_lines
         machine.open(amid, 3, 1)
         machine.check_recovered()
         machine.journal.close()
