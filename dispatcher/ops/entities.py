@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from dispatcher.journal.format.partitions import read_partitions
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.metrics.entities import (
     EntityNow,
@@ -20,6 +21,8 @@ from dispatcher.util.units import NS_PER_S
 from dispatcher.view import DispatcherView
 
 _NS_PER_MS = 1_000_000
+_ROWS_OF_AN_EVENT = 100
+"""More than an event has about one entity."""
 
 
 def machine_items() -> list[dict[str, Any]]:
@@ -68,6 +71,25 @@ def from_journal(path: Path) -> HistoryReader:
     return read
 
 
+def from_partitions(path: Path) -> HistoryReader:
+    """The history of entities from a partitioned journal: `before` is the number of rows on the pages before.
+
+    Raises JournalError where it cannot be read.
+    """
+
+    def read(
+        entity: str, machine: str | None, limit: int, before: int | None
+    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        begin, end = before or 0, (before or 0) + limit
+        # The rows of an event come together or not at all, so a page may need some more.
+        found = entity_history(path, entity, machine=machine, limit=end + _ROWS_OF_AN_EVENT)
+        items = [_journal_item(row) for row in found.transitions[begin:end]]
+        is_complete = found.complete and len(found.transitions) <= end
+        return items, str(end) if items and not is_complete else None, is_complete
+
+    return read
+
+
 def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) -> HistoryReader:
     """The history of entities from the transitions that the process keeps."""
 
@@ -87,7 +109,10 @@ def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) 
 def history_readers(views: Iterable[DispatcherView]) -> list[HistoryReader]:
     """Readers of the dispatchers' journals, and of the transitions that the process keeps."""
     paths = dict.fromkeys(view.journal_path for view in views if view.journal_path is not None)
-    return [*map(from_journal, paths), from_ring(ring, _initial_state)]
+    # An entity may have rows in several partitions, also in those of earlier runs.
+    wholes = dict.fromkeys(path.parent for path in paths if read_partitions(path.parent)[0] is not None)
+    single = (path for path in paths if path.parent not in wholes)
+    return [*map(from_partitions, wholes), *map(from_journal, single), from_ring(ring, _initial_state)]
 
 
 def _initial_state(machine: str) -> str | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
+from dispatcher import JournalConfig, MultiDispatcher, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
 from dispatcher.metrics.transition_ring import TransitionColumns, ring
 from dispatcher.ops import OpsConfig, ops_app
 
+from ...journal_rows import begin, end
 from .client import Client
 
 NS_PER_S = 1_000_000_000
@@ -191,3 +194,23 @@ def test_the_ring_can_be_switched_off(client: Client) -> None:
     ring.add(TransitionColumns(["a"], ["Job"], ["NEW"], ["START"], ["UP"], array("q", [1])))
 
     assert (ring.most, ring.size()) == (0, 0)
+
+
+def test_the_history_of_an_entity_spans_the_partitions_of_a_journal_in_pages(client: Client, tmp_path: Path) -> None:
+    earlier = PartitionedJournal(tmp_path, JournalConfig(write_ahead=True))
+    for writer, at in zip(earlier.open(3), (1, 4, 2), strict=True):
+        begin(writer, at * NS_PER_S)
+        for _ in range(2):
+            writer.add_transition("Lamp", "lamp", "ON", "PRESSED", "ON", valid=True)
+        end(writer, "lamps", "Switch", "PRESSED", "handled")
+    earlier.close()
+    later = PartitionedJournal(tmp_path, JournalConfig(write_ahead=True))
+    dispatcher = MultiDispatcher(partitions=1, journal=later)
+
+    pages = [client.json("/entities/lamp", limit=4)]
+    pages.append(client.json("/entities/lamp", limit=4, after=pages[0]["history"]["next"]))
+
+    assert [[item["at"] // 1000 for item in page["history"]["items"]] for page in pages] == [[4, 4, 2, 2], [1, 1]]
+    assert [(page["history"]["next"], page["complete"]) for page in pages] == [("4", False), (None, True)]
+    assert dispatcher.journal is later
+    later.close()
