@@ -13,12 +13,9 @@ from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import JournalConfig
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.groups import MultiDispatcher
-from dispatcher.journal.format.partitions import PARTITIONS
-from dispatcher.journal.format.segments import MANIFEST
 from dispatcher.journal.partitioned import PartitionedJournal
-from dispatcher.journal.snapshot import parts_of
+from dispatcher.journal.snapshot import parts_of, permissions_of
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.util.files import Permissions
 from dispatcher.util.terminal import one_line
 
 _LONGEST_REPR: Final = 200
@@ -36,8 +33,7 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
     """
     make = _load(factory)
     is_partitioned = parts_of(path).is_partitioned
-    permissions = Permissions.of_file(path / (PARTITIONS if is_partitioned else MANIFEST)).name
-    config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions)
+    config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions_of(path).name)
     journal = PartitionedJournal(path, config) if is_partitioned else JournalWriter(path, config)
     try:
         try:

@@ -12,8 +12,8 @@ import yaml
 
 from dispatcher.config import ConfigModel
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.segments import MANIFEST
-from dispatcher.util.files import Permissions, read_file, replace_file
+from dispatcher.journal.snapshot import permissions_of
+from dispatcher.util.files import read_file, replace_file
 
 RUN_CONFIG: Final = "run.yaml"
 
@@ -32,7 +32,7 @@ def write_run_config(journal: Path, config: ConfigModel, about: str) -> None:
     text = f"# {comment}\n" + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     draft = journal / f".{RUN_CONFIG}.new"
     try:
-        mode = Permissions.of_file(journal / MANIFEST).file_mode
+        mode = permissions_of(journal).file_mode
         replace_file(journal / RUN_CONFIG, text.encode("utf-8", "backslashreplace"), draft=draft, sync=False, mode=mode)
     except OSError as error:
         raise JournalError(f"{journal / RUN_CONFIG}: cannot be written: {error.strerror or error}") from error

@@ -34,6 +34,7 @@ from dispatcher.journal.format.segments import (
 )
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.identity import identify
+from dispatcher.util.files import Permissions
 
 _ATTEMPTS: Final = 100
 """More than enough to find a moment at which the writer closes no segment."""
@@ -55,6 +56,8 @@ class ClosedSegment(NamedTuple):
     """None: its end is damaged, or the segment is gone."""
     is_gone: bool = False
     """It was removed after it was listed."""
+    partition: int | None = None
+    """The number of its partition, if it is read as a part of a partitioned journal."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,11 @@ def parts_of(path: Path | str) -> Parts:
     count = max((0 if found is None else found.count, *there))
     missing = tuple(partition_path(path, number).name for number in range(count) if number not in there)
     return Parts(path, tuple(there.values()), True, missing, problem)
+
+
+def permissions_of(journal: Path) -> Permissions:
+    """The permissions with which a journal's files were made, also those of a partitioned one. Raises JournalError."""
+    return Permissions.of_file(journal / (PARTITIONS if parts_of(journal).is_partitioned else MANIFEST))
 
 
 def look_at(path: Path | str) -> JournalSnapshot:

@@ -14,7 +14,17 @@ import pytest
 from dispatcher import JournalConfig, JournalError, MultiDispatcher, PartitionedJournal
 from dispatcher.cli.redelivery import redeliver
 from dispatcher.errors import ConfigError
-from dispatcher.journal import EVENTS, TRANSITIONS, check_journal, read_rows, recover, tail, verify
+from dispatcher.journal import (
+    EVENTS,
+    TRANSITIONS,
+    check_journal,
+    read_rows,
+    read_run_config,
+    recover,
+    tail,
+    verify,
+    write_run_config,
+)
 from dispatcher.journal.format.partitions import PARTITIONS
 from dispatcher.journal.history import entity_history
 from dispatcher.journal.snapshot import look_at
@@ -299,3 +309,14 @@ def test_unhandled_events_are_redelivered_without_the_daemon(
         redeliver(journal, "module_for_partitions:forget")
     assert redeliver(journal, "module_for_partitions:make") == (3, 0, 0)
     assert verify(journal).problems == ()
+
+
+def test_the_runs_configuration_has_the_permissions_of_the_journal(tmp_path: Path) -> None:
+    journal = PartitionedJournal(tmp_path / "journal", JournalConfig(permissions="group"))
+    journal.open(2)
+
+    write_run_config(journal.path, JournalConfig(), "a run")
+
+    assert (journal.path / "run.yaml").stat().st_mode & 0o777 == 0o640
+    assert read_run_config(journal.path) is not None
+    journal.close()
