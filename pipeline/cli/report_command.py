@@ -13,6 +13,7 @@ from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.errors import ConfigError
 from dispatcher.journal import check_journal, read_run_config
 from dispatcher.journal.format.segments import segments
+from dispatcher.journal.snapshot import parts_of
 from dispatcher.supervision.signals import StopSignals
 from pipeline.cli.masters import check_master
 from pipeline.cli.report_progress import shown_progress
@@ -52,10 +53,13 @@ def report(
     """Run the Spark jobs over a journal, and write tables as Parquet and an HTML page with plots."""
     for path in filter(None, (journal, compare)):
         check_journal(path)  # before the seconds that starting Spark takes
+    parts = parts_of(journal)
+    if follow and parts.is_partitioned:
+        raise ConfigError(f"--follow {journal}: it is partitioned; follow one partition, such as {journal}/partition-0")
     if follow and compare is not None:
         raise ConfigError("--follow and --compare: choose one. A journal is compared once it has ended.")
     console, folder = standard_output(), output or journal.absolute().parent / "report"
-    long_run = follow or sum(path.stat().st_size for path in segments(journal)) > LONG_RUN_BYTES
+    long_run = follow or sum(path.stat().st_size for part in parts.folders for path in segments(part)) > LONG_RUN_BYTES
     exit_code = 0
     with shown_progress(console) as progress:
         progress.step("Starting Spark")

@@ -15,9 +15,10 @@ import pyarrow as pa
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import Table
 from dispatcher.journal.format.segments import read_manifest, segment_number, segment_path
-from dispatcher.journal.snapshot import MANY, ClosedSegment, is_retired, look_at, unreadable
+from dispatcher.journal.snapshot import MANY, ClosedSegment, is_retired, unreadable
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
 from pipeline.journal.conditions import Conditions
+from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,17 @@ class Part(NamedTuple):
     segment: str
     start: int = 0
     end: int = 1 << 62
+    partition: int | None = None
+    """As of ClosedSegment."""
+
+    @property
+    def first_seq(self) -> int:
+        """What is added to the seqs of the segment."""
+        return (self.partition or 0) * SEQS_PER_PARTITION
+
+    def named(self, line: str) -> str:
+        """A line that begins with the segment's name."""
+        return line if self.partition is None else f"{Path(self.segment).parent.name}/{line}"
 
 
 def read_batches(
@@ -41,7 +53,8 @@ def read_batches(
     conditions: Conditions | None = None,
     on_damage: Callable[[str], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """A table's rows in closed segments in the order of their frames, with these columns, by default all.
+    """A table's rows in closed segments in the order of their frames, with these columns, by default all; of a
+    partitioned journal one partition after the other, with seqs as in `pipeline.journal.whole`.
 
     Frames and segments that cannot match `conditions` are skipped; rows that do not match remain. `on_damage` gets a
     line for each damaged stretch and each missing segment; by default they are logged.
@@ -49,12 +62,12 @@ def read_batches(
     Raises:
         JournalError: not a journal, or a file cannot be read. UnknownColumnError: no such column.
     """
-    snapshot = look_at(path)
+    journal = look_at_whole(path)
     schema = arrow_schema(table, columns)
     report = on_damage or logged(path)
-    for line in snapshot.missing():
+    for line in journal.missing():
         report(line)
-    parts = [Part(str(segment)) for segment in snapshot.closed]
+    parts = [Part(str(segment), partition=partition) for segment, partition in journal.closed]
     yield from scan(parts, table, schema, conditions or Conditions(), report)
 
 
@@ -71,13 +84,13 @@ def plan(
     """
     tasks: list[list[Part]] = []
     room = 0
-    for segment, size, summary, _ in closed:
+    for segment, size, summary, _, partition in closed:
         if summary is not None and not conditions.can_hold(table, summary):
             continue
         pieces = max(1, round(size / task_bytes))
         for piece in range(pieces):
             start, end = size * piece // pieces, size * (piece + 1) // pieces
-            part = Part(str(segment), start, end if piece < pieces - 1 else 1 << 62)
+            part = Part(str(segment), start, end if piece < pieces - 1 else 1 << 62, partition)
             if pieces > 1 or size > room or not tasks:
                 tasks.append([])
                 room = task_bytes if pieces == 1 else 0
@@ -92,14 +105,14 @@ def divide(closed: Sequence[ClosedSegment], tasks: int) -> list[list[Part]]:
     limits = [total * number // tasks for number in range(tasks + 1)]
     found: list[list[Part]] = [[] for _ in range(tasks)]
     begins = 0
-    for segment, size, _, _ in closed:
+    for segment, size, _, _, partition in closed:
         ends = begins + size
         for parts, least, limit in zip(found, limits, limits[1:], strict=False):
             start, end = max(0, least - begins), limit - begins
             if start < size and end > 0:
-                parts.append(Part(str(segment), start, end if limit < ends else 1 << 62))
+                parts.append(Part(str(segment), start, end if limit < ends else 1 << 62, partition))
         if not size:  # it is gone: a reader reports it
-            found[-1].append(Part(str(segment)))
+            found[-1].append(Part(str(segment), partition=partition))
         begins = ends
     return [parts for parts in found if parts]
 
@@ -180,7 +193,7 @@ class _Wanted(NamedTuple):
             with FrameReader(segment) as reader:
                 yield from self._frames(reader, part)
         except FileNotFoundError:
-            self.report_gone(why_gone(segment))
+            self.report_gone(part.named(why_gone(segment)))
         except OSError as error:
             raise unreadable(segment, error) from error
 
@@ -189,7 +202,10 @@ class _Wanted(NamedTuple):
 
         def is_wanted(header: Header) -> bool:
             is_read = position >= part.start and header.kind == ROWS
-            return is_read and any(self.conditions.can_hold(table, header) for table in self.tables)
+            return is_read and any(self.conditions.can_hold(table, numbered(header)) for table in self.tables)
+
+        def numbered(header: Header) -> Header:
+            return header._replace(first_seq=header.first_seq + part.first_seq) if part.partition else header
 
         # Only walking the headers from the segment's start on shows where frames begin.
         for found in reader.frames(is_wanted):
@@ -198,17 +214,18 @@ class _Wanted(NamedTuple):
             if not isinstance(found, Frame):
                 position = found.offset + found.length
                 if found.offset >= part.start:
-                    self.report(str(found))
+                    self.report(part.named(str(found)))
                 continue
             position, has_end = found.end, found.header.kind == END
             if found.payload:
-                yield from self._opened(found, f"{reader.path.name}, frame {found.header.number}")
+                where = part.named(f"{reader.path.name}, frame {found.header.number}")
+                yield from self._opened(numbered(found.header), found.payload, where)
         if not has_end:
-            self.report(f"{reader.path.name}: has no end")
+            self.report(part.named(f"{reader.path.name}: has no end"))
 
-    def _opened(self, frame: Frame, where: str) -> Iterator[OpenedFrame]:
+    def _opened(self, header: Header, payload: bytes, where: str) -> Iterator[OpenedFrame]:
         try:
-            opened = open_frame(frame.header, frame.payload, where)
+            opened = open_frame(header, payload, where)
         except DamagedFrameError as error:
             self.report(f"{where}: {error}")
             return

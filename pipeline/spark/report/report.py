@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
 from dispatcher.journal import read_run_config
-from dispatcher.journal.snapshot import JournalSnapshot, look_at
 from dispatcher.util.files import replace_file
 from dispatcher.util.folders import drafts
 from pipeline.journal.damage import quick_check
+from pipeline.journal.whole import WholeJournal, look_at_whole
 from pipeline.report.digests.digest import require_engine
 from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.page.page_data import PageData
@@ -101,10 +101,10 @@ def write_report(
     config = snapshot = None
     if tables is None:
         # One snapshot, so that the whole report sees the same state of a journal that is being written.
-        snapshot = look_at(local_path(str(journal_path)).absolute())
+        snapshot = look_at_whole(local_path(str(journal_path)).absolute())
         damage = [problem.problem for problem in quick_check(snapshot)]
         config = read_run_config(snapshot.path)
-    before = None if compare is None else look_at(local_path(str(compare)).absolute())
+    before = None if compare is None else look_at_whole(local_path(str(compare)).absolute())
     rows = declared_by_resource_manager() if declared is None else [tuple(row) for row in declared.collect()]
     with drafts(folder, "tables", "before", PAGE, what="report") as place, _removed(place / _DIGESTS) as digests:
         if before is not None:
@@ -124,7 +124,7 @@ def write_report(
 
 def _digest(
     spark: SparkSession,
-    snapshot: JournalSnapshot | None,
+    snapshot: WholeJournal | None,
     tables: JournalTables | None,
     folder: Path,
     declared: Sequence[tuple[str, ...]],
@@ -141,7 +141,7 @@ def _digest(
     digest_tables(tables, folder, ends)
 
 
-def _rows_in(journal: JournalSnapshot) -> str:
+def _rows_in(journal: WholeJournal) -> str:
     """How many rows there are, in words for a user; from the segments' summaries."""
     known = [segment.summary for segment in journal.summarized if segment.summary is not None]
     events, transitions = sum(one.events for one in known), sum(one.transitions for one in known)

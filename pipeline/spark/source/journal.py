@@ -13,9 +13,10 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import TABLES, Table
-from dispatcher.journal.snapshot import check_journal, look_at
+from dispatcher.journal.snapshot import check_journal
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.damage import quick_check
+from pipeline.journal.whole import look_at_whole
 from pipeline.spark.failures import causes
 from pipeline.spark.shipping import is_remote
 from pipeline.spark.source.journal_source import DAMAGE, FORMAT, SEGMENTS, local_path, register_journal, table_schema
@@ -55,7 +56,8 @@ def read_journal(
 ) -> JournalTables:
     """The closed segments of the journal in the folder `path`, which may be a file: URI.
 
-    Registers the format `dispatcher_journal` in the session. Segments are listed when a job runs.
+    Registers the format `dispatcher_journal` in the session. Segments are listed when a job runs. The seqs of partition
+    n of a partitioned journal begin after n * 10^12, so that all are unique.
     `columns`: the columns to decode, by table name; a table that is not named has all.
     `since` (inclusive) and `until` (exclusive): Unix ns; only events started and transitions made in that time.
     Segments outside of it are not read.
@@ -97,7 +99,8 @@ def stream_journal(
     max_segments_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> JournalTables:
-    """As `read_journal`, as streams: each segment once it is closed. They wait if the journal does not exist yet.
+    """As `read_journal`, as streams: each segment once it is closed. They wait if the journal does not exist yet. A
+    stream reads one partition of a partitioned journal: name its folder.
 
     `max_segments_per_trigger`: per batch, from Spark 4.2 on; None: unlimited. `fail_on_data_loss`: a segment that was
     removed before the stream read it fails the query; otherwise the driver's worker logs it.
@@ -147,7 +150,7 @@ def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> li
     """
     folder = local_path(str(path)).absolute()
     if spark is None:
-        return [problem.problem for problem in quick_check(look_at(folder))]
+        return [problem.problem for problem in quick_check(look_at_whole(folder))]
     if not is_remote(spark):
         check_journal(folder)
     register_journal(spark)

@@ -11,10 +11,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import Table, table_named
-from dispatcher.journal.snapshot import ClosedSegment, look_at
+from dispatcher.journal.snapshot import ClosedSegment, parts_of
 from pipeline.journal.conditions import Conditions
-from pipeline.journal.damage import Problem, folder_problems, segment_problems
+from pipeline.journal.damage import Problem, folder_problems, named, segment_problems
 from pipeline.journal.scan import Part, logged, plan, scan
+from pipeline.journal.whole import look_at_whole
 
 _PROBLEMS_IN_A_BATCH = 1000
 _LEAST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "GreaterThan": 1, "GreaterThanOrEqual": 0}
@@ -69,10 +70,10 @@ class JournalReader(DataSourceReader):
         self._conditions = conditions
 
     def partitions(self) -> list[InputPartition]:
-        snapshot = look_at(self._reading.path)
-        for line in snapshot.missing():
+        journal = look_at_whole(self._reading.path)
+        for line in journal.missing():
             self._reading.report(line)
-        return self._reading.plan(snapshot.summarized, self._conditions)
+        return self._reading.plan(journal.summarized, self._conditions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition, self._conditions)
@@ -102,16 +103,17 @@ class DamageReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        snapshot = look_at(self._path)
-        known = folder_problems(snapshot)
-        return [ProblemsPartition([], known), *(ProblemsPartition([segment], []) for segment in snapshot.closed)]
+        journal = look_at_whole(self._path)
+        known = folder_problems(journal)
+        return [ProblemsPartition([], known), *(ProblemsPartition([segment], []) for segment, _ in journal.closed)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         listed, known = partition.value
         problems = [Problem(*problem) for problem in known]
-        for segment in listed:
-            for problem in segment_problems(Path(segment)):
-                problems.append(problem)
+        parts = parts_of(self._path)
+        for segment in map(Path, listed):
+            for problem in segment_problems(segment):
+                problems.append(named(parts, segment.parent, problem))
                 if len(problems) == _PROBLEMS_IN_A_BATCH:
                     yield self._batch(problems)
                     problems = []

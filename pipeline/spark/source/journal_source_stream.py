@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import Manifest, read_manifest, segment_number, segments
-from dispatcher.journal.snapshot import gaps, summarize
+from dispatcher.journal.snapshot import gaps, parts_of, summarize
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.scan import why_each_gone
 from pipeline.spark.source.journal_source_reading import Reading
@@ -49,7 +49,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None  # last segment for a query with Trigger.AvailableNow
 
     def initialOffset(self) -> Offset:
-        """Just before the oldest segment that retention has left."""
+        """Just before the oldest segment that retention has left. Raises JournalError: the journal is partitioned."""
+        path = self._reading.path
+        if parts_of(path).is_partitioned:
+            raise JournalError(f"{path}: a stream reads one partition of a partitioned journal; name its folder")
         return {"segment": self._first() - 1}
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -20,11 +20,12 @@ from dispatcher.journal.format.frames import ROWS, Header
 from dispatcher.journal.format.schema import EventRow, Row, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
 from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.snapshot import look_at, summarize
+from dispatcher.journal.snapshot import summarize
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.damage import quick_check, segment_problems
 from pipeline.journal.scan import Part, plan, read_batches, scan
+from pipeline.journal.whole import look_at_whole
 
 pytestmark = pytest.mark.long
 
@@ -329,7 +330,7 @@ def damage(journal: Path, table: Table = EVENTS) -> list[str]:
 
 
 def test_a_sound_journal_has_no_problems(sound: Path) -> None:
-    assert quick_check(look_at(sound)) == []
+    assert quick_check(look_at_whole(sound)) == []
     assert [list(segment_problems(segment_path(sound, number))) for number in (1, 2)] == [[], []]
     assert damage(sound) == []
 
@@ -355,7 +356,7 @@ def test_a_segment_cut_between_two_frames_is_reported(sound: Path) -> None:
     segment.write_bytes(segment.read_bytes()[:frame])
 
     assert damage(sound) == ["segment-00000001.journal: has no end"]
-    assert [problem.problem for problem in quick_check(look_at(sound))] == [
+    assert [problem.problem for problem in quick_check(look_at_whole(sound))] == [
         "segment-00000001.journal: its end is damaged"
     ]
     assert [problem.problem for problem in segment_problems(segment)] == ["segment-00000001.journal: has no end"]
@@ -365,7 +366,7 @@ def test_a_missing_segment_is_reported(sound: Path) -> None:
     segment_path(sound, 1).unlink()
 
     assert damage(sound) == ["segment-00000001.journal: is missing"]
-    assert quick_check(look_at(sound)) == [
+    assert quick_check(look_at_whole(sound)) == [
         ("segment-00000001.journal", None, None, "segment-00000001.journal: is missing"),
     ]
     assert [p.problem for p in segment_problems(segment_path(sound, 1))] == ["segment-00000001.journal: is missing"]
@@ -379,11 +380,11 @@ def test_a_segment_removed_by_retention_is_reported_where_it_is_read_and_is_no_d
     list(scan([Part(str(segment_path(sound, 1)))], EVENTS, arrow_schema(EVENTS), Conditions(), lines.append))
 
     assert damage(sound) == []
-    assert quick_check(look_at(sound)) == []
+    assert quick_check(look_at_whole(sound)) == []
     assert lines == ["segment-00000001.journal: was removed by retention before it was read"]
 
 
 def test_a_damaged_manifest_is_a_problem_of_its_own(sound: Path) -> None:
     (sound / "journal.json").write_text("{}")
 
-    assert [problem.problem for problem in quick_check(look_at(sound))] == ["journal.json: is damaged"]
+    assert [problem.problem for problem in quick_check(look_at_whole(sound))] == ["journal.json: is damaged"]

@@ -1,0 +1,66 @@
+"""A journal with all its partitions at one moment, for queries over all of them.
+
+Each partition counts its seqs from 1. Here the seqs of partition n begin after n * 10^12, so that all are unique, and
+those of a partition keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from dispatcher.journal.format.partitions import partition_number
+from dispatcher.journal.snapshot import ClosedSegment, JournalSnapshot, Parts, look_at, parts_of
+
+SEQS_PER_PARTITION: Final = 10**12
+
+
+@dataclass(frozen=True)
+class WholeJournal:
+    """A journal's folder, and the snapshot of each partition, or of the journal itself if it has none."""
+
+    parts: Parts
+    snapshots: tuple[JournalSnapshot, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.parts.path
+
+    @property
+    def closed(self) -> list[tuple[Path, int | None]]:
+        """The closed segments in the order of their seqs, each with the number of its partition, if there are any."""
+        return [(segment, self._partition(each)) for each in self.snapshots for segment in each.closed]
+
+    @cached_property
+    def summarized(self) -> tuple[ClosedSegment, ...]:
+        """The closed segments in the order of their seqs, with their summaries, read on first access.
+
+        Raises:
+            JournalError: a segment cannot be read.
+        """
+        return tuple(segment for snapshot in self.snapshots for segment in self._summarized(snapshot))
+
+    def _summarized(self, snapshot: JournalSnapshot) -> Iterator[ClosedSegment]:
+        partition = self._partition(snapshot)
+        for segment in snapshot.summarized:
+            summary = segment.summary
+            if summary is not None:
+                summary = summary._replace(first_seq=summary.first_seq + (partition or 0) * SEQS_PER_PARTITION)
+            yield segment._replace(summary=summary, partition=partition)
+
+    def _partition(self, snapshot: JournalSnapshot) -> int | None:
+        return partition_number(snapshot.path) if self.parts.is_partitioned else None
+
+    def missing(self) -> list[str]:
+        """A line for each missing partition and each missing closed segment."""
+        lines = [self.parts.named(each.path, line) for each in self.snapshots for line in each.missing()]
+        return [*self.parts.problems, *lines]
+
+
+def look_at_whole(path: Path | str) -> WholeJournal:
+    """Take a snapshot. Raises JournalError as `look_at`."""
+    parts = parts_of(path)
+    return WholeJournal(parts, tuple(map(look_at, parts.folders)))

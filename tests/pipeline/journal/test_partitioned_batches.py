@@ -1,0 +1,69 @@
+"""The rows of all partitions as Arrow batches, with seqs that are unique."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Table
+from pipeline.journal.conditions import Conditions
+from pipeline.journal.damage import quick_check
+from pipeline.journal.scan import plan, read_batches
+from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole
+
+from ...partitioned_journals import write_partitioned
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return write_partitioned(tmp_path / "journal", 2, 0, 3)
+
+
+SEQS = [1, 2, *(2 * SEQS_PER_PARTITION + seq for seq in (1, 2, 3))]
+
+
+def seqs(journal: Path, table: Table, conditions: Conditions | None = None) -> list[int]:
+    batches = read_batches(journal, table, ["seq"], conditions=conditions)
+    return [seq for batch in batches for seq in batch.column("seq").to_pylist()]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_the_rows_of_all_partitions_have_unique_seqs_in_order(journal: Path, table: Table) -> None:
+    assert seqs(journal, table) == SEQS
+
+
+def test_a_partition_by_itself_keeps_its_seqs(journal: Path) -> None:
+    assert seqs(journal / "partition-2", EVENTS) == [1, 2, 3]
+
+
+def test_a_condition_on_the_seq_skips_the_other_partitions(journal: Path) -> None:
+    second = Conditions({"seq": (2 * SEQS_PER_PARTITION + 2, None)})
+
+    assert seqs(journal, EVENTS, second) == SEQS[2:]
+    assert seqs(journal, EVENTS, Conditions({"seq": (None, 2)})) == SEQS[:2]
+    [[part]] = plan(look_at_whole(journal).summarized, TRANSITIONS, second)
+    assert part.partition == 2
+
+
+def test_damage_names_its_partition(journal: Path) -> None:
+    segment = journal / "partition-2" / "segment-00000001.journal"
+    segment.write_bytes(segment.read_bytes()[:-1])
+    shutil.rmtree(journal / "partition-1")
+    lines: list[str] = []
+
+    list(read_batches(journal, EVENTS, on_damage=lines.append))
+
+    assert lines[0] == "partition-1: is missing"
+    assert all(line.startswith("partition-2/segment-00000001.journal") for line in lines[1:])
+    assert [problem[:2] + problem[3:] for problem in quick_check(look_at_whole(journal))] == [
+        ("partition-1", None, "partition-1: is missing"),
+        (
+            "partition-2/segment-00000001.journal",
+            None,
+            "partition-2/segment-00000001.journal: its end is damaged",
+        ),
+    ]

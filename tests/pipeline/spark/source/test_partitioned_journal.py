@@ -1,0 +1,72 @@
+"""A partitioned journal as Spark tables, and its report."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dispatcher.errors import ConfigError
+from pipeline.cli.report_command import report
+from pipeline.journal.whole import SEQS_PER_PARTITION
+from pipeline.spark import read_journal, write_report
+from pipeline.spark.source.journal import journal_damage, journal_failure, stream_journal
+
+from ....partitioned_journals import write_partitioned
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return write_partitioned(tmp_path / "journal", 2, 3)
+
+
+def test_both_tables_have_the_rows_of_all_partitions(spark: SparkSession, journal: Path) -> None:
+    events, transitions = read_journal(spark, journal)
+
+    found = [(row["seq"], row["dispatcher"]) for row in events.orderBy("seq").collect()]
+    assert found == [
+        *((seq, "rm-0") for seq in (1, 2)),
+        *((SEQS_PER_PARTITION + seq, "rm-1") for seq in (1, 2, 3)),
+    ]
+    assert events.join(transitions, ["seq", "entity"], "inner").count() == 5
+
+
+def test_damage_of_every_byte_names_its_partition(spark: SparkSession, journal: Path) -> None:
+    assert journal_damage(journal, spark=spark) == []
+    segment = journal / "partition-1" / "segment-00000001.journal"
+    segment.write_bytes(segment.read_bytes()[:-1])
+    shutil.rmtree(journal / "partition-0")
+
+    lines = journal_damage(journal, spark=spark)
+
+    assert lines[0] == "partition-0: is missing"
+    assert lines[1:]
+    assert all(line.startswith("partition-1/segment-00000001.journal") for line in lines[1:])
+
+
+def test_a_report_counts_all_partitions(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    written = write_report(spark, journal, tmp_path / "report")
+
+    assert (written.events, written.transitions, written.unknown_transitions) == (5, 5, 0)
+    assert written.damage == ()
+    assert written.span_s == 5.0
+
+
+def test_a_stream_asks_for_one_partition(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    events = stream_journal(spark, journal).events
+    query = events.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    with pytest.raises(PySparkException) as raised:
+        query.awaitTermination(120)
+
+    assert "a stream reads one partition of a partitioned journal; name its folder" in str(
+        journal_failure(raised.value)
+    )
+
+
+def test_a_followed_report_asks_for_one_partition(journal: Path) -> None:
+    with pytest.raises(ConfigError, match=f"it is partitioned; follow one partition, such as {journal}/partition-0"):
+        report(journal, follow=True)
