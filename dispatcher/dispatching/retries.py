@@ -53,15 +53,16 @@ class Retries:
         if policy.ordered_by_key:
             self._behind.setdefault(_key_of(event), deque())
         number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))
-        if accepted_seq and self._keep_in_log(number, delay_ns):
-            return
-        self._schedule.again_after(delay_ns, number)
+        due_ns = self._schedule.now_ns() + delay_ns
+        if not (accepted_seq and self._keep_in_log(number, delay_ns, lambda: self._schedule.again_at(due_ns, number))):
+            self._schedule.again_at(due_ns, number)
 
     def restore(self, policy: object, event: Any, delivery: Delivery, accepted_seq: int, delay_ns: int) -> None:
         """Before the start: an event of an earlier run is still to wait for its next attempt."""
         if isinstance(policy, Retry) and policy.ordered_by_key:
             self._behind.setdefault(_key_of(event), deque())
-        self._schedule.again_after(delay_ns, self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery)))
+        number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))
+        self._schedule.again_at(self._schedule.now_ns() + delay_ns, number)
 
     def in_order(self, handle: Callable[[Any], Any], event: Any) -> Any:
         """The handler of a class whose events keep their order by key. Raises EventTaken: the event waits."""
@@ -71,6 +72,8 @@ class Retries:
         behind = self._behind.get(key)
         delivery = entry.delivery if type(entry) is QueuedEvent else None
         if behind is not None and (delivery is None or delivery.attempt == 1):
+            if delivery is not None:
+                delivery.undo_begin()
             seq = entry.accepted_seq if type(entry) is QueuedEvent else 0
             behind.append(self._keep(QueuedEvent(event, 0, None, seq, delivery)))
             raise EventTaken
@@ -97,8 +100,8 @@ class Retries:
             self._queue.shutdown.discard_retrying()
         return number
 
-    def _keep_in_log(self, number: int, delay_ns: int) -> bool:
-        """Replace the event's line in the log; returns False if that is not possible."""
+    def _keep_in_log(self, number: int, delay_ns: int, then: Callable[[], None]) -> bool:
+        """Replace the event's line in the log, and call `then`; returns False if that is not possible."""
         entry, write_ahead = self._retrying.get(number), self._queue.write_ahead
         if entry is None or entry.delivery is None:
             return False
@@ -113,9 +116,7 @@ class Retries:
             name = self._queue.name
             tell(log, logging.WARNING, "%s: the attempts of %s are not kept", name, text_of(entry.event), error=error)
             return False
-        write_ahead.append_later(
-            _NextAttempt(line, entry, write_ahead, lambda: self._schedule.again_after(delay_ns, number)), wait=False
-        )
+        write_ahead.append_later(_NextAttempt(line, entry, write_ahead, then), wait=False)
         return True
 
 

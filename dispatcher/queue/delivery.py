@@ -53,6 +53,13 @@ class Delivery:
             self.scheduled.is_queued = False
         return self.attempt > 1 or self.ask is None or self.ask.begin()
 
+    def undo_begin(self) -> None:
+        """The event is not handled yet after all. Handler thread."""
+        if self.scheduled is not None:
+            self.scheduled.is_queued = True
+        if self.ask is not None:
+            self.ask.undo_begin()
+
     def discard(self, reason: DropReason) -> None:
         """The event was accepted, and will never be handled."""
         if self.scheduled is not None:
@@ -85,6 +92,10 @@ class Ask(Future[Any]):
     def begin(self) -> bool:
         """The event is about to be handled; False if the caller has withdrawn it. Handler thread."""
         return self._take_claim()
+
+    def undo_begin(self) -> None:
+        """The event is not handled yet after all: its caller may withdraw it again. Handler thread."""
+        self._claim.append(None)
 
     def cancel(self) -> bool:
         """Withdraw the event, unless its handling has begun; returns whether it was withdrawn."""

@@ -243,12 +243,16 @@ class Schedule:
         due_ns = one.next_ns if one.wall else self._now_ns(True) + one.next_ns - self._now_ns(False)
         return due_ns / 1e9
 
+    def now_ns(self) -> int:
+        """The monotonic clock."""
+        return self._now_ns(False)
+
     def unix_now_ns(self) -> int:
         return self._now_ns(True)
 
-    def again_after(self, delay_ns: int, number: int) -> None:
-        """Queue an event that is retrying, after that delay."""
-        one = Scheduled(self, None, wall=False, next_ns=self._now_ns(False) + delay_ns, number=number)
+    def again_at(self, due_ns: int, number: int) -> None:
+        """Queue an event that is retrying, at that time of `now_ns`."""
+        one = Scheduled(self, None, wall=False, next_ns=due_ns, number=number)
         self._push(one, is_new=True)
         self._arm()
 

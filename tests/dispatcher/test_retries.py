@@ -1,0 +1,522 @@
+"""on_error=Retry(...): a failed event comes again; what has failed for good is a dead letter."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher import (
+    AsyncDispatcher,
+    DeadLetter,
+    DispatcherConfig,
+    EventDiscardedError,
+    JournalConfig,
+    JournalWriter,
+    Retry,
+)
+from dispatcher.dead_letters import DeadLetterType, read_letters
+from dispatcher.journal import EVENTS, read_rows, recover
+from dispatcher.mailbox import ManualClock
+
+from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
+from .coroutines import Keyed, running_loop
+from .journal.conftest import Job, Posted, after_a_crash
+from .waiting import until
+
+Make = Callable[..., AsyncDispatcher]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_800_000_000_000)
+
+
+class Failing:
+    """A handler that fails for the first `times` attempts at each event of these numbers, and notes all attempts."""
+
+    def __init__(self, failures: dict[int, int], error: type[BaseException] = OSError) -> None:
+        self.left = dict(failures)
+        self.error = error
+        self.seen: list[int] = []
+
+    def handle(self, event: Any) -> int:
+        self.seen.append(event.number)
+        if self.left.get(event.number, 0):
+            self.left[event.number] -= 1
+            raise self.error(event.number)
+        number: int = event.number
+        return number
+
+
+def settle(dispatcher: AsyncDispatcher, clock: ManualClock, ms: int, step_ms: int = 100) -> None:
+    """Advance, and let the handler thread do what it can before and after each step."""
+
+    def is_at_rest() -> bool:
+        return not dispatcher.has_work() and dispatcher.stats().in_hand == 0
+
+    until(is_at_rest, "nothing is left but what is retrying")
+    for _ in range(ms // step_ms):
+        clock.advance(step_ms)
+        until(is_at_rest, "nothing is left but what is retrying")
+
+
+def test_an_event_comes_again_after_its_delays_and_other_events_go_on(make: Make, clock: ManualClock) -> None:
+    handler = Failing({1: 2})
+    dispatcher = make(time_service=clock)
+    dispatcher.register(Work, handler, on_error=Retry(attempts=3, delay_s=1, factor=2, jitter=0))
+
+    dispatcher.post(Numbered(1))
+    dispatcher.post(Numbered(2))
+    settle(dispatcher, clock, 900)
+    assert (handler.seen, dispatcher.stats().retrying, dispatcher.is_drained()) == ([1, 2], 1, False)
+    settle(dispatcher, clock, 100)
+    assert handler.seen == [1, 2, 1]
+    settle(dispatcher, clock, 1900)
+    assert handler.seen == [1, 2, 1]
+    settle(dispatcher, clock, 100)
+
+    assert handler.seen == [1, 2, 1, 1]
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (2, 0)
+    assert dispatcher.stats().retried_by_type == {("Work", "DO"): 2}
+    assert_accounts_balance(dispatcher, 2)
+
+
+def test_the_handler_knows_which_attempt_it_makes(make: Make, clock: ManualClock) -> None:
+    attempts: list[tuple[int, int]] = []
+    dispatcher = make(time_service=clock)
+
+    def fail(event: Keyed) -> None:
+        attempts.append((dispatcher.attempt(), getattr(event, "attempt", 1)))
+        raise OSError
+
+    class Attempted(Keyed):
+        attempt = 1
+
+    dispatcher.register(Work, fail, on_error=Retry(attempts=3, delay_s=0.1, factor=1, jitter=0))
+    dispatcher.post(Attempted())
+    settle(dispatcher, clock, 1000)
+
+    assert attempts == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_after_the_last_attempt_the_event_has_failed_and_is_a_dead_letter(make: Make, clock: ManualClock) -> None:
+    letters: list[DeadLetter] = []
+    dispatcher = make(time_service=clock, dead_letters=letters.append)
+    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(attempts=3, delay_s=0.1, jitter=0))
+    event = Numbered(1)
+
+    dispatcher.post(event)
+    settle(dispatcher, clock, 1000)
+
+    [letter] = letters
+    assert (letter.event, letter.attempts, letter.dispatcher) == (event, 3, "AsyncDispatcher")
+    assert isinstance(letter.error, OSError)
+    assert "in handle" in letter.traceback
+    assert dispatcher.stats().failed == 1
+    assert_accounts_balance(dispatcher, 1)
+
+
+@pytest.mark.parametrize(("then", "is_letter"), [("dead_letter", True), ("continue", False), ("stop", True)])
+def test_then_says_what_follows_the_last_attempt(make: Make, then: Any, is_letter: bool) -> None:
+    letters: list[DeadLetter] = []
+    dispatcher = make(dead_letters=letters.append)
+    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(attempts=1, then=then))
+
+    dispatcher.post(Numbered(1))
+
+    if then == "stop":
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    else:
+        assert dispatcher.await_drained(TIMEOUT_S)
+    assert bool(letters) == is_letter
+    assert (dispatcher.failure_cause is not None) == (then == "stop")
+
+
+def test_another_error_is_not_tried_again(make: Make) -> None:
+    handler = Failing({1: 9}, ValueError)
+    dispatcher = make()
+    dispatcher.register(Work, handler, on_error=Retry(on=(OSError, TimeoutError)))
+
+    dispatcher.post(Numbered(1))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert handler.seen == [1]
+
+
+def test_without_a_retry_every_failure_is_a_dead_letter(make: Make) -> None:
+    letters: list[DeadLetter] = []
+    dispatcher = make(dead_letters=letters.append, handler=Failing({1: 1}))
+
+    dispatcher.post(Numbered(1))
+    dispatcher.post(Numbered(0, type=Other.DO))  # type: ignore[arg-type]
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [(type(letter.error).__name__, letter.attempts) for letter in letters] == [
+        ("OSError", 1),
+        ("UnregisteredEventTypeError", 1),
+    ]
+
+
+def test_a_function_decides_about_each_error(make: Make, clock: ManualClock) -> None:
+    handler = Failing({1: 1, 2: 9, 3: 9})
+    dispatcher = make(time_service=clock)
+
+    def decide(event: Any, error: BaseException) -> Any:
+        if event.number == 3:
+            raise RuntimeError("cannot decide")
+        return Retry(attempts=2, delay_s=0.1, jitter=0) if event.number == 1 else "stop"
+
+    dispatcher.register(Work, handler, on_error=decide)
+    for number in (1, 3):
+        dispatcher.post(Numbered(number))
+    settle(dispatcher, clock, 500)
+    assert (handler.seen, dispatcher.stats().failed) == ([1, 3, 1], 1)
+    dispatcher.post(Numbered(2))
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+
+def test_the_answer_to_an_ask_comes_after_the_last_attempt(make: Make, clock: ManualClock) -> None:
+    dispatcher = make(time_service=clock)
+    dispatcher.register(Work, Failing({1: 1, 2: 9}), on_error=Retry(attempts=2, delay_s=0.1, jitter=0))
+
+    works, fails = dispatcher.ask(Numbered(1)), dispatcher.ask(Numbered(2))
+    until(lambda: dispatcher.stats().retrying == 2, "both have failed once")
+    assert (works.done(), fails.done(), works.cancel()) == (False, False, False)
+    settle(dispatcher, clock, 200)
+
+    assert works.result(TIMEOUT_S) == 1
+    assert isinstance(fails.exception(TIMEOUT_S), OSError)
+
+
+def test_with_ordered_by_key_later_events_of_the_key_wait_behind(make: Make, clock: ManualClock) -> None:
+    seen: list[tuple[Any, int]] = []
+    failures = {("a", 1): 2, ("a", 3): 1}
+    dispatcher = make(time_service=clock)
+
+    def handle(event: Keyed) -> None:
+        seen.append((event.lock_key, event.number))
+        if failures.get((event.lock_key, event.number)):
+            failures[event.lock_key, event.number] -= 1
+            raise OSError
+
+    dispatcher.register(Work, handle, on_error=Retry(delay_s=1, factor=1, jitter=0, ordered_by_key=True))
+    for number in range(1, 5):
+        dispatcher.post(Keyed(number, "a"))
+        dispatcher.post(Keyed(number, "b"))
+    settle(dispatcher, clock, 5000)
+
+    assert [number for key, number in seen if key == "b"] == [1, 2, 3, 4]
+    assert [number for key, number in seen if key == "a"] == [1, 1, 1, 2, 3, 3, 4]
+    assert_accounts_balance(dispatcher, 8)
+
+
+def test_a_full_queue_does_not_lose_an_event_that_comes_again(make: Make, clock: ManualClock, gate: Gate) -> None:
+    handler = Failing({1: 1})
+    dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"), time_service=clock)
+    dispatcher.register(Work, handler, on_error=Retry(delay_s=0.1, jitter=0))
+    dispatcher.register(Other, gate)
+    dispatcher.post(Numbered(1))
+    until(lambda: dispatcher.stats().retrying == 1, "it has failed once")
+    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
+    assert gate.entered.wait(TIMEOUT_S)
+    assert dispatcher.post(Numbered(2))
+
+    clock.advance(1000)
+    assert dispatcher.stats().retrying == 1
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert handler.seen == [1, 2, 1]
+    assert_accounts_balance(dispatcher, 3)
+
+
+def test_a_stop_waits_for_attempts_that_fall_due_in_its_time(make: Make) -> None:
+    handler = Failing({1: 1})
+    dispatcher = make()
+    dispatcher.register(Work, handler, on_error=Retry(delay_s=0.01, jitter=0))
+    dispatcher.post(Numbered(1))
+    until(lambda: dispatcher.stats().retried_by_type != {}, "it has failed once")
+
+    dispatcher.stop()
+
+    assert handler.seen == [1, 1]
+    assert (dispatcher.stats().handled, dispatcher.stats().discarded) == (1, 0)
+
+
+def test_a_stop_that_gives_up_discards_what_is_retrying(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=0.05))
+    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(delay_s=3600, max_delay_s=3600))
+    asked = dispatcher.ask(Numbered(1))
+    until(lambda: dispatcher.stats().retrying == 1, "it has failed once")
+
+    dispatcher.stop()
+
+    assert dispatcher.is_stopped()
+    assert isinstance(asked.exception(0), EventDiscardedError)
+    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
+    assert "stop discarded 1 events that waited for their next attempt: 1 Work.DO" in caplog.text
+    assert_accounts_balance(dispatcher, 1)
+
+
+def test_a_coroutine_is_tried_again(clock: ManualClock) -> None:
+    attempts: list[int] = []
+    with running_loop() as loop:
+        dispatcher = AsyncDispatcher(loop=loop, time_service=clock)
+
+        async def handle(event: Keyed) -> int:
+            await asyncio.sleep(0)
+            attempts.append(dispatcher.attempt())
+            if len(attempts) < 3:
+                raise OSError
+            return event.number
+
+        dispatcher.register(Work, handle, on_error=Retry(delay_s=0.1, factor=1, jitter=0))
+        with dispatcher:
+            asked = dispatcher.ask(Keyed(7))
+            for _ in range(2):
+                until(lambda: dispatcher.stats().retrying == 1, "an attempt has failed")
+                clock.advance(100)
+            assert asked.result(TIMEOUT_S) == 7
+
+    assert attempts == [1, 2, 3]
+    assert_accounts_balance(dispatcher, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"attempts": 0}, ValueError, "attempts must be a whole number"),
+        ({"delay_s": -1}, ValueError, "delay_s must be a number, 0 or more"),
+        ({"factor": 0.5}, ValueError, "factor must be a number, 1 or more"),
+        ({"jitter": 2}, ValueError, "jitter is a part of the delay"),
+        ({"then": "forget"}, ValueError, "then is one of dead_letter, continue, stop, exit"),
+        ({"on": "OSError"}, TypeError, "on takes exception classes"),
+    ],
+)
+def test_a_wrong_setting_is_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Retry(**arguments)
+
+
+def test_a_delay_grows_to_its_most_and_jitters_both_ways() -> None:
+    plain, jittered = Retry(delay_s=1, factor=3, max_delay_s=20, jitter=0), Retry(delay_s=1, factor=1, jitter=0.5)
+
+    assert [plain.delay_ns(failures) / 1e9 for failures in (1, 2, 3, 4, 2000)] == [1, 3, 9, 20, 20]
+    delays = [jittered.delay_ns(1) for _ in range(200)]
+    assert min(delays) >= 5 * 10**8
+    assert max(delays) <= 15 * 10**8
+    assert min(delays) < 10**9 < max(delays)
+
+
+@pytest.mark.parametrize("policy", [Retry(), lambda event, error: "continue"])
+def test_a_policy_that_may_try_again_is_of_the_only_handler(make: Make, policy: Any) -> None:
+    dispatcher = make()
+    dispatcher.register(Work, print, on_error=policy)
+
+    with pytest.raises(ValueError, match="is the only one of its Enum class"):
+        dispatcher.register(Work, repr)
+
+
+PLANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(plan=PLANS, attempts=st.integers(1, 3), ordered=st.booleans())
+def test_each_event_is_tried_as_often_as_a_plain_list_says(
+    plan: list[tuple[int, int, bool]], attempts: int, ordered: bool
+) -> None:
+    """`plan`: the key of each event, how often it fails, and whether it is asked for."""
+    clock, letters = ManualClock(0), []
+    failures = {number: fails for number, (_, fails, _) in enumerate(plan)}
+    handler = Failing(failures)
+    dispatcher = AsyncDispatcher(time_service=clock, dead_letters=letters.append)
+    policy = Retry(attempts=attempts, delay_s=0.01, factor=2, jitter=0.5, ordered_by_key=ordered)
+    dispatcher.register(Work, handler, on_error=policy)
+    asks = {}
+    with dispatcher:
+        for number, (key, _, is_asked) in enumerate(plan):
+            event = Keyed(number, key)
+            if is_asked:
+                asks[number] = dispatcher.ask(event)
+            else:
+                dispatcher.post(event)
+        settle(dispatcher, clock, 2000, 10)
+        assert dispatcher.is_drained()
+
+    assert {number: handler.seen.count(number) for number in failures} == {
+        number: min(fails + 1, attempts) for number, fails in failures.items()
+    }
+    dead = [number for number, fails in failures.items() if fails >= attempts]
+    assert sorted(letter.event.number for letter in letters) == dead
+    for number, ask in asks.items():
+        if number in dead:
+            assert isinstance(ask.exception(0), OSError)
+        else:
+            assert ask.result(0) == number
+    if ordered:
+        for key in range(4):
+            of_key = [number for number in handler.seen if plan[number][0] == key]
+            assert of_key == sorted(of_key)
+    assert_accounts_balance(dispatcher, len(plan))
+    assert dispatcher.stats().failed == len(dead)
+
+
+class TestDurable:
+    def start(self, journal: Path, clock: ManualClock, handler: Any, **options: Any) -> AsyncDispatcher:
+        writer = JournalWriter(journal, JournalConfig(write_ahead=True))
+        dispatcher = AsyncDispatcher(journal=writer, time_service=clock, **options)
+        policy = Retry(attempts=3, delay_s=10, factor=2, jitter=0)
+        dispatcher.register(Job, handler, events=Posted, on_error=policy)
+        dispatcher.init()
+        dispatcher.start()
+        return dispatcher
+
+    def test_attempts_and_delays_survive_a_crash(self, tmp_path: Path, clock: ManualClock) -> None:
+        """The first run fails once and is killed; the second waits for the rest of the delay, and fails for good."""
+        letters: list[DeadLetter] = []
+        first, handler = self.start(tmp_path / "journal", clock, Failing({1: 9})), Failing({1: 9})
+        first.post(Posted(Job.STARTED, 1))
+        until(lambda: first.stats().retrying == 1 and not first.core.queue.shutdown.under_way, "it has failed once")
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        first.set_drain_events_on_stop(False)
+        first.stop()
+
+        later = ManualClock(clock.current_processing_time() + 4000)
+        second = self.start(crashed, later, handler, dead_letters=letters.append)
+        settle(second, later, 5900)
+        assert (handler.seen, second.stats().retrying) == ([], 1)
+        settle(second, later, 100)
+        assert handler.seen == [1]
+        settle(second, later, 20_000)
+        second.stop()
+
+        assert handler.seen == [1, 1]
+        assert [letter.attempts for letter in letters] == [3]
+        assert not recover(crashed).accepted
+
+    def test_each_attempt_has_a_row(self, tmp_path: Path, clock: ManualClock) -> None:
+        dispatcher = self.start(tmp_path, clock, Failing({1: 1}))
+        dispatcher.post(Posted(Job.STARTED, 1))
+        settle(dispatcher, clock, 10_000)
+        assert dispatcher.await_drained(TIMEOUT_S)
+        dispatcher.stop()
+
+        assert [row["outcome"] for row in read_rows(tmp_path, EVENTS)] == ["retried", "handled"]
+
+    def test_later_events_of_the_key_stay_behind_over_a_crash(self, tmp_path: Path, clock: ManualClock) -> None:
+        policy = Retry(attempts=3, delay_s=10, factor=1, jitter=0, ordered_by_key=True)
+
+        def start(journal: Path, time: ManualClock, handler: Any) -> AsyncDispatcher:
+            dispatcher = AsyncDispatcher(
+                journal=JournalWriter(journal, JournalConfig(write_ahead=True)), time_service=time
+            )
+            dispatcher.register(Job, handler, events=Posted, on_error=policy)
+            dispatcher.init()
+            dispatcher.start()
+            return dispatcher
+
+        first = start(tmp_path / "journal", clock, Failing({1: 1}))
+        first.post(Posted(Job.STARTED, 1))
+        until(lambda: first.stats().retrying == 1 and not first.core.queue.shutdown.under_way, "it has failed once")
+        first.post(Posted(Job.STARTED, 2))
+        until(lambda: first.stats().retrying == 2, "the other one waits behind it")
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        first.set_drain_events_on_stop(False)
+        first.stop()
+
+        handler, later = Failing({}), ManualClock(clock.current_processing_time())
+        second = start(crashed, later, handler)
+        settle(second, later, 10_000)
+        assert second.await_drained(TIMEOUT_S)
+        second.stop()
+
+        assert handler.seen == [1, 2]
+
+
+class TestDeadLetters:
+    def test_a_folder_keeps_the_event_its_error_and_its_attempts(self, make: Make, tmp_path: Path) -> None:
+        for number in (1, 2):  # the second run continues the folder
+            dispatcher = make(dead_letters=tmp_path)
+            dispatcher.register(Job, Failing({1: 9, 2: 9}), on_error=Retry(attempts=1), events=Posted)
+            dispatcher.post(Posted(Job.STARTED, number))
+            assert dispatcher.await_drained(TIMEOUT_S)
+            dispatcher.stop()
+
+        letters = list(read_letters(recover(tmp_path).accepted))
+
+        assert [letter.event["number"] for letter in letters] == [1, 2]
+        assert [(letter.event_class, letter.event_type, letter.is_declared) for letter in letters] == [
+            ("Job", "STARTED", True)
+        ] * 2
+        assert [(each.died.error, each.died.attempts) for each in letters] == [("OSError: 1", 1), ("OSError: 2", 1)]
+        assert "in handle" in letters[0].died.traceback
+
+    def test_an_event_that_was_not_declared_is_kept_as_text(self, make: Make, tmp_path: Path) -> None:
+        dispatcher = make(dead_letters=tmp_path, handler=Failing({1: 1}))
+        dispatcher.post(Numbered(1))
+        assert dispatcher.await_drained(TIMEOUT_S)
+        dispatcher.stop()
+
+        [letter] = read_letters(recover(tmp_path).accepted)
+
+        assert (letter.event, letter.is_declared) == ("<Numbered Work.DO>", False)
+
+    def test_another_dispatcher_gets_them_as_events(self, make: Make) -> None:
+        gate = Gate()
+        gate.opened.set()
+        other = AsyncDispatcher(name="undertaker")
+        other.register(DeadLetterType, gate)
+        with other:
+            dispatcher = make(dead_letters=other, handler=Failing({1: 1}))
+            dispatcher.post(Numbered(1))
+            assert dispatcher.await_drained(TIMEOUT_S)
+            assert other.await_drained(TIMEOUT_S)
+
+        assert [letter.event.number for letter in gate.events] == [1]
+
+    def test_a_handler_of_dead_letters_that_raises_loses_no_other_event(
+        self, make: Make, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(letter: DeadLetter) -> None:
+            raise SystemExit
+
+        handler = Failing({1: 1})
+        dispatcher = make(dead_letters=fail, handler=handler)
+        dispatcher.post(Numbered(1))
+        dispatcher.post(Numbered(2))
+
+        assert dispatcher.await_drained(TIMEOUT_S)
+        assert handler.seen == [1, 2]
+        assert "the dead letter of <Numbered Work.DO> is lost" in caplog.text
+
+    def test_what_is_none_of_them_is_named(self) -> None:
+        with pytest.raises(TypeError, match="dead_letters must be a handler, a dispatcher or a folder, not 7"):
+            AsyncDispatcher(dead_letters=7)  # type: ignore[arg-type]
+
+
+def test_a_failure_amid_a_stop_from_the_handler_is_not_tried_for_ever(make: Make) -> None:
+    """The handler stops the dispatcher without a drain, and fails: its event is discarded, and not left retrying."""
+    dispatcher = make()
+    stopped = threading.Event()
+
+    def fail(event: Numbered) -> None:
+        dispatcher.set_drain_events_on_stop(False)
+        dispatcher.stop()
+        stopped.set()
+        raise OSError
+
+    dispatcher.register(Work, fail, on_error=Retry(delay_s=3600, max_delay_s=3600))
+    dispatcher.post(Numbered())
+
+    assert stopped.wait(TIMEOUT_S)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
