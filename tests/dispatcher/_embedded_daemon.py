@@ -1,0 +1,124 @@
+"""A daemon that does at once what embedders do, and that a test kills: partitions, asks, timers, retries, dead letters.
+
+Reads lines `FOLDER RUN PARTITIONS PRODUCES`, separated by tabs, and runs the daemon of each in a process forked for it:
+prints its `pid`, `ready` once the first event was accepted, and `ended` with the exit code once the process has ended.
+With PRODUCES 0, it handles what earlier runs have left, and ends.
+
+Each producer writes the number of an event to FOLDER/accepted-KIND once it is promised: its post has returned, its
+`post_after` has, or its ask was answered. The handler writes the kind, the number and the attempt of each event that it
+handles to FOLDER/handled. Events whose number `fails_once` fail at their first attempt, those that `fails_always` at
+each. RUN counts the runs on one folder; the numbers of each run are greater than all numbers of the run before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from dispatcher import JournalConfig, MultiDispatcher, PartitionedJournal, Retry
+
+KINDS = ("post", "after", "ask")
+EACH_RUN = 1_000_000
+ATTEMPTS = 3
+
+
+class Job(Enum):
+    POSTED = 1
+
+
+@dataclass
+class Posted:
+    type: Job
+    kind: str
+    number: int
+
+    @property
+    def lock_key(self) -> str:
+        return f"{self.number % 8}"
+
+
+def fails_once(number: int) -> bool:
+    return number % 7 == 3
+
+
+def fails_always(number: int) -> bool:
+    return number % 11 == 5
+
+
+def say(line: str) -> None:
+    """In one write, which a kill does not cut."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
+def append_to(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+
+
+def main(folder: Path, run: int, partitions: int, produces: bool) -> None:
+    logging.disable(logging.CRITICAL)
+    # A kill loses nothing of what was written, synced or not.
+    config = JournalConfig(durability="none", write_ahead=True, segment_bytes=20_000)
+    dispatcher = MultiDispatcher(
+        partitions=partitions, journal=PartitionedJournal(folder / "journal", config), dead_letters=folder / "dead"
+    )
+    handled = append_to(folder / "handled")
+
+    def handle(event: Posted) -> int:
+        attempt = dispatcher.partition_of(event).attempt()
+        if fails_always(event.number) or (fails_once(event.number) and attempt == 1):
+            raise OSError(event.number)
+        os.write(handled, f"{event.kind} {event.number} {attempt}\n".encode())
+        return event.number
+
+    policy = Retry(attempts=ATTEMPTS, delay_s=0.003, jitter=0.5, on=(OSError,))
+    dispatcher.register(Job, handle, events=Posted, on_error=policy)
+    dispatcher.init()
+    dispatcher.start()
+
+    def produce(kind: str, post: Callable[[Posted], object]) -> None:
+        accepted = append_to(folder / f"accepted-{kind}")
+        number = run * EACH_RUN
+        while True:
+            number += 1
+            post(Posted(Job.POSTED, kind, number))
+            os.write(accepted, b"%d\n" % number)
+            if number == run * EACH_RUN + 1 and kind == "post":
+                say("ready")
+            time.sleep(0.0002)
+
+    def ask(event: Posted) -> object:
+        return dispatcher.ask(event).exception()
+
+    posts = (dispatcher.post, lambda event: dispatcher.post_after(event.number % 20 / 1000, event), ask)
+    if produces:
+        for kind, post in zip(KINDS, posts, strict=True):
+            threading.Thread(target=produce, args=(kind, post), daemon=True).start()
+        threading.Event().wait()
+    while not dispatcher.is_drained() or any(each.stats().scheduled for each in dispatcher.partitions):
+        time.sleep(0.001)
+    dispatcher.stop()
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        folder, run, partitions, produces = line.rstrip("\n").split("\t")
+        pid = os.fork()
+        if not pid:
+            try:
+                main(Path(folder), int(run), int(partitions), produces == "1")
+            finally:
+                os._exit(0)
+        say(f"pid {pid}")
+        _, status = os.waitpid(pid, 0)
+        say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    serve()

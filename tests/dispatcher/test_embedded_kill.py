@@ -1,0 +1,106 @@
+"""A daemon with partitions, asks, timers, retries and dead letters that is killed at random moments loses nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher.dead_letters import read_letters
+from dispatcher.journal import recover
+
+from . import _embedded_daemon
+from ._embedded_daemon import ATTEMPTS, EACH_RUN, KINDS, fails_always, fails_once
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen[str]]:
+    """Forks the daemons: a new Python for each would take longer than its life."""
+    with subprocess.Popen(
+        [sys.executable, "-m", _embedded_daemon.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        yield server
+        server.kill()
+
+
+def start(server: subprocess.Popen[str], *given: object) -> int:
+    assert server.stdin is not None
+    server.stdin.write("\t".join(map(str, given)) + "\n")
+    server.stdin.flush()
+    word, pid = said(server).split()
+    assert word == "pid"
+    return int(pid)
+
+
+def said(server: subprocess.Popen[str]) -> str:
+    assert server.stdout is not None
+    return server.stdout.readline().rstrip("\n")
+
+
+def kill_at_random(server: subprocess.Popen[str], folder: Path, rng: random.Random, kills: int) -> list[object]:
+    """Kill the daemon so often, let it finish, and return what it was given."""
+    moments: list[object] = []
+    for run in range(1, kills + 1):
+        partitions = rng.choice((1, 2, 3)) if run % 10 == 0 else 2
+        pid = start(server, folder, run, partitions, 1)
+        if is_ready := rng.random() < 0.8:
+            assert said(server) == "ready"
+        wait_s = rng.random() * 0.05
+        moments.append((partitions, is_ready, round(wait_s, 4)))
+        time.sleep(wait_s)  # the moment of the kill is what is random
+        os.kill(pid, signal.SIGKILL)
+        while (line := said(server)) == "ready":
+            pass
+        assert line == "ended -9", moments
+    start(server, folder, kills + 1, 2, 0)
+    assert said(server) == "ended 0", moments
+    return moments
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_was_promised_is_handled_or_a_dead_letter_whenever_it_is_killed(
+    server: subprocess.Popen[str], tmp_path: Path, seed: int
+) -> None:
+    moments = kill_at_random(server, tmp_path, random.Random(seed), 25)
+
+    handled: dict[str, Counter[int]] = defaultdict(Counter)
+    attempts: dict[int, set[int]] = defaultdict(set)
+    order: list[tuple[str, int]] = []
+    for line in (tmp_path / "handled").read_text().splitlines():
+        kind, number, attempt = line.split()
+        handled[kind][int(number)] += 1
+        attempts[int(number)].add(int(attempt))
+        order.append((kind, int(number)))
+    dead: dict[str, Counter[int]] = defaultdict(Counter)
+    for folder in sorted((tmp_path / "dead").iterdir()):
+        for letter in read_letters(recover(folder).accepted):
+            dead[letter.event["kind"]][letter.event["number"]] += 1
+            assert letter.died.attempts == ATTEMPTS
+    for kind in KINDS:
+        promised = list(map(int, (tmp_path / f"accepted-{kind}").read_text().split()))
+        assert promised, moments
+        for number in promised:
+            assert (handled[kind][number] > 0) != (dead[kind][number] > 0), (kind, number, moments)
+            assert (dead[kind][number] > 0) == fails_always(number)
+        # One more of each run may be in the log although its promise was cut short.
+        last = {number // EACH_RUN: number for number in promised}
+        for number in {*handled[kind], *dead[kind]} - set(promised):
+            assert number == last.get(number // EACH_RUN, number // EACH_RUN * EACH_RUN) + 1, (kind, number, moments)
+        assert all(min(attempts[number]) > 1 for number in handled[kind] if fails_once(number))
+    # An answer that was seen does not come again.
+    assert all(
+        handled["ask"][number] == 1
+        for number in map(int, (tmp_path / "accepted-ask").read_text().split())
+        if not fails_always(number)
+    ), moments
+    for partition in sorted((tmp_path / "journal").glob("partition-*")):
+        assert not recover(partition).accepted
