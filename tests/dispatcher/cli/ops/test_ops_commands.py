@@ -36,8 +36,8 @@ def test_ps_lists_the_daemons_of_this_host(run: Run, start: Start) -> None:
 
     assert ended.code == 0
     title, stuck, calm = [line.split() for line in ended.out.splitlines()]
-    assert title == ["NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED"]
-    assert stuck[:3] + stuck[-3:] == ["rm", "4711", "stuck", "1,204", "11/s", "0"]
+    assert title == ["NAME", "PID", "STATUS", "UPTIME", "DISPATCHERS", "QUEUED", "RATE", "FAILED", "SCHEDULED"]
+    assert stuck[:3] + stuck[-4:] == ["rm", "4711", "stuck", "1,204", "11/s", "0", "0"]
     assert calm[:3] == ["web", "4712", "ok"]
 
 
@@ -95,6 +95,7 @@ def test_ps_prints_json_for_programs(run: Run, start: Start, folder: Path) -> No
         "queued": 1204,
         "rate_10s": 11.4,
         "failed": 0,
+        "scheduled": 0,
     }
 
 
