@@ -92,6 +92,13 @@ class DispatcherStats:
         _ByType,
         _counter("dispatcher_events_retried", "Attempts that failed and were followed by another.", _TYPE_LABELS),
     ]
+    dead_letters: Annotated[
+        int | None, _counter("dispatcher_dead_letters", "Failed events that were given to the dead letters.")
+    ]
+    """None: the dispatcher has no dead letters."""
+    dead_letters_lost: Annotated[
+        int | None, _counter("dispatcher_dead_letters_lost", "Dead letters that could not be put anywhere.")
+    ]
     scheduled: Annotated[int, _gauge("dispatcher_events_scheduled", "Events that wait for the time of their post.")]
     """Of `post_after`, `post_at` and `post_every`; they are not accepted yet."""
     scheduled_fired: Annotated[
@@ -211,6 +218,7 @@ def take_stats(
     run = current_run(dispatching.progress, processor)
     running_s = run.seconds() if run is not None else 0.0
     times = dispatching.times
+    letters = dispatching.errors.dead_letters
     queue_time, handling_time = times.copies(ended_routes)
     return DispatcherStats(
         queue_size=queue_size,
@@ -230,6 +238,8 @@ def take_stats(
         accepted=ended + in_hand + discarded + retrying + queue_size,
         retrying=retrying,
         retried_by_type=dict(+retried),
+        dead_letters=None if letters is None else letters.count,
+        dead_letters_lost=None if letters is None else letters.lost,
         scheduled=schedule.size(),
         scheduled_fired=schedule.fired,
         scheduled_skipped=schedule.skipped,

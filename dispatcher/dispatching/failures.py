@@ -122,8 +122,8 @@ def _last_frames(traceback: TracebackType | None) -> tuple[_Frame, ...]:
 
 
 class ErrorPolicy:
-    """Counts and logs a failed event, then follows the `on_error` of its class. Handler thread, but for `failures` and
-    `log`."""
+    """Counts and logs a failed event, then follows the `on_error` of its class. Handler thread, but for `failures`,
+    `log` and `dead_letters`."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ErrorPolicy:
         self._dispatcher = dispatcher
         self._progress = progress
         self._retries = retries
-        self._dead_letters = dead_letters  # None: there are none
+        self.dead_letters = dead_letters  # None: there are none; never changes
         self._routes = routes
         self._exit_action = exit_action
         self.failures = Failures()  # the last ones; it says who may touch it
@@ -175,8 +175,8 @@ class ErrorPolicy:
         self.failures.add(event, error)
         self.log.failed(event, error, route.event_class, route.name)
         # With `continue` as its `then`, a Retry wants no dead letter; without a Retry, every failure is one.
-        if self._dead_letters is not None and not (isinstance(route.on_error, Retry) and on_error == "continue"):
-            self._dead_letters.add(event, error, delivery.attempt if delivery is not None else 1)
+        if self.dead_letters is not None and not (isinstance(route.on_error, Retry) and on_error == "continue"):
+            self.dead_letters.add(event, error, delivery.attempt if delivery is not None else 1)
         if on_error in ("stop", "exit"):
             self._dispatcher.note_failure(error)
             self._ended_by = self._ended_by or error

@@ -50,6 +50,8 @@ def numbers(view: DispatcherView, sampler: Sampler) -> dict[str, Any]:
         "accepted": stats.accepted,
         "handled": stats.handled,
         "failed": stats.failed,
+        "retrying": stats.retrying,
+        "dead_letters": _dead_letters(stats),
         "discarded": stats.discarded_by_reason,
         "rejected": stats.rejected,
         "scheduled": {
@@ -67,6 +69,12 @@ def numbers(view: DispatcherView, sampler: Sampler) -> dict[str, Any]:
         "is_drained": view.is_drained(),
         "failure": failure_text(view.failure_cause),
     }
+
+
+def _dead_letters(stats: DispatcherStats) -> dict[str, Any] | None:
+    if stats.dead_letters is None:
+        return None
+    return {"count": stats.dead_letters, "lost": stats.dead_letters_lost}
 
 
 def _scheduled(post: ScheduledPost) -> dict[str, Any]:

@@ -160,6 +160,19 @@ class Schedule(Answer):
     next: list[ScheduledPost] = []
 
 
+class DeadLetters(Answer):
+    """The dead letters of a dispatcher."""
+
+    count: Whole = 0
+    lost: Whole = 0
+
+    @property
+    def what(self) -> str:
+        """`3 dead letters, 1 of them lost`."""
+        counted = f"{self.count:,} dead letter" + ("s" if self.count != 1 else "")
+        return f"{counted}, {self.lost:,} of them lost" if self.lost else counted
+
+
 class DispatcherNumbers(Answer):
     """One of `/dispatchers`."""
 
@@ -170,6 +183,8 @@ class DispatcherNumbers(Answer):
     accepted: Whole = 0
     handled: Whole = 0
     failed: Whole = 0
+    retrying: Whole = 0
+    dead_letters: DeadLetters | None = None
     discarded: dict[str, Whole] = {}
     rejected: dict[str, Whole] = {}
     scheduled: Schedule = Schedule()

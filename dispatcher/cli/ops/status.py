@@ -182,6 +182,10 @@ def _queue_text(numbers: DispatcherNumbers) -> str:
 def _event_counts(numbers: DispatcherNumbers) -> Iterator[str]:
     for name in ("accepted", "handled", "failed"):
         yield f"{getattr(numbers, name):,} {name}"
+    if numbers.retrying:
+        yield f"{numbers.retrying:,} retrying"
+    if numbers.dead_letters is not None and numbers.dead_letters.count:
+        yield numbers.dead_letters.what
     for name, by_reason in (("discarded", numbers.discarded), ("rejected", numbers.rejected)):
         for reason, number in by_reason.items():
             if number:

@@ -36,6 +36,8 @@ NAMES = {
     "dispatcher_events_rejected",
     "dispatcher_events_discarded",
     "dispatcher_events_dropped",
+    "dispatcher_dead_letters",
+    "dispatcher_dead_letters_lost",
     "dispatcher_events_retried",
     "dispatcher_events_retrying",
     "dispatcher_events_scheduled",

@@ -13,13 +13,14 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
-from dispatcher import AsyncDispatcher, CompositeService
+from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, Retry
 from dispatcher.ops import app as app_module
 from dispatcher.ops import ops_app
 from dispatcher.ops.sampler import Sampler
 from dispatcher.view import dispatchers
 
-from ..conftest import Numbered
+from ..conftest import Numbered, Work
+from ..waiting import until
 from .client import WAIT_S, Client, Hanging, Job, JobEvent, hanging
 
 
@@ -32,6 +33,10 @@ def central() -> Iterator[Hanging]:
 @pytest.fixture
 def client() -> Client:
     return Client(ops_app(name="daemon"))
+
+
+def fail(event: object) -> None:
+    raise ValueError("broken")
 
 
 def item(items: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
@@ -81,6 +86,31 @@ def test_a_dispatcher_has_its_numbers(client: Client, central: Hanging) -> None:
     assert (found["running"], found["journal"], found["is_drained"], found["failure"]) == (None, None, True, None)
     assert found.keys() >= {"idle_share_10s", "mails", "mailbox_latency_s"}
     assert client.json("/dispatchers/central").keys() == found.keys()
+
+
+def test_dead_letters_and_retrying_events_are_counted(client: Client) -> None:
+    letters: list[DeadLetter] = []
+
+    def put(letter: DeadLetter) -> None:
+        letters.append(letter)
+        if len(letters) == 2:
+            raise OSError("no room")
+
+    with hanging(dead_letters=put) as central:
+        central.dispatcher.register(Work, fail, on_error=Retry(delay_s=3600, max_delay_s=3600))
+        central.post(Job.FAIL)
+        central.post(Job.FAIL)
+        assert central.dispatcher.await_drained(WAIT_S)
+        central.dispatcher.post(Numbered())
+        until(lambda: central.dispatcher.stats().retrying)
+
+        found = client.json("/dispatchers/central")
+
+        assert (found["retrying"], found["dead_letters"]) == (1, {"count": 2, "lost": 1})
+
+
+def test_a_dispatcher_without_dead_letters_says_so(client: Client, central: Hanging) -> None:
+    assert client.json("/dispatchers/central")["dead_letters"] is None
 
 
 def test_what_is_scheduled_is_listed_soonest_first(client: Client, central: Hanging) -> None:

@@ -148,6 +148,10 @@ def _details(numbers: DispatcherNumbers) -> Iterator[str]:
     queue, journal = numbers.queue, numbers.journal
     if journal is not None:
         yield f"journal {'FAILED' if journal.failed else 'sound'} with {count(journal.outstanding)} outstanding"
+    if numbers.dead_letters is not None and numbers.dead_letters.count:
+        yield numbers.dead_letters.what
+    if numbers.retrying:
+        yield f"{count(numbers.retrying)} retrying"
     if numbers.scheduled.count:
         yield f"{count(numbers.scheduled.count)} scheduled"
     if numbers.idle_share_10s is not None:

@@ -90,6 +90,14 @@ def test_a_hanging_handler_is_shown_first_with_its_stack() -> None:
     assert not any(text in line for line in lines for text in ("dispatching/batches.py", "_bootstrap"))
 
 
+def test_the_selected_dispatcher_shows_what_is_retrying_and_its_dead_letters() -> None:
+    central = fake.numbers(retrying=1200, dead_letters={"count": 1, "lost": 0})
+
+    lines = frame(state_of(fake.answers_of(central)))
+
+    assert line_with(lines, "dead letter").strip().startswith("1 dead letter, 1,200 retrying, ")
+
+
 def test_a_dispatcher_that_has_failed_shows_why() -> None:
     lines = frame(state_of(fake.failing()))
 

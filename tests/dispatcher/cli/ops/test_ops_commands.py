@@ -120,6 +120,16 @@ def test_status_of_a_ready_daemon(run: Run, start: Start) -> None:
     ]
 
 
+def test_status_counts_what_is_retrying_and_the_dead_letters(run: Run, start: Start) -> None:
+    central = fake.numbers(failed=3, retrying=1200, dead_letters={"count": 3, "lost": 1})
+    start(answers=fake.answers_of(central))
+
+    assert (
+        "  events   41,201 accepted, 41,201 handled, 3 failed, 1,200 retrying, 3 dead letters, 1 of them lost\n"
+        in run("status").out
+    )
+
+
 def test_status_of_a_stuck_daemon_shows_the_last_frames_of_its_handler(run: Run, start: Start) -> None:
     start(answers=fake.hanging())
 
