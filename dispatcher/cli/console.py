@@ -7,6 +7,7 @@ terminal or the line.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from enum import Enum
 
 import typer
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatcher.util.terminal import printable
+from dispatcher.util.units import NS_PER_S
 
 _MOST_WIDTH = 10_000
 
@@ -82,6 +84,15 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def time_text(at: int) -> str:
+    """Unix ns as ISO 8601 in UTC, with microseconds."""
+    try:
+        text = datetime.fromtimestamp(at // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # the clock of the run is foreign
+        return f"{at} ns"
+    return f"{text}.{at % NS_PER_S // 1000:06d}Z"
 
 
 def _json_escaped(letter: str) -> str:

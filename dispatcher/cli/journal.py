@@ -1,4 +1,4 @@
-"""`dispatcher journal verify|tail|recover|history JOURNAL`, and the subcommands that other packages register."""
+"""`dispatcher journal verify|tail|recover|history|failed JOURNAL`, and the subcommands that other packages register."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from dispatcher import journal as journals
-from dispatcher.cli.console import RowFormat, aligned, echo, echo_json
+from dispatcher.cli.console import RowFormat, aligned, echo, echo_json, time_text
+from dispatcher.cli.failed import Wanted, failed_events, failed_table, parse_since
 from dispatcher.cli.group import EntryPointGroup
 from dispatcher.cli.redelivery import redeliver
 from dispatcher.errors import JournalError
@@ -20,7 +21,6 @@ from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.journal.indexing import index_journal
 from dispatcher.journal.snapshot import parts_of
-from dispatcher.util.units import NS_PER_S
 
 
 class _Commands(EntryPointGroup):
@@ -30,6 +30,18 @@ class _Commands(EntryPointGroup):
 app = typer.Typer(cls=_Commands, no_args_is_help=True, help="Look at an event journal.")
 
 Journal = Annotated[Path, typer.Argument(help="the journal's folder")]
+OfEntity = Annotated[str | None, typer.Option("--entity", help="only events about this entity")]
+OfType = Annotated[
+    str | None, typer.Option("--type", metavar="NAME", help="only events of this type: NAME, or Class.NAME")
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="only events that failed since then: 2026-11-21T10:00:00Z, or how long ago: 90s, 30m, 2h, 1d",
+    ),
+]
 
 
 @app.command()
@@ -145,17 +157,47 @@ def history(
         raise typer.Exit(1)
 
 
+@app.command()
+def failed(
+    journal: Journal,
+    entity: OfEntity = None,
+    type: OfType = None,
+    since: Since = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print a JSON object per event, with its fields and the traceback")
+    ] = False,
+) -> None:
+    """List the events that have failed for good, oldest first.
+
+    JOURNAL is a folder of dead letters, or a journal, whose rows tell the failed events without attempts and traceback.
+    May run while a daemon writes it. Exit code 1: there are none.
+    """
+    wanted = _wanted(entity, type, since)
+    damages: list[str] = []
+    found = [each for each in failed_events(journal, damages.append) if wanted.takes(each)]
+    if as_json:
+        for each in found:
+            echo_json(each.as_json())
+    elif found:
+        for line in failed_table(found):
+            echo(line)
+    for damage in damages:
+        echo(damage, err=True)
+    if not found:
+        echo(f"{journal}: no failed events" + (" of this choice" if any(wanted) else ""), err=True)
+        raise typer.Exit(1)
+
+
+def _wanted(entity: str | None, type: str | None, since: str | None) -> Wanted:
+    return Wanted(entity, type, None if since is None else parse_since(since, datetime.now(UTC)))
+
+
 def _history_table(rows: Sequence[HistoryRow]) -> Iterator[str]:
     titles = ("AT", "SEQ", "MACHINE", "FROM", "EVENT", "TO", "WAITED", "HANDLED IN", "REMARKS")
     return aligned(titles, [_history_cells(row) for row in rows])
 
 
 def _history_cells(row: HistoryRow) -> tuple[str, ...]:
-    try:
-        at = datetime.fromtimestamp(row.at // NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        at = f"{at}.{row.at % NS_PER_S // 1000:06d}Z"
-    except (ValueError, OverflowError, OSError):  # the clock of the run is foreign
-        at = f"{row.at} ns"
     remarks = [
         "refused" if row.valid is False else "",
         "" if row.outcome in (None, "handled") else str(row.outcome),
@@ -164,7 +206,7 @@ def _history_cells(row: HistoryRow) -> tuple[str, ...]:
     ]
     event = row.event_type if row.event_class is None else f"{row.event_class}.{row.event_type}"
     return (
-        at,
+        time_text(row.at),
         str(row.seq),
         row.machine or "-",
         row.from_state or "-",
