@@ -59,6 +59,18 @@ CORE_TARGETS = (
         for place, name in (("free", "anywhere"), ("one", "on one core"), ("two", "on two cores"))
         for percent, bound in (("p50", 1.1), ("p99", 1.2), ("p99.9", None))
     ),
+    Target("ask and wait : pykka", "ask.ours", "ask.pykka", 3),
+    Target("    : ThreadPoolExecutor(1)", "ask.ours", "ask.pool", 1.0),
+    *(
+        target
+        for at_once, who in ((1, "one coroutine"), (100, "100 coroutines"))
+        for target in (
+            Target(f"aio.ask, {who} : run_in_executor", f"aio-ask-{at_once}.ours", f"aio-ask-{at_once}.pool", None),
+            Target("    : asyncio.Queue, no thread", f"aio-ask-{at_once}.ours", f"aio-ask-{at_once}.queue", None),
+        )
+    ),
+    Target("timers fired and handled : loop.call_later", "fire.ours", "fire.loop", None),
+    Target("    memory of each : loop.call_later", "timer-bytes.ours", "timer-bytes.loop", None, at_most=True),
     Target("mails through execute", "mail.execute", None, 1_000_000, unit="/s"),
     Target("state machine : transitions", "machine.ours", "machine.transitions", 20),
     Target("state machine : python-statemachine", "machine.ours", "machine.python-statemachine", 150),

@@ -121,8 +121,8 @@ class _Actor(pykka.ThreadingActor):
         super().__init__()
         self._handle = handle
 
-    def on_receive(self, message: Any) -> None:
-        self._handle(message)
+    def on_receive(self, message: Any) -> Any:
+        return self._handle(message)
 
 
 def start_actor(handle: Callable[[Any], Any]) -> pykka.ActorRef[_Actor]:
