@@ -9,7 +9,8 @@ Nothing here runs in the loop's default executor, so it goes on whatever your fu
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
@@ -82,21 +83,85 @@ async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum
         As `dispatcher.ask`.
     """
     target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
-    asks = target.core.asks
-    async with asyncio.timeout(timeout):
-        future = _ask_if_room(asks, event) or await _once_room(target.core.queue, lambda: _ask_if_room(asks, event))
-        if future is None:
-            target.core.queue.state.reject("timeout")
-            raise EventRefusedError(target.name, "timeout")
-        try:
-            await _done(future)
-        except asyncio.CancelledError:  # by `timeout` as well
-            future.cancel()
-            raise
+    if timeout is None:
+        future = await _answered(target, event)
+    else:
+        async with asyncio.timeout(timeout):
+            future = await _answered(target, event)
     try:
         return future.result()
     finally:
         del future  # it refers to the error, whose traceback leads here and to the event
+
+
+async def _answered(target: AsyncDispatcher, event: Any) -> Ask:
+    """Ask, and wait until the future is done. A cancellation withdraws the event.
+
+    `asyncio.wrap_future` would never end if the error were a StopIteration.
+    """
+    asks, queue = target.core.asks, target.core.queue
+    ask = _ask_if_room(asks, event) or await _once_room(queue, lambda: _ask_if_room(asks, event))
+    if ask is None:
+        queue.state.reject("timeout")
+        raise EventRefusedError(target.name, "timeout")
+    wake_ups = _wake_ups()
+    is_answered: asyncio.Future[None] = wake_ups.loop.create_future()
+    ask.add_done_callback(lambda _: wake_ups.add(is_answered))
+    try:
+        await is_answered
+    except asyncio.CancelledError:
+        ask.cancel()
+        raise
+    return ask
+
+
+class _WakeUps:
+    """The tasks of one loop that have an answer.
+
+    Each call of a loop from another thread writes to a socket, and lets go of the GIL. So many answers share a call.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop  # never changes
+        self._answered: deque[asyncio.Future[None]] = deque()  # any thread appends, the loop pops
+        # The loop will look at `_answered`. It clears this before it looks; other threads read it after appending. So
+        # the loop sees what a thread has appended that finds this set.
+        self._is_called = False
+
+    def add(self, answered: asyncio.Future[None]) -> None:
+        """Have the loop wake the task that awaits this. Any thread."""
+        self._answered.append(answered)
+        if self._is_called:
+            return
+        try:
+            self._is_called = True
+            self.loop.call_soon_threadsafe(self._wake_all)
+        except BaseException as error:
+            self._is_called = False
+            if not isinstance(error, RuntimeError):  # raised by a closed loop
+                raise
+
+    def _wake_all(self) -> None:
+        self._is_called = False
+        while self._answered:
+            answered = self._answered.popleft()
+            if not answered.done():  # cancelled
+                answered.set_result(None)
+
+
+class _OfThread(threading.local):
+    wake_ups: _WakeUps | None = None  # of the loop that has asked last; a thread runs one at a time
+
+
+_OF_THREAD = _OfThread()
+
+
+def _wake_ups() -> _WakeUps:
+    """Of the running loop."""
+    loop, wake_ups = asyncio.get_running_loop(), _OF_THREAD.wake_ups
+    if wake_ups is None or wake_ups.loop is not loop:
+        wake_ups = _OF_THREAD.wake_ups = _WakeUps(loop)
+    return wake_ups
 
 
 def _ask_if_room(asks: Asks, event: Any) -> Ask | None:
@@ -104,18 +169,6 @@ def _ask_if_room(asks: Asks, event: Any) -> Ask | None:
         return asks.ask(event, wait=False)
     except QueueFullError:
         return None
-
-
-async def _done(future: Future[Any]) -> None:
-    """Wait until the future is done. `asyncio.wrap_future` would never end if its error were a StopIteration."""
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
-
-    def wake(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(woken.set)
-
-    future.add_done_callback(wake)
-    await woken.wait()
 
 
 async def _once_room(queue: EventQueue, attempt: Callable[[], T | None]) -> T | None:

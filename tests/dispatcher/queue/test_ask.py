@@ -312,6 +312,40 @@ class TestFromAnEventLoop:
         assert dispatcher.await_drained(TIMEOUT_S)
         assert [event.number for event in gate.events] == [1]
 
+    def test_answers_that_come_at_the_same_time_call_the_loop_once(
+        self, make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dispatcher = make(handler=gate)
+        calls: list[Any] = []
+
+        async def main() -> None:
+            asks = [asyncio.create_task(aio.ask(dispatcher, Numbered(number))) for number in range(10)]
+            await asyncio.sleep(0)
+            loop = asyncio.get_running_loop()
+            call = loop.call_soon_threadsafe
+            monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (calls.append(args), call(*args)))
+            gate.opened.set()
+            assert dispatcher.await_drained(TIMEOUT_S)  # blocks the loop, which meanwhile wakes no task
+            await asyncio.gather(*asks)
+
+        _run(main())
+
+        assert len(calls) == 1
+
+    def test_a_loop_that_is_closed_meanwhile_harms_nothing(self, make: Make, gate: Gate) -> None:
+        dispatcher = make(handler=gate)
+        loop = asyncio.new_event_loop()
+        asking = loop.create_task(aio.ask(dispatcher, Numbered(1)))
+        loop.run_until_complete(asyncio.sleep(0))
+        assert gate.entered.wait(TIMEOUT_S)
+        loop.close()
+        gate.opened.set()
+
+        assert dispatcher.await_drained(TIMEOUT_S)
+        assert _run(aio.ask(dispatcher, Numbered(2))) is None
+        assert not asking.done()
+        asking._log_destroy_pending = False  # type: ignore[attr-defined]
+
     def test_it_waits_for_room_without_blocking_the_loop(self, make: Make, gate: Gate) -> None:
         dispatcher = make(DispatcherConfig(queue_capacity=1), handler=gate)
         dispatcher.post(Numbered(1))
