@@ -2,9 +2,11 @@
 
 It is what YARN's ApplicationEventDispatcher and its like are to the resource manager, for entities of any kind.
 
-Threading: the events of one entity are handled one after another, as a dispatcher does it, or several dispatchers or
-coroutines with the entity as their events' `lock_key`. Different entities may be handled at the same time: the only
-thing that they share is a dict, which changes in single steps.
+Threading: the events of one entity are handled one after another, as a dispatcher does it, or several partitions or
+coroutines with the entity as their events' `lock_key`. So an entity's machine belongs to the thread of its events.
+Different entities may be handled at the same time: the only thing that they share is a dict. It changes in single
+steps, because its keys are texts, whose hash and comparison call no Python code. Whoever iterates takes a copy, in one
+step too.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from enum import Enum
 from typing import Any, Generic
 
 from dispatcher.errors import DispatcherError, JournalError
-from dispatcher.journal import JournalWriter
+from dispatcher.journal import JournalWriter, PartitionedJournal
 from statemachines.factory import OPERAND, S, StateMachine, StateMachineFactory
 from statemachines.recorder import TransitionRecorder
 
@@ -51,13 +53,14 @@ class Entities(Generic[S, OPERAND]):
         *,
         recorder: TransitionRecorder,
         ends: Collection[S],
-        journal: JournalWriter | None = None,
+        journal: JournalWriter | PartitionedJournal | None = None,
         begins: Collection[Enum] | None = None,
         on_unknown: Callable[[Any], Any] | None = None,
         snapshot_transitions: int = 100_000,
         snapshot_s: float = 3600.0,
     ) -> None:
-        """`recorder` counts the transitions and writes them to the `journal`, from which `restore` reads.
+        """`recorder` counts the transitions and writes them to the `journal`, from which `restore` reads. With a
+        PartitionedJournal, the `lock_key` of the events is the entity.
 
         `begins`: the event types that may begin an entity; None: those that the initial state accepts.
         `on_unknown(event)` handles an event that has no entity and may not begin one; None: it fails.
@@ -114,11 +117,13 @@ class Entities(Generic[S, OPERAND]):
 
         Call it before the dispatcher starts: the events that the journal hands out again then find their entities. No
         hook runs, and no transition is made or counted. It reads the journal's newest snapshot and the transitions
-        since.
+        since. Of a PartitionedJournal, which its MultiDispatcher has to have opened, it reads those of all partitions,
+        and writes the states to a file.
 
         Raises:
             JournalError: there is no journal, it cannot be read, its dispatcher has started, this was done before, or
-                an entity is in a state that the factory no longer has.
+                an entity is in a state that the factory no longer has. Of a PartitionedJournal also: no MultiDispatcher
+                has it, or the file is damaged or cannot be written.
             ValueError: as `handle`; and whatever `make` raises.
         """
         factory, journal = self._factory, self._journal

@@ -23,7 +23,10 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ROWS, SNAPSHOT, Frame
 from dispatcher.journal.format.live_states import (
+    ENDED,
+    Change,
     StatesAt,
+    changes_in,
     decode_states,
     encode_states,
     follow,
@@ -55,12 +58,20 @@ class LiveStates:
     """
 
     def __init__(
-        self, segment_log: SegmentLog, found: StatesAt, ends: frozenset[str], *, every: int, every_s: float
+        self,
+        segment_log: SegmentLog,
+        found: StatesAt,
+        ends: frozenset[str],
+        *,
+        every: int,
+        every_s: float,
+        kept: frozenset[str] = frozenset(),
     ) -> None:
-        """`found`: as `read_states` returns it."""
+        """`found`: as `read_states` returns it. `kept`: entities of which a snapshot says that they have ended."""
         self._log = segment_log  # never changes, like all fields that do not say otherwise
         self._machine = found.machine
         self._ends = ends
+        self._kept = kept
         self._least = every
         self._every_s = every_s
         self._states = found.states  # guarded by the writer's _taking
@@ -77,7 +88,7 @@ class LiveStates:
         """A frame with these transitions was appended, of these kinds by the writer's numbers."""
         targets = self._targets
         targets += [target_of(kind, self._machine, self._ends) for kind in kinds[len(targets) :]]
-        follow(self._states, transitions, targets)
+        follow(self._states, transitions, targets, self._kept)
         self._since += len(transitions)
         if (self._since >= self._every or monotonic() >= self._due_s) and not self._is_writing:
             self._begin_snapshot()
@@ -118,17 +129,48 @@ def read_states(path: Path, machine: str, ends: frozenset[str], next_seq: int) -
     segments = [*snapshot.closed, *open_at_end(snapshot)]
     found = _newest(segments, machine) or StatesAt(machine, segment_number(segments[0]), 0, 1, {})
     states = {entity: state for entity, state in found.states.items() if state not in ends}
-    seq = found.seq
+    for frame in _frames_after(path, segments, found, next_seq):
+        follow_frame(states, decode_rows(frame.payload), machine, ends)
+    return found._replace(states=states)
+
+
+def read_changes(
+    path: Path, machine: str, ends: frozenset[str], start: tuple[int, int] | None, next_seq: int
+) -> dict[str, Change]:
+    """The last change of each entity that a partition of a journal has changed since the start of its last run.
+
+    `start`: the segment and the seq with which the rows of that run begin. None: it is not known, so all rows are read,
+    of whatever run, and no snapshot. Otherwise as `read_states`.
+
+    Raises:
+        JournalError: as `read_states`.
+    """
+    snapshot = look_at(path)
+    segments = [*snapshot.closed, *open_at_end(snapshot)]
+    newest = None if start is None else _newest(segments, machine)
+    segment, seq = start or (segment_number(segments[0]), 1)
+    # A snapshot of an earlier run has no row of this one before it.
+    found = newest if newest is not None and newest.seq > seq else StatesAt(machine, segment, 0, seq, {})
+    changes = {entity: Change(0, ENDED if state in ends else state) for entity, state in found.states.items()}
+    for frame in _frames_after(path, segments, found, next_seq):
+        changes.update(changes_in(decode_rows(frame.payload), machine, ends))
+    return changes
+
+
+def _frames_after(path: Path, segments: Sequence[Path], at: StatesAt, next_seq: int) -> Iterator[Frame]:
+    """The frames of rows from a position on. Events that are missing are logged."""
+    seq = at.seq
     for segment in segments:
         number = segment_number(segment)
-        if number < found.segment:
+        if number < at.segment:
             continue
-        for frame in _frames_of(ROWS, segment, found.offset if number == found.segment else 0):
-            _check_seq(path, machine, seq, frame.header.first_seq)
+        for frame in _frames_of(ROWS, segment, at.offset if number == at.segment else 0):
+            if frame.header.first_seq < at.seq:
+                continue
+            _check_seq(path, at.machine, seq, frame.header.first_seq)
             seq = frame.header.first_seq + frame.header.events
-            follow_frame(states, decode_rows(frame.payload), machine, ends)
-    _check_seq(path, machine, seq, next_seq)
-    return found._replace(states=states)
+            yield frame
+    _check_seq(path, at.machine, seq, next_seq)
 
 
 def _check_seq(path: Path, machine: str, expected: int, found: int) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -40,6 +40,7 @@ from dispatcher.journal.format.partitions import (
     read_partitions,
 )
 from dispatcher.journal.format.segments import holds_journal
+from dispatcher.journal.partitioned_states import restore_partitions
 from dispatcher.journal.writer import JournalWriter, TransitionOrigin
 from dispatcher.util.files import Permissions, explain, make_folder
 from dispatcher.util.foreign import tell
@@ -162,6 +163,34 @@ class PartitionedJournal:
             count = sum(map(len, placed))
             tell(log, logging.WARNING, "%s: %d unhandled events were moved to their keys' partitions", self.path, count)
         self.close_unused()
+
+    def restore_states(
+        self, machine: str, ends: Collection[str], *, snapshot_transitions: int, snapshot_s: float
+    ) -> dict[str, str]:
+        """As JournalWriter.restore_states, of all partitions, whatever their number was. Each partition counts the
+        transitions between its snapshots itself.
+
+        Raises:
+            JournalError: as there; or no MultiDispatcher has the journal, or the file with the states of the last start
+                is damaged or cannot be written.
+        """
+        if not self._writers:
+            raise JournalError(
+                f"{self.path}: no MultiDispatcher has this journal yet. Make the MultiDispatcher first: it opens the "
+                f"partitions from which the states of {machine} are restored."
+            )
+        try:
+            return restore_partitions(
+                self.path,
+                self._all(),
+                machine,
+                ends,
+                every=snapshot_transitions,
+                every_s=snapshot_s,
+                mode=self._mode,
+            )
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def close_unused(self) -> None:
         """Close the partitions that the dispatcher does not have. Raises JournalError as `close`."""

@@ -10,12 +10,13 @@ from typing import NamedTuple
 from dispatcher.journal.format.columns import decode_rows
 from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, SNAPSHOT, START, Damage, Frame
 from dispatcher.journal.format.history_index import HistoryIndex, UnsoundIndexError, index_path, segment_of
-from dispatcher.journal.format.live_states import decode_states
+from dispatcher.journal.format.live_states import STATES_FILES, decode_states, decode_states_file
 from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import MANIFEST, read_end, segment_number, segment_path
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.reader import open_frames
 from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, parts_of, unreadable
+from dispatcher.util.files import read_file
 
 
 class Verification(NamedTuple):
@@ -63,7 +64,7 @@ def verify(path: Path | str) -> Verification:
     """Check each byte against its checksum, and that no frame, segment, event or accepted event is missing.
 
     History indexes are checked where they exist; a missing one is no problem. Of a partitioned journal, each partition
-    is checked, and that none is missing.
+    is checked, that none is missing, and the states of its entities.
 
     Raises:
         JournalError: not a journal, one of another format, or a file cannot be read.
@@ -75,7 +76,11 @@ def verify(path: Path | str) -> Verification:
     return Verification(
         sum(each.events for _, each in found),
         sum(each.transitions for _, each in found),
-        (*parts.problems, *(parts.named(folder, line) for folder, each in found for line in each.problems)),
+        (
+            *parts.problems,
+            *_check_states_files(parts.path),
+            *(parts.named(folder, line) for folder, each in found for line in each.problems),
+        ),
         tuple(segment for _, each in found for segment in each.open_segments),
         tuple(parts.named(folder, line) for folder, each in found for line in each.torn),
     )
@@ -102,6 +107,17 @@ def _verify(path: Path) -> Verification:
             raise unreadable(segment, error) from error
     problems += _check_indexes(snapshot)
     return Verification(progress.events, progress.transitions, tuple(problems), snapshot.left_open, tuple(torn))
+
+
+def _check_states_files(path: Path) -> Iterator[str]:
+    """A line for each damaged file of the states with which a partitioned journal's last run began."""
+    for file in sorted(path.glob(STATES_FILES)):
+        try:
+            decode_states_file(read_file(file))
+        except OSError as error:
+            raise unreadable(file, error) from error
+        except ValueError as error:
+            yield f"{file.name}: {error}"
 
 
 def check_folder(snapshot: JournalSnapshot) -> list[Finding]:

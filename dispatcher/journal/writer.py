@@ -202,6 +202,14 @@ class JournalWriter:
             JournalError: the dispatcher has started, the machine's states were restored before, or a file of the
                 journal cannot be read.
         """
+        self.check_restorable(machine)
+        names = frozenset(ends)
+        found = read_states(self.path, machine, names, self.seq + 1)
+        self.keep_states(machine, LiveStates(self.log, found, names, every=snapshot_transitions, every_s=snapshot_s))
+        return found.states.copy()
+
+    def check_restorable(self, machine: str) -> None:
+        """Raises JournalError: the dispatcher has started, or the machine's states were restored before."""
         dispatcher = self._owner.dispatcher()
         has_started = isinstance(dispatcher, Service) and not dispatcher.in_state(*_NOT_STARTED)
         if has_started or self.rows or self.transitions:
@@ -211,10 +219,10 @@ class JournalWriter:
             )
         if machine in self._live_states:
             raise JournalError(f"{self.path}: the states of {machine} were restored already; do so once.")
-        names = frozenset(ends)
-        found = read_states(self.path, machine, names, self.seq + 1)
-        self._live_states[machine] = LiveStates(self.log, found, names, every=snapshot_transitions, every_s=snapshot_s)
-        return found.states.copy()
+
+    def keep_states(self, machine: str, live: LiveStates) -> None:
+        """From now on `live` follows the machine's transitions. Before the start."""
+        self._live_states[machine] = live
 
     def forget_recovered(self) -> None:
         """Release them once they are queued again."""

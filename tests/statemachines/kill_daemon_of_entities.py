@@ -1,11 +1,12 @@
 """Daemons whose entities are restored, killed at random moments; run as a program by the test beside it.
 
-    kill_daemon_of_entities.py FOLDER JOURNALS KILLS SEED
+    kill_daemon_of_entities.py FOLDER JOURNALS KILLS SEED MOST_PARTITIONS
 
-Each daemon is a fork of this process, which has no threads. Orders have a plain handler, parcels an `async def`. The
-table of both is a straight line, so a transition that is lost or made twice refuses the next event. Producers log each
-step of an entity that was accepted, and a life goes on with the entities of the one before. Prints the accounts as a
-JSON object.
+With MOST_PARTITIONS 0, each daemon has an AsyncDispatcher; otherwise a MultiDispatcher of up to so many partitions, of
+another number in each life. Each daemon is a fork of this process, which has no threads. Orders have a plain handler,
+parcels an `async def`. The table of both is a straight line, so a transition that is lost or made twice refuses the
+next event. Producers log each step of an entity that was accepted, and a life goes on with the entities of the one
+before. Prints the accounts as a JSON object.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal
 from dispatcher.journal import TRANSITIONS, read_rows, verify
 from statemachines import Entities, StateMachineFactory, TransitionRecorder
 
@@ -57,6 +58,10 @@ class OrderEvent:
     type: Order
     entity: str
 
+    @property
+    def lock_key(self) -> str:
+        return self.entity
+
 
 @dataclass
 class ParcelEvent:
@@ -84,7 +89,9 @@ class Thing:
         self.entity = entity
 
 
-def entities_of(machine: str, recorder: TransitionRecorder, journal: JournalWriter) -> Entities[State, Thing]:
+def entities_of(
+    machine: str, recorder: TransitionRecorder, journal: JournalWriter | PartitionedJournal
+) -> Entities[State, Thing]:
     factory: StateMachineFactory[State, Thing] = StateMachineFactory(State.NEW, machine)
     for state in list(State)[:-1]:
         factory = factory.add_transition(state, State(state.value + 1), KINDS[machine][0].STEP, count)
@@ -95,7 +102,7 @@ def entities_of(machine: str, recorder: TransitionRecorder, journal: JournalWrit
         journal=journal,
         ends={State.ENDED},
         begins={KINDS[machine][0].STEP},
-        snapshot_transitions=40,
+        snapshot_transitions=10 if isinstance(journal, PartitionedJournal) else 40,
     )
 
 
@@ -136,11 +143,26 @@ def compare_with_log(folder: Path, restored: dict[str, Entities[State, Thing]]) 
     return live
 
 
-def live(folder: Path, life: int, ready: int, *, keeps_rows: bool, is_last: bool) -> None:
+def dispatcher_on(
+    path: Path, config: JournalConfig, partitions: int, loop: asyncio.AbstractEventLoop
+) -> tuple[AsyncDispatcher | MultiDispatcher, JournalWriter | PartitionedJournal, Sequence[AsyncDispatcher]]:
+    """A dispatcher, its journal and its parts that have counts."""
+    options: dict[str, Any] = {"name": "shop", "queue_capacity": 50, "loop": loop}
+    if partitions:
+        journals = PartitionedJournal(path, config)
+        multi = MultiDispatcher(partitions=partitions, journal=journals, **options)
+        return multi, journals, multi.partitions
+    journal = JournalWriter(path, config)
+    dispatcher = AsyncDispatcher(journal=journal, **options)
+    return dispatcher, journal, [dispatcher]
+
+
+def live(folder: Path, life: int, ready: int, partitions: int, *, keeps_rows: bool, is_last: bool) -> None:
     """A daemon's life. The last one drains and stops."""
     path = folder / "journal"
     config = {"segment_bytes": 100_000} if keeps_rows else {"segment_bytes": 8_000, "retention_bytes": 1}
-    journal = JournalWriter(path, JournalConfig(write_ahead=True, **config))
+    loop = asyncio.new_event_loop()
+    dispatcher, journal, parts = dispatcher_on(path, JournalConfig(write_ahead=True, **config), partitions, loop)
     recorder = TransitionRecorder(journal)
     entities = {machine: entities_of(machine, recorder, journal) for machine in KINDS}
     for each in entities.values():
@@ -148,9 +170,7 @@ def live(folder: Path, life: int, ready: int, *, keeps_rows: bool, is_last: bool
     assert hooks == 0, "a hook was called"
     if keeps_rows:
         compare_with_rows(path, entities)
-    loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    dispatcher = AsyncDispatcher(name="shop", queue_capacity=50, journal=journal, loop=loop)
 
     async def move_parcel(event: ParcelEvent) -> None:
         await asyncio.sleep(0)
@@ -178,7 +198,7 @@ def live(folder: Path, life: int, ready: int, *, keeps_rows: bool, is_last: bool
 
     with dispatcher:
         assert dispatcher.await_drained(TIMEOUT_S)
-        assert dispatcher.stats().failed == 0, "a redelivered event was refused"
+        assert sum(part.stats().failed for part in parts) == 0, "a redelivered event was refused"
         begun = compare_with_log(folder, entities)
         producers = [
             threading.Thread(
@@ -195,18 +215,18 @@ def live(folder: Path, life: int, ready: int, *, keeps_rows: bool, is_last: bool
             producer.join(TIMEOUT_S)
             assert not producer.is_alive()
         assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats().failed, dispatcher.stats().discarded) == (0, 0)
+    assert [(part.stats().failed, part.stats().discarded) for part in parts] == [(0, 0)] * len(parts)
     compare_with_log(folder, entities)
 
 
-def run(folder: Path, life: int, life_s: float | None, *, keeps_rows: bool) -> None:
+def run(folder: Path, life: int, life_s: float | None, partitions: int, *, keeps_rows: bool) -> None:
     """Fork a daemon, and kill it once it has run that long; None: let it end."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         status = 1
         try:
-            live(folder, life, writer, keeps_rows=keeps_rows, is_last=life_s is None)
+            live(folder, life, writer, partitions, keeps_rows=keeps_rows, is_last=life_s is None)
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -227,15 +247,17 @@ def run(folder: Path, life: int, life_s: float | None, *, keeps_rows: bool) -> N
 
 
 def main() -> None:
-    folder, journals, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    folder, seed = Path(sys.argv[1]), sys.argv[4]
+    journals, kills, most = map(int, (sys.argv[2], sys.argv[3], sys.argv[5]))
     chance = random.Random(seed)
     accounts: Counter[str] = Counter(kills=journals * kills)
     for number in range(journals):
         place, keeps_rows = folder / str(number), number % 2 == 0
         place.mkdir()
         for life in range(kills):
-            run(place, life, chance.uniform(0, LONGEST_LIFE_S), keeps_rows=keeps_rows)
-        run(place, kills, None, keeps_rows=keeps_rows)
+            partitions = chance.randint(1, most) if most else 0
+            run(place, life, chance.uniform(0, LONGEST_LIFE_S), partitions, keeps_rows=keeps_rows)
+        run(place, kills, None, most, keeps_rows=keeps_rows)
         assert verify(place / "journal").problems == ()
         accounts["steps"] += sum(logged_steps(place).values())
         print(json.dumps(accounts), file=sys.stderr)

@@ -11,8 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalError, JournalWriter, MultiDispatcher
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    JournalConfig,
+    JournalError,
+    JournalWriter,
+    MultiDispatcher,
+    PartitionedJournal,
+)
 from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import (
     Entities,
@@ -508,3 +518,70 @@ def test_a_coroutine_makes_its_transition_where_it_calls_handle(path: Path, loop
     dispatcher.stop()
     assert count == 20
     assert {entities.state(entity) for entity in entities} == {S.PAID}
+
+
+# -- partitions with a journal ---------------------------------------------------------------------------------------
+
+
+def partitioned_shop(
+    path: Path, partitions: int, loop: asyncio.AbstractEventLoop | None = None
+) -> tuple[Entities[OrderState, Order], MultiDispatcher]:
+    """Restored entities and their dispatcher, with an `async def` handler if there is a loop."""
+    journal = PartitionedJournal(path, JournalConfig(write_ahead=True, history_index=False))
+    entities = orders(TransitionRecorder(journal), journal=journal, snapshot_transitions=5)
+    dispatcher = MultiDispatcher(name="shop", partitions=partitions, journal=journal, loop=loop)
+
+    async def handle(event: OrderEvent) -> None:
+        await asyncio.sleep(0)
+        entities.handle(event)
+
+    dispatcher.register(OrderType, entities if loop is None else handle, events=OrderEvent)
+    entities.restore()
+    return entities, dispatcher
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@given(runs=st.lists(st.integers(1, 4), min_size=2, max_size=4))
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_entities_come_back_in_any_numbers_of_partitions(
+    tmp_path_factory: pytest.TempPathFactory, loop: asyncio.AbstractEventLoop, kind: str, runs: list[int]
+) -> None:
+    """Each run makes a step of each order, so an order that is restored in an earlier state refuses the next one."""
+    path = tmp_path_factory.mktemp("shop") / "journal"
+    steps, restored = (E.PLACED, E.PAID, E.DELIVERED), (None, S.PLACED, S.PAID)
+    for run, partitions in enumerate(runs):
+        entities, dispatcher = partitioned_shop(path, partitions, loop if kind == "async" else None)
+        states = {entity: entities.state(entity) for entity in entities}
+        live = {f"order_{begun}_{n}": restored[run - begun] for begun in range(max(0, run - 2), run) for n in range(8)}
+        assert states == live
+        with dispatcher:
+            for entity in live:
+                dispatcher.post(OrderEvent(steps[run - int(entity.split("_")[1])], entity))
+            for number in range(8):
+                dispatcher.post(OrderEvent(E.PLACED, f"order_{run}_{number}"))
+        assert [partition.stats().failed for partition in dispatcher.partitions] == [0] * partitions
+
+
+def test_an_entity_that_ends_in_its_new_partition_does_not_come_back_from_the_old_one(path: Path) -> None:
+    for partitions, type in ((4, E.PLACED), (3, E.PAID), (2, E.DELIVERED)):
+        _, dispatcher = partitioned_shop(path, partitions)
+        with dispatcher:
+            for number in range(20):
+                dispatcher.post(OrderEvent(type, f"order_{number}"))
+
+    entities, dispatcher = partitioned_shop(path, 4)
+
+    dispatcher.stop()
+    assert list(entities) == []
+
+
+def test_entities_of_partitions_cannot_be_restored_once_the_dispatcher_has_started(path: Path) -> None:
+    journal = PartitionedJournal(path)
+    entities = orders(TransitionRecorder(journal), journal=journal)
+
+    with MultiDispatcher(name="shop", journal=journal), pytest.raises(JournalError, match="once shop-0 has started"):
+        entities.restore()

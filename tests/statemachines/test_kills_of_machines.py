@@ -34,11 +34,13 @@ def test_accounts_and_states_are_exact_after_kills(tmp_path: Path, journals: int
     ("journals", "kills"),
     [pytest.param(2, 12, marks=pytest.mark.slow), pytest.param(20, 12, marks=[pytest.mark.slow, pytest.mark.minutes])],
 )
+@pytest.mark.parametrize("most_partitions", [0, 4])
 def test_entities_come_back_after_kills_as_their_accepted_events_have_left_them(
-    tmp_path: Path, journals: int, kills: int
+    tmp_path: Path, journals: int, kills: int, most_partitions: int
 ) -> None:
-    """With snapshots every 40 transitions; half of the journals remove all rows that these do not need."""
-    command = [sys.executable, str(DAEMON_OF_ENTITIES), str(tmp_path), str(journals), str(kills), "1"]
+    """With snapshots every few transitions; half of the journals remove all rows that these do not need."""
+    arguments = [str(journals), str(kills), "1", str(most_partitions)]
+    command = [sys.executable, str(DAEMON_OF_ENTITIES), str(tmp_path), *arguments]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 

@@ -9,24 +9,36 @@ It is lines of JSON. The first is an object with
 
 Each further line is an object with some of the entities: from the id to the name of the state. An entity that has
 reached a state in which it ends is not in a snapshot.
+
+The folder of a partitioned journal has a file for each kind of machine, with the live entities of all partitions at the
+start of the last run. It has the same lines, but instead of one place the first line has
+
+    starts             by partition, the segment and the seq with which the rows of that run begin
+
+and a last line the checksum of the others. Snapshots of a partition then have the entities that changed in the run. One
+that was live at its start and has ended since has the state "".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import islice
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+from zlib import crc32
 
 from dispatcher.journal.format.columns import RowsPayload
 from dispatcher.journal.format.schema import TRANSITIONS, Kind, Row
 
 ENDED: Final = ""
 """Stands for the state of an entity that has ended."""
+STATES_FILES: Final = "states-*.jsonl"
 _ENTITIES_OF_A_LINE: Final = 4096
 """Encoding them takes less than a millisecond."""
-[_ENTITY] = [column for column in TRANSITIONS.columns if column.name == "entity"]
+[_ENTITY, _AT] = [column for column in TRANSITIONS.columns if column.name in ("entity", "at")]
 
 
 class StatesAt(NamedTuple):
@@ -42,7 +54,26 @@ class StatesAt(NamedTuple):
     """By entity."""
 
 
-def encode_states(at: StatesAt, pause: Callable[[], None] = lambda: None) -> bytes:
+class StatesAtStart(NamedTuple):
+    """The live entities of one kind of machine, of all partitions of a journal at the start of a run."""
+
+    machine: str
+    starts: tuple[tuple[int, int], ...]
+    """By partition, where the rows of the run begin: the number of the segment, and the seq."""
+    states: dict[str, str]
+    """By entity."""
+
+
+class Change(NamedTuple):
+    """The last change of an entity that is known."""
+
+    at: int
+    """Unix ns on the run's clock; 0: a snapshot has it, without its time."""
+    state: str
+    """After it, or ENDED."""
+
+
+def encode_states(at: StatesAt | StatesAtStart, pause: Callable[[], None] = lambda: None) -> bytes:
     """The payload of a snapshot. `pause` is called after each piece of work, which takes less than a millisecond."""
     about = {**at._asdict(), "entities": len(at.states)}
     del about["states"]
@@ -65,6 +96,11 @@ def decode_states(payload: bytes) -> StatesAt:
     Raises:
         ValueError, KeyError, TypeError: not a payload of a snapshot; impossible for one that passed its checksum.
     """
+    about, states = _decode(payload)
+    return StatesAt(about["machine"], about["segment"], about["offset"], about["seq"], states)
+
+
+def _decode(payload: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     first, *lines = payload.split(b"\n")
     about = json.loads(first)
     states: dict[str, str] = {}
@@ -72,7 +108,26 @@ def decode_states(payload: bytes) -> StatesAt:
         states.update(json.loads(line))
     if len(states) != about["entities"]:
         raise ValueError(f"has {len(states)} entities, but its first line says {about['entities']}")
-    return StatesAt(about["machine"], about["segment"], about["offset"], about["seq"], states)
+    return about, states
+
+
+def states_file(journal: Path, machine: str) -> Path:
+    """The file of this kind of machine in the folder of a partitioned journal."""
+    return journal / STATES_FILES.replace("*", quote(machine, safe=""))
+
+
+def encode_states_file(states: StatesAtStart) -> bytes:
+    payload = encode_states(states)
+    return payload + b'\n{"check": "%08x"}\n' % crc32(payload)
+
+
+def decode_states_file(data: bytes) -> StatesAtStart:
+    """Read such a file. Raises ValueError: it is damaged."""
+    payload, _, check = data.removesuffix(b"\n").rpartition(b"\n")
+    if check != b'{"check": "%08x"}' % crc32(payload):
+        raise ValueError("is damaged")
+    about, states = _decode(payload)
+    return StatesAtStart(about["machine"], tuple((segment, seq) for segment, seq in about["starts"]), states)
 
 
 def target_of(kind: Kind, machine: str, ends: frozenset[str]) -> str | None:
@@ -83,21 +138,49 @@ def target_of(kind: Kind, machine: str, ends: frozenset[str]) -> str | None:
     return ENDED if to_state in ends else str(to_state)
 
 
-def follow(states: dict[str, str], transitions: Iterable[Row], targets: Sequence[str | None]) -> None:
-    """Bring the states up to date with transitions, in order. `targets`: by kind, its `target_of`."""
+def follow(
+    states: dict[str, str],
+    transitions: Iterable[Row],
+    targets: Sequence[str | None],
+    kept: Container[str] = frozenset(),
+) -> None:
+    """Bring the states up to date with transitions, in order. `targets`: by kind, its `target_of`. An entity that ends
+    is ENDED if it is one of the `kept`, and removed if not."""
     for kind, _, entity, _ in transitions:
         target = targets[kind]
         if target:
             states[entity] = target
         elif target is not None:
-            states.pop(entity, None)
+            if entity in kept:
+                states[entity] = ENDED
+            else:
+                states.pop(entity, None)
 
 
 def follow_frame(states: dict[str, str], rows: RowsPayload, machine: str, ends: frozenset[str]) -> None:
     """As `follow`, with the transitions of a frame."""
-    targets = [target_of(tuple(kind), machine, ends) for kind in rows.kinds[TRANSITIONS.name]]
+    targets = _targets(rows, machine, ends)
     if targets.count(None) < len(targets):
-        pieces = rows.text_pieces(TRANSITIONS.stored_name(_ENTITY))
-        entities = (text.decode() for _, lengths, texts in pieces for text in map(BytesIO(texts).read, lengths))
-        kinds = rows.numbers(f"{TRANSITIONS.prefix}kind")
-        follow(states, ((kind, 0, entity, 0) for kind, entity in zip(kinds, entities, strict=True)), targets)
+        follow(states, _transitions(rows), targets)
+
+
+def changes_in(rows: RowsPayload, machine: str, ends: frozenset[str]) -> Iterator[tuple[str, Change]]:
+    """The changes of the machine's entities that the transitions of a frame make, in order."""
+    targets = _targets(rows, machine, ends)
+    if targets.count(None) < len(targets):
+        for kind, _, entity, at in _transitions(rows):
+            target = targets[kind]
+            if target is not None:
+                yield entity, Change(at, target)
+
+
+def _targets(rows: RowsPayload, machine: str, ends: frozenset[str]) -> list[str | None]:
+    return [target_of(tuple(kind), machine, ends) for kind in rows.kinds[TRANSITIONS.name]]
+
+
+def _transitions(rows: RowsPayload) -> Iterator[Row]:
+    """The transitions of a frame, without their seqs."""
+    pieces = rows.text_pieces(TRANSITIONS.stored_name(_ENTITY))
+    entities = (text.decode() for _, lengths, texts in pieces for text in map(BytesIO(texts).read, lengths))
+    kinds, at = rows.numbers(f"{TRANSITIONS.prefix}kind"), rows.numbers(TRANSITIONS.stored_name(_AT))
+    return ((kind, 0, entity, at) for kind, entity, at in zip(kinds, entities, at, strict=True))

@@ -1,0 +1,313 @@
+"""The live entities of a partitioned journal: restored from all partitions, whatever their number was before."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from dispatcher import JournalConfig, JournalError, JournalWriter, PartitionedJournal
+from dispatcher.journal import verify
+from dispatcher.journal.format.live_states import states_file
+
+from ...journal_rows import begin, end
+from ..waiting import until
+from .conftest import after_a_crash, crash_amid, flip
+
+ENDS = {"ENDED"}
+NEVER = 10**9
+
+
+class Move(Enum):
+    MADE = 1
+
+
+class State(Enum):
+    NEW = 1
+    OPEN = 2
+    HELD = 3
+    ENDED = 4
+
+
+def move(writer: JournalWriter, entity: str, to: State, *, at: int = 1000, machine: str = "Order") -> None:
+    """One event, which makes one transition."""
+    begin(writer, at)
+    writer.origin().add_transition(machine, entity, "NEW", "MADE", to.name, valid=True)
+    end(writer, "shop", "Move", "MADE", "handled", entity=entity)
+
+
+def restore(journal: PartitionedJournal, machine: str = "Order", *, every: int = NEVER) -> dict[str, str]:
+    return journal.restore_states(machine, ENDS, snapshot_transitions=every, snapshot_s=1e6)
+
+
+def flush(writer: JournalWriter) -> None:
+    """Write the rows, and wait for the snapshot that is due then."""
+    writer.flush()
+    live: Mapping[str, Any] = writer._live_states
+    until(lambda: not any(each._is_writing for each in live.values()))
+
+
+Open = Callable[..., tuple[PartitionedJournal, tuple[JournalWriter, ...]]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[Open]:
+    """Opens the journal with so many partitions, and closes it at the end or with the next call."""
+    journals: list[PartitionedJournal] = []
+
+    def open(partitions: int, folder: Path = path) -> tuple[PartitionedJournal, tuple[JournalWriter, ...]]:
+        for journal in journals:
+            journal.close()
+        journals.append(PartitionedJournal(folder, JournalConfig(write_ahead=True, history_index=False)))
+        return journals[-1], journals[-1].open(partitions)
+
+    yield open
+    for journal in journals:
+        journal.close()
+
+
+def test_the_states_of_all_partitions_are_restored(opened: Open) -> None:
+    journal, writers = opened(2)
+    restore(journal)
+    for writer, entity in zip(writers, "ab", strict=True):
+        move(writer, entity, State.OPEN)
+
+    journal, _ = opened(2)
+
+    assert restore(journal) == {"a": "OPEN", "b": "OPEN"}
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_partitions_that_are_not_used_any_longer_or_are_new_count(opened: Open, partitions: int) -> None:
+    journal, writers = opened(2)
+    restore(journal)
+    for writer, entity in zip(writers, "ab", strict=True):
+        move(writer, entity, State.OPEN)
+
+    journal, _ = opened(partitions)
+
+    assert restore(journal) == {"a": "OPEN", "b": "OPEN"}
+
+
+@pytest.mark.parametrize("at", [999, 1001], ids=["the clock was set back", "later"])
+@pytest.mark.parametrize("has_snapshots", [True, False], ids=["snapshots", "rows"])
+@pytest.mark.parametrize(("state", "restored"), [(State.HELD, {"a": "HELD"}), (State.ENDED, {})])
+def test_the_partition_that_has_moved_an_entity_in_the_last_run_wins(
+    opened: Open, at: int, has_snapshots: bool, state: State, restored: dict[str, str]
+) -> None:
+    for partition, to, time in ((1, State.OPEN, 1000), (0, state, at)):
+        journal, writers = opened(2)
+        restore(journal, every=1 if has_snapshots else NEVER)
+        move(writers[partition], "a", to, at=time)
+        flush(writers[partition])
+
+    journal, _ = opened(2)
+
+    assert restore(journal) == restored
+
+
+def test_an_entity_that_has_ended_may_begin_again_in_another_partition(opened: Open) -> None:
+    for partition, states in ((1, [State.OPEN]), (0, [State.ENDED, State.HELD])):
+        journal, writers = opened(2)
+        restore(journal, every=1)
+        for state in states:
+            move(writers[partition], "a", state)
+            flush(writers[partition])
+
+    journal, _ = opened(2)
+
+    assert restore(journal) == {"a": "HELD"}
+
+
+def test_an_entity_that_begins_and_ends_in_one_run_leaves_nothing_in_memory(opened: Open) -> None:
+    journal, [writer] = opened(1)
+    restore(journal)
+
+    move(writer, "a", State.OPEN)
+    move(writer, "a", State.ENDED)
+    flush(writer)
+
+    live: Any = writer._live_states["Order"]
+    assert live._states == {}
+
+
+@pytest.mark.parametrize(("times", "restored"), [((1000, 999), "OPEN"), ((1000, 1000), "HELD"), ((1000, 1001), "HELD")])
+def test_the_first_restore_takes_the_last_transition_by_time_then_by_partition(
+    opened: Open, times: tuple[int, int], restored: str
+) -> None:
+    """Rows of earlier runs, of a program that restored nothing."""
+    _, writers = opened(2)
+    for writer, state, at in zip(writers, (State.OPEN, State.HELD), times, strict=True):
+        move(writer, "a", state, at=at)
+
+    journal, _ = opened(2)
+
+    assert restore(journal) == {"a": restored}
+
+
+def test_kinds_of_machines_are_restored_each_by_itself(opened: Open) -> None:
+    names = ("Order", "../Parcel of 1")
+    journal, writers = opened(2)
+    assert [restore(journal, name) for name in names] == [{}, {}]
+    for name, state in zip(names, (State.OPEN, State.HELD), strict=True):
+        move(writers[0], "a", state, machine=name)
+
+    journal, _ = opened(1)
+
+    assert [restore(journal, name) for name in names] == [{"a": "OPEN"}, {"a": "HELD"}]
+
+
+def test_a_state_that_has_become_an_end_is_not_restored(opened: Open) -> None:
+    journal, writers = opened(2)
+    restore(journal, every=1)
+    for writer, entity in zip(writers, "ab", strict=True):
+        move(writer, entity, State.HELD)
+        flush(writer)
+    journal, writers = opened(2)
+    restore(journal, every=1)
+    move(writers[0], "a", State.HELD)
+    flush(writers[0])
+
+    journal, _ = opened(2)
+
+    assert journal.restore_states("Order", {"HELD"}, snapshot_transitions=NEVER, snapshot_s=1e6) == {}
+
+
+def test_a_damaged_file_of_states_is_named_and_rows_are_read_once_it_is_removed(opened: Open, path: Path) -> None:
+    for partition, to in ((1, State.OPEN), (0, State.HELD)):
+        journal, writers = opened(2)
+        restore(journal, every=1)
+        move(writers[partition], "a", to)
+        move(writers[partition], f"b{partition}", State.OPEN)
+        flush(writers[partition])
+    file = states_file(path, "Order")
+    flip(file, 50)
+
+    journal, _ = opened(2)
+    with pytest.raises(JournalError, match=r"states-Order.jsonl: is damaged.*remove the file"):
+        restore(journal)
+    problems = verify(path).problems
+    file.unlink()
+
+    assert problems == ("states-Order.jsonl: is damaged",)
+    assert restore(journal) == {"a": "OPEN", "b0": "OPEN", "b1": "OPEN"}  # of equal times, the last partition's
+
+
+def test_states_cannot_be_restored_twice(opened: Open) -> None:
+    journal, _ = opened(2)
+    restore(journal)
+
+    with pytest.raises(JournalError, match="partition-0: the states of Order were restored already"):
+        restore(journal)
+
+
+def test_states_cannot_be_restored_before_a_dispatcher_has_the_journal(path: Path) -> None:
+    with pytest.raises(JournalError, match="no MultiDispatcher has this journal yet"):
+        restore(PartitionedJournal(path))
+
+
+def test_the_file_has_the_permissions_of_the_journal(path: Path) -> None:
+    journal = PartitionedJournal(path, JournalConfig(permissions="group"))
+    journal.open(1)
+
+    restore(journal)
+
+    journal.close()
+    assert states_file(path, "Order").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_crash_amid_a_restore_loses_no_state(opened: Open, path: Path, tmp_path: Path) -> None:
+    for partition, to in ((1, State.OPEN), (0, State.HELD)):
+        journal, writers = opened(2)
+        restore(journal, every=1)
+        move(writers[partition], "a", to)
+        flush(writers[partition])
+    found = []
+    for changes in range(4):
+        journal, _ = opened(2)
+        copy = tmp_path / f"crash {changes}"
+        crash_amid(lambda journal=journal: restore(journal), path, copy, changes)
+        journal, _ = opened(3, copy if copy.exists() else path)
+        found.append(restore(journal))
+
+    assert found == [{"a": "HELD"}] * 4
+
+
+class Partitioned(RuleBasedStateMachine):
+    """Makes transitions, and starts again with other partitions, orderly or after crashes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.config = JournalConfig(
+            write_ahead=True, history_index=False, durability="none", segment_bytes=1024, retention_bytes=1
+        )
+        self.generation = 0
+        self.states: dict[str, str] = {}
+        self.live: dict[str, str] = {}
+
+    @initialize(partitions=st.integers(1, 4))
+    def begin(self, partitions: int) -> None:
+        self.open(self.folder / "journal 0", partitions, 0)
+
+    def open(self, path: Path, partitions: int, salt: int) -> None:
+        self.salt = salt
+        self.journal = PartitionedJournal(path, self.config)
+        self.writers = self.journal.open(partitions)
+        self.restored = restore(self.journal, every=3)
+        self.journal.close_unused()
+        self.live = {entity: state for entity, state in self.states.items() if state not in ENDS}
+
+    @rule(entity=st.integers(0, 5), state=st.sampled_from([State.OPEN, State.HELD, State.ENDED]))
+    def make_transition(self, entity: int, state: State) -> None:
+        writer = self.writers[(entity * 7 + self.salt) % len(self.writers)]
+        move(writer, f"order_{entity}", state)
+        flush(writer)
+        self.states[f"order_{entity}"] = state.name
+
+    @rule(partitions=st.integers(1, 4), salt=st.integers(0, 3))
+    def close_and_start_again(self, partitions: int, salt: int) -> None:
+        self.journal.close()
+        self.open(self.journal.path, partitions, salt)
+
+    @rule(partitions=st.integers(1, 4), salt=st.integers(0, 3))
+    def crash_and_start_again(self, partitions: int, salt: int) -> None:
+        self.generation += 1
+        copy = after_a_crash(self.journal.path, self.folder / f"journal {self.generation}")
+        self.journal.close()
+        self.open(copy, partitions, salt)
+
+    @rule(changes=st.integers(0, 40), partitions=st.integers(1, 4), salt=st.integers(0, 3))
+    def crash_amid_a_start(self, changes: int, partitions: int, salt: int) -> None:
+        self.journal.close()
+        self.generation += 1
+        path, copy = self.journal.path, self.folder / f"journal {self.generation}"
+        crash_amid(lambda: self.open(path, partitions, salt), path, copy, changes)
+        if copy.exists():
+            self.journal.close()
+            self.open(copy, partitions, salt)
+
+    @invariant()
+    def restored_states_are_those_to_which_the_transitions_led(self) -> None:
+        assert self.restored == self.live
+
+    def teardown(self) -> None:
+        self.journal.close()
+        shutil.rmtree(self.folder)
+
+
+Partitioned.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+test_restored_states_are_exact_with_any_numbers_of_partitions = Partitioned.TestCase
