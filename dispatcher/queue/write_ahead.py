@@ -13,7 +13,7 @@ from dispatcher.journal.format.event_codec import NO_EVENT, EventCodec, Marks, m
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.util.foreign import tell
+from dispatcher.util.foreign import tell, text_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -39,6 +39,12 @@ class WriteAhead:
     """The log of accepted events of one dispatcher, if `is_on`. Any thread, except `take_recovered`."""
 
     def __init__(self, name: str, journal: JournalWriter | None) -> None:
+        """Raises TypeError: `journal` is no JournalWriter."""
+        if journal is not None and not isinstance(journal, JournalWriter):
+            raise TypeError(
+                f"{name}: journal must be a JournalWriter, not {text_of(journal)}; only a MultiDispatcher takes a "
+                "PartitionedJournal"
+            )
         self._name = name
         self._journal = journal
         self._codec = EventCodec(name)

@@ -369,6 +369,13 @@ def test_a_journal_writer_is_refused(journal: Path) -> None:
     AsyncDispatcher(journal=writer).stop()
 
 
+@pytest.mark.parametrize("kind", [PartitionedJournal, str])
+def test_an_async_dispatcher_takes_a_journal_writer_alone(journal: Path, kind: Callable[[Path], Any]) -> None:
+    """It raised AttributeError."""
+    with pytest.raises(TypeError, match=r"one: journal must be a JournalWriter, not .*; only a MultiDispatcher"):
+        AsyncDispatcher(name="one", journal=kind(journal))
+
+
 def test_a_constructor_that_fails_leaves_the_journal_to_another_dispatcher(journal: Path, start: Start) -> None:
     partitioned = PartitionedJournal(journal, JournalConfig(write_ahead=True))
     with pytest.raises(TypeError):
