@@ -1,7 +1,7 @@
 """Writing the event journal.
 
 Threads: the handler thread makes rows (`seq` and `at` belong to it), and each `flush` appends one frame. While a
-handler runs or none is needed, the journal's own thread (`_Keeper`) writes the rows of the events before it, and syncs
+handler runs or none is needed, the journal's own thread (`Keeper`) writes the rows of the events before it, and syncs
 and closes segments. In write-ahead mode producers append events (`group_commit`). Another thread (`Indexer`) indexes
 closed segments. `segment_log` has the files and their locks.
 
@@ -17,9 +17,7 @@ It finds all transitions of event 7, and leaves the one of event 8, which is in 
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import math
 import threading
 import time
 import weakref
@@ -33,6 +31,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from dispatcher.config import JournalConfig
 from dispatcher.errors import ForkedProcessError, JournalError
+from dispatcher.journal import keeper as keeping
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.format.schema import Kind, Row
@@ -45,17 +44,6 @@ from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import plain_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
 from dispatcher.util.histogram import snapshot
-from dispatcher.util.threads import try_to_start
-
-LATE_MS = 2
-"""The journal's own thread leaves the handler thread this much longer to write due rows itself; tests change it."""
-_FLUSH_DELAY_MS: Final = 10
-"""The age at which buffered rows are written."""
-_LONGEST_LOOK_S: Final = 1.0
-"""The longest time between two looks for rows while no rows come."""
-_LONGEST_WAIT_S: Final = 60.0
-"""A configured age may exceed the longest timeout that a lock accepts. And a garbage collector that drops the writer on
-the journal's own thread may notify that thread just before it waits."""
 
 _NOT_STARTED: Final = (ServiceState.NOTINITED, ServiceState.INITED)
 
@@ -129,7 +117,7 @@ class JournalWriter:
         # Any thread may use these, which have locks of their own; all but `log` are replaced in a forked child. They do
         # not refer to the writer: once nothing else does, it releases them.
         self.log = SegmentLog(self.path, self.config, owner.failed)
-        self._keeper = keeper = _Keeper(self.log, _weakly(self._write_late_rows))  # any thread
+        self._keeper = keeper = keeping.Keeper(self.log, _weakly(self._write_late_rows))  # any thread
         settle, on_append = self._settled.append, keeper.after_append
         # Any thread.
         self._group = GroupCommit(self.log, commits=self._commits, settle=settle, on_append=on_append)
@@ -338,7 +326,7 @@ class JournalWriter:
             if self._flush_commits or (has_rows and self._keeper.is_sync_missed()):
                 self.log.commit()
         if has_rows:  # also if the journal has failed: otherwise each event would try again
-            self.flush_due_ns = time.perf_counter_ns() + _FLUSH_DELAY_MS * 1_000_000
+            self.flush_due_ns = time.perf_counter_ns() + keeping.FLUSH_DELAY_MS * 1_000_000
             self._keeper.watch()
         if self.log.is_due():
             self.log.roll(if_due=True)
@@ -439,7 +427,7 @@ class JournalWriter:
         Raises:
             JournalError: the disk failed, and the policy is `stop`.
         """
-        late_ns = time.perf_counter_ns() - self.flush_due_ns - LATE_MS * 1_000_000
+        late_ns = time.perf_counter_ns() - self.flush_due_ns - keeping.LATE_MS * 1_000_000
         if late_ns < 0:
             return -late_ns / 1e9
         has_written = False
@@ -448,7 +436,7 @@ class JournalWriter:
                 has_written = self._append_rows(amid_event=True)
                 if has_written and self._flush_commits:
                     self.log.commit()
-        return _FLUSH_DELAY_MS / 1000 if has_written else None
+        return keeping.FLUSH_DELAY_MS / 1000 if has_written else None
 
     # -- any thread ------------------------------------------------------------------------------------------------
 
@@ -517,113 +505,3 @@ def _weakly(call: Callable[..., Any]) -> Callable[..., Any]:
         return bound(*arguments) if bound is not None else None
 
     return call_if_there
-
-
-class _Keeper:
-    """The journal's own thread, for what is due even when no event arrives. It ends with the log.
-
-    It syncs at intervals, closes and removes old segments, and calls `write_late_rows`, which says when to call it
-    again. While that finds nothing, the looks become rare, and the handler thread calls `watch` once it has rows again.
-    A row that just escapes a look, because its thread is paused between two steps, is found by one of the rare looks.
-    """
-
-    def __init__(self, segment_log: SegmentLog, write_late_rows: Callable[[], float | None]) -> None:
-        self._log = segment_log  # read only
-        self._write_late_rows = write_late_rows  # read only
-        self._look_by_s = math.inf  # monotonic time of the next look for rows; guarded by log.changed
-        self._is_watching = False  # that is soon; written under log.changed, read without it
-        config = segment_log.config
-        syncs = config.durability == "interval" or (config.durability == "sync" and config.write_ahead)
-        self._interval_s = config.sync_interval_ms / 1000 if syncs else math.inf  # never changes
-        self._thread: threading.Thread | None = None  # set by any thread, and reset by it if the start fails
-        self.is_missed = False
-        """It should sync, and could not be started. Any thread writes and reads it."""
-        self._missed_by_s = -math.inf  # monotonic time of the next sync in its place; any thread that syncs
-
-    def ensure_running(self) -> bool:
-        """Start the thread unless it runs; False if the system has no thread left, and the next call tries again.
-
-        Any thread, from the first frame on: until then the process may fork.
-        """
-        if self._thread is not None:
-            return True
-        thread = threading.Thread(target=self._run, name=f"journal-{self._log.path.name}", daemon=True)
-        if self._thread is None:  # no call, so no other thread, between the look and the store
-            self._thread = thread
-        if self._thread is thread:
-            is_started = try_to_start(thread)
-            self.is_missed = not is_started and self._interval_s < math.inf
-            if not is_started:
-                self._thread = None  # last: from here on, the next call tries again
-        return self._thread is not None
-
-    def is_sync_missed(self) -> bool:
-        """After a frame: whether the caller has to sync, because this thread cannot be started. Any thread."""
-        if self.ensure_running() or not self.is_missed or time.monotonic() < self._missed_by_s:
-            return False
-        self._missed_by_s = time.monotonic() + self._interval_s
-        return True
-
-    def after_append(self) -> None:
-        """Events were appended in write-ahead mode. Any thread, with no lock held."""
-        if self.is_sync_missed() and not self._log.is_used_by_caller():
-            with contextlib.suppress(JournalError), self._log.failing():  # `failing` has called on_failure
-                self._log.commit()
-        if self._log.is_large():
-            with contextlib.suppress(JournalError):  # on_failure was called; the events are in the log
-                self._log.roll(if_due=True)
-
-    def watch(self) -> None:
-        """Rows may come from now on: look for them when they are due. Any thread."""
-        if self._is_watching or not self.ensure_running():
-            return
-        with self._log.changed:
-            self._is_watching = True
-            self._look_by_s = min(self._look_by_s, time.monotonic() + (_FLUSH_DELAY_MS + LATE_MS) / 1000)
-            self._log.changed.notify_all()
-
-    def _run(self) -> None:
-        segment_log, config = self._log, self._log.config
-        sync_at_s = time.monotonic() + self._interval_s
-        retain_at_s = time.monotonic() + config.segment_age_s
-        pause_s = 0.0
-        while True:
-            with segment_log.changed:
-                age_s = segment_log.age_from_s() + config.segment_age_s
-                due_s = min(age_s, sync_at_s, retain_at_s, self._look_by_s)
-                if not segment_log.is_dropped:
-                    segment_log.changed.wait(min(max(0.0, due_s - time.monotonic()), _LONGEST_WAIT_S))
-                if segment_log.is_closed or segment_log.is_dropped:
-                    break
-                now_s = time.monotonic()
-                looks = now_s >= self._look_by_s
-                if looks:  # before the look: a flush that comes during it asks for another one
-                    self._is_watching, self._look_by_s = False, math.inf
-            with contextlib.suppress(JournalError), segment_log.failing():  # `failing` has called on_failure
-                if looks:
-                    pause_s = self._look(pause_s)
-                if now_s >= sync_at_s:
-                    segment_log.commit()
-                    sync_at_s = now_s + self._interval_s
-                if segment_log.is_due():
-                    segment_log.roll(if_due=True)
-                if now_s >= retain_at_s:
-                    retain_at_s = now_s + config.segment_age_s
-                    segment_log.retain()
-        if segment_log.is_dropped:
-            segment_log.drop()
-
-    def _look(self, pause_s: float) -> float:
-        """Write late rows; returns in how many seconds to look again. `pause_s`: what it returned last."""
-        try:
-            due_in_s = self._write_late_rows()
-        except (JournalError, OSError):
-            raise
-        except Exception:  # rows that cannot be encoded, which the handler thread meets as well
-            due_in_s = None
-        longer_s = min(max(2 * pause_s, _FLUSH_DELAY_MS / 1000), _LONGEST_LOOK_S)
-        pause_s = longer_s if due_in_s is None else due_in_s
-        with self._log.changed:
-            self._is_watching = self._is_watching or due_in_s is not None
-            self._look_by_s = min(self._look_by_s, time.monotonic() + max(pause_s, LATE_MS / 1000))
-        return pause_s

@@ -17,7 +17,7 @@ import pytest
 
 from dispatcher import Event, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, Table, read_rows
-from dispatcher.journal import writer as writer_module
+from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.frames import Frame, walk
 from dispatcher.util.foreign import describe
@@ -151,7 +151,7 @@ def crash_amid(
 @pytest.fixture(autouse=True)
 def only_flushes_write_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal's own thread would write rows at any time. Tests about that undo it."""
-    monkeypatch.setattr(writer_module, "LATE_MS", 10**9)
+    monkeypatch.setattr(keeper_module, "LATE_MS", 10**9)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> SystemClock:
     )
     # A look and a flush after each event, as after each that takes 10 ms.
     monkeypatch.setattr(journaled, "_LOOK_EVERY_NS", 0)
-    monkeypatch.setattr("dispatcher.journal.writer._FLUSH_DELAY_MS", 0)
+    monkeypatch.setattr("dispatcher.journal.keeper.FLUSH_DELAY_MS", 0)
     return system
 
 

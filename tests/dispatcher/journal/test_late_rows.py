@@ -16,6 +16,7 @@ import pytest
 
 from dispatcher import AsyncDispatcher, Event, JournalConfig, JournalError, JournalWriter, aio
 from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
+from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal import writer as writer_module
 from dispatcher.journal.format.frames import ROWS
 from dispatcher.journal.format.segments import segments
@@ -176,8 +177,8 @@ def test_no_row_is_lost_or_doubled_or_parted_from_its_transitions(
     open_writer: Open, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal's own thread writes as often as it can, and changes to it come between any two steps."""
-    monkeypatch.setattr(writer_module, "LATE_MS", 0)
-    monkeypatch.setattr(writer_module, "_FLUSH_DELAY_MS", 0)
+    monkeypatch.setattr(keeper_module, "LATE_MS", 0)
+    monkeypatch.setattr(keeper_module, "FLUSH_DELAY_MS", 0)
     writer = open_writer(segment_bytes=1 << 16)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalError, JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows, verify
+from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal import live_states as live_states_module
-from dispatcher.journal import writer as writer_module
 from dispatcher.journal.format import frames as frames_module
 from dispatcher.journal.format.frames import ACCEPTED, ROWS, SNAPSHOT, Frame, FrameReader, walk
 from dispatcher.journal.format.live_states import StatesAt, decode_states, encode_states
@@ -455,4 +455,4 @@ def test_what_a_kill_leaves_restores_to_what_its_rows_lead_to(
 
 @pytest.fixture(autouse=True)
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert writer_module.LATE_MS == NEVER  # rows are written by `flush` only, so that each frame is known
+    assert keeper_module.LATE_MS == NEVER  # rows are written by `flush` only, so that each frame is known
