@@ -1,4 +1,5 @@
-"""A daemon that does at once what embedders do, and that a test kills: partitions, asks, timers, retries, dead letters.
+"""A daemon that does at once what embedders do, and that a test kills: partitions, asks, timers, retries, dead letters,
+entities.
 
 Reads lines `FOLDER RUN PARTITIONS PRODUCES`, separated by tabs, and runs the daemon of each in a process forked for it:
 prints its `pid`, `ready` once the first event was accepted, and `ended` with the exit code once the process has ended.
@@ -8,6 +9,9 @@ Each producer writes the number of an event to FOLDER/accepted-KIND once it is p
 `post_after` has, or its ask was answered. The handler writes the kind, the number and the attempt of each event that it
 handles to FOLDER/handled. Events whose number `fails_once` fail at their first attempt, those that `fails_always` at
 each. RUN counts the runs on one folder; the numbers of each run are greater than all numbers of the run before.
+
+Orders are entities: a producer posts the events of ORDER_EVENTS for one after the other, and writes each to
+FOLDER/accepted-order. Their machines write the transitions that they make to FOLDER/transitions.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from enum import Enum
 from pathlib import Path
 
 from dispatcher import JournalConfig, MultiDispatcher, PartitionedJournal, Retry
+from statemachines import Entities, StateMachineFactory, TransitionRecorder
 
 KINDS = ("post", "after", "ask")
 EACH_RUN = 1_000_000
@@ -31,6 +36,49 @@ ATTEMPTS = 3
 
 class Job(Enum):
     POSTED = 1
+
+
+class OrderEvent(Enum):
+    PLACED = 1
+    PAID = 2
+    SHIPPED = 3
+
+
+class OrderState(Enum):
+    NEW = 1
+    PLACED = 2
+    PAID = 3
+    SHIPPED = 4
+
+
+ORDER_EVENTS = tuple(OrderEvent)
+
+
+@dataclass
+class OfOrder:
+    type: OrderEvent
+    entity: str
+
+    @property
+    def lock_key(self) -> str:
+        return self.entity
+
+
+class Order:
+    machine = "Order"
+
+    def __init__(self, entity: str, state: OrderState | None) -> None:
+        self.entity = entity
+
+    def moved(self, event: OfOrder) -> None:
+        os.write(transitions, f"{self.entity} {event.type.name}\n".encode())
+
+
+transitions = -1
+"""Of FOLDER/transitions, open to append; set by the daemon's process."""
+ORDERS = StateMachineFactory[OrderState, Order](OrderState.NEW, "Order")
+for before, event_type, after in zip(OrderState, OrderEvent, list(OrderState)[1:], strict=False):
+    ORDERS = ORDERS.add_transition(before, after, event_type, Order.moved)
 
 
 @dataclass
@@ -62,12 +110,19 @@ def append_to(path: Path) -> int:
 
 
 def main(folder: Path, run: int, partitions: int, produces: bool) -> None:
+    global transitions
     logging.disable(logging.CRITICAL)
+    transitions = append_to(folder / "transitions")
     # A kill loses nothing of what was written, synced or not.
     config = JournalConfig(durability="none", write_ahead=True, segment_bytes=20_000)
-    dispatcher = MultiDispatcher(
-        partitions=partitions, journal=PartitionedJournal(folder / "journal", config), dead_letters=folder / "dead"
+    journal = PartitionedJournal(folder / "journal", config)
+    dispatcher = MultiDispatcher(partitions=partitions, journal=journal, dead_letters=folder / "dead")
+    recorder = TransitionRecorder(journal)
+    orders = Entities(
+        ORDERS, Order, recorder=recorder, journal=journal, ends={OrderState.SHIPPED}, snapshot_transitions=50
     )
+    dispatcher.register(OrderEvent, orders, events=OfOrder)
+    orders.restore()
     handled = append_to(folder / "handled")
 
     def handle(event: Posted) -> int:
@@ -93,6 +148,16 @@ def main(folder: Path, run: int, partitions: int, produces: bool) -> None:
                 say("ready")
             time.sleep(0.0002)
 
+    def order() -> None:
+        accepted = append_to(folder / "accepted-order")
+        number = run * EACH_RUN
+        while True:
+            number += 1
+            for event_type in ORDER_EVENTS:
+                dispatcher.post(OfOrder(event_type, f"order-{number}"))
+                os.write(accepted, f"order-{number} {event_type.name}\n".encode())
+                time.sleep(0.0005)
+
     def ask(event: Posted) -> object:
         return dispatcher.ask(event).exception()
 
@@ -100,9 +165,11 @@ def main(folder: Path, run: int, partitions: int, produces: bool) -> None:
     if produces:
         for kind, post in zip(KINDS, posts, strict=True):
             threading.Thread(target=produce, args=(kind, post), daemon=True).start()
+        threading.Thread(target=order, daemon=True).start()
         threading.Event().wait()
     while not dispatcher.is_drained() or any(each.stats().scheduled for each in dispatcher.partitions):
         time.sleep(0.001)
+    (folder / "left").write_text("".join(f"{entity}\n" for entity in orders))
     dispatcher.stop()
 
 

@@ -1,4 +1,4 @@
-"""A daemon with partitions, asks, timers, retries and dead letters that is killed at random moments loses nothing."""
+"""A daemon with partitions, asks, timers, retries, dead letters and entities that is killed at random loses nothing."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ def test_what_was_promised_is_handled_or_a_dead_letter_whenever_it_is_killed(
     dead: dict[str, Counter[int]] = defaultdict(Counter)
     for folder in sorted((tmp_path / "dead").iterdir()):
         for letter in read_letters(recover(folder).accepted):
+            assert letter.event_class == "Job", moments
             dead[letter.event["kind"]][letter.event["number"]] += 1
             assert letter.died.attempts == ATTEMPTS
     for kind in KINDS:
@@ -97,10 +98,23 @@ def test_what_was_promised_is_handled_or_a_dead_letter_whenever_it_is_killed(
             assert number == last.get(number // EACH_RUN, number // EACH_RUN * EACH_RUN) + 1, (kind, number, moments)
         assert all(min(attempts[number]) > 1 for number in handled[kind] if fails_once(number))
     # An answer that was seen does not come again.
-    assert all(
-        handled["ask"][number] == 1
-        for number in map(int, (tmp_path / "accepted-ask").read_text().split())
-        if not fails_always(number)
-    ), moments
+    answered = map(int, (tmp_path / "accepted-ask").read_text().split())
+    assert all(handled["ask"][number] == 1 for number in answered if not fails_always(number)), moments
+    assert_orders_went_their_way(tmp_path, moments)
     for partition in sorted((tmp_path / "journal").glob("partition-*")):
         assert not recover(partition).accepted
+
+
+def assert_orders_went_their_way(folder: Path, moments: object) -> None:
+    """Each made the transitions of its accepted events, in their order; those that have ended are forgotten."""
+    accepted: dict[str, list[str]] = defaultdict(list)
+    made: dict[str, list[str]] = defaultdict(list)
+    for name, lines in (("accepted-order", accepted), ("transitions", made)):
+        for line in (folder / name).read_text().splitlines():
+            entity, event_type = line.split()
+            lines[entity].append(event_type)
+    left = set((folder / "left").read_text().split())
+    for entity, event_types in accepted.items():
+        firsts = list(dict.fromkeys(made[entity]))
+        assert firsts[: len(event_types)] == event_types, (entity, moments)
+        assert (entity in left) == (firsts[-1] != "SHIPPED"), (entity, moments)
