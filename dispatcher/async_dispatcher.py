@@ -193,6 +193,7 @@ class AsyncDispatcher(PostingService):
             schedule=self._schedule,
             progress=progress,
             journal=self._journal,
+            errors=self._errors,
             stop_wait=stop_wait,
             is_handling=self._is_handling,
             when_drained=self._when_drained,

@@ -127,20 +127,25 @@ class DeadLetters:
 
     def _write(self, letter: DeadLetter) -> None:
         assert self._journal is not None
-        try:
-            line = self._encode(letter.event)
-        except DispatcherError:
-            event_type = type_of(letter.event)
-            line = undeclared_line(class_name(event_type), type_name(event_type), text_of(letter.event))
-        died = Died(
-            dispatcher=letter.dispatcher,
-            entity=letter.entity,
-            error=describe(letter.error),
-            traceback=letter.traceback,
-            attempts=letter.attempts,
-            failed_ns=time_ns(),
-        )
-        self._journal.append_accepted(with_marks(line, Marks(died=died._asdict())))
+        self._journal.append_accepted(line_of(letter, self._encode))
+
+
+def line_of(letter: DeadLetter, encode: Callable[[Any], bytes]) -> bytes:
+    """Its line in a folder; `encode` as of DeadLetters."""
+    try:
+        line = encode(letter.event)
+    except DispatcherError:
+        event_type = type_of(letter.event)
+        line = undeclared_line(class_name(event_type), type_name(event_type), text_of(letter.event))
+    died = Died(
+        dispatcher=letter.dispatcher,
+        entity=letter.entity,
+        error=describe(letter.error),
+        traceback=letter.traceback,
+        attempts=letter.attempts,
+        failed_ns=time_ns(),
+    )
+    return with_marks(line, Marks(died=died._asdict()))
 
 
 class Died(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from dispatcher.dispatching.failures import ErrorPolicy
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.dispatching.times import Progress
 from dispatcher.event import HasType
@@ -34,6 +35,7 @@ class Core:
     progress: Progress
     """How far the handler thread has got."""
     journal: JournalWriter | None
+    errors: ErrorPolicy
     stop_wait: StopWait
     is_handling: Callable[[], bool]
     """Whether the caller is a handler of this dispatcher: on its thread, or in a coroutine that has not ended."""

@@ -1,4 +1,4 @@
-"""`dispatcher journal verify|tail|recover|history|failed JOURNAL`, and the subcommands that other packages register."""
+"""`dispatcher journal verify|tail|recover|history|failed|redeliver JOURNAL`, and subcommands of other packages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from dispatcher import journal as journals
+from dispatcher.cli import redelivery
 from dispatcher.cli.console import RowFormat, aligned, echo, echo_json, time_text
 from dispatcher.cli.failed import Wanted, failed_events, failed_table, parse_since
 from dispatcher.cli.group import EntryPointGroup
-from dispatcher.cli.redelivery import redeliver
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
@@ -100,10 +100,7 @@ def recover(
     for loss in recovered.losses:
         echo(str(loss), err=True)
     if with_ is not None:
-        handled, failed, left = redeliver(journal, with_)
-        echo(f"{handled} events handled, {failed} failed, {left} left")
-        if failed or left:
-            raise typer.Exit(1)
+        _end_redelivery(*redelivery.redeliver(journal, with_))
         return
     for accepted in recovered.accepted:
         echo_json(accepted.line.decode("utf-8", "replace"))
@@ -185,6 +182,59 @@ def failed(
         echo(damage, err=True)
     if not found:
         echo(f"{journal}: no failed events" + (" of this choice" if any(wanted) else ""), err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def redeliver(
+    journal: Journal,
+    with_: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            metavar="MODULE:FUNCTION",
+            help="function that takes a JournalWriter, and returns the AsyncDispatcher that handles the events",
+        ),
+    ],
+    numbers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NUMBER]...", help="only these, as `dispatcher journal failed` numbers them"),
+    ] = None,
+    entity: OfEntity = None,
+    type: OfType = None,
+    since: Since = None,
+) -> None:
+    """Hand dead letters out again, all or those that are chosen, each as its first attempt.
+
+    JOURNAL is a folder of dead letters that no daemon is writing. Those that fail again stay dead letters. Of several
+    partitions, each has a call of the function. Exit code 1: none is chosen, or some have failed again or are left.
+    """
+    wanted = _wanted(entity, type, since)
+    damages: list[str] = []
+    letters = [each for each in failed_events(journal, damages.append) if each.is_letter]
+    for damage in damages:
+        echo(damage, err=True)
+    unknown = [number for number in numbers or () if number not in {each.name for each in letters}]
+    if unknown:
+        raise JournalError(f"{journal}: no dead letter {', '.join(unknown)}; see dispatcher journal failed")
+    chosen = [each for each in letters if (not numbers or each.name in numbers) and wanted.takes(each)]
+    for each in chosen:
+        if not each.is_declared:
+            echo(f"{each.name} {each.what} stays: its class was not declared when it failed", err=True)
+    seqs: dict[Path, set[int]] = {}
+    for each in chosen:
+        if each.is_declared:
+            seqs.setdefault(each.folder, set()).add(each.number)
+    if not seqs:
+        echo(f"{journal}: nothing to redeliver", err=True)
+        raise typer.Exit(1)
+    ended = [redelivery.redeliver_letters(folder, of_folder, with_) for folder, of_folder in seqs.items()]
+    _end_redelivery(*map(sum, zip(*ended, strict=True)))
+
+
+def _end_redelivery(handled: int, failed: int, left: int) -> None:
+    echo(f"{handled} events handled, {failed} failed, {left} left")
+    if failed or left:
         raise typer.Exit(1)
 
 

@@ -1,20 +1,24 @@
-"""Redelivering the unhandled events of a journal without the daemon they were posted to."""
+"""Redelivering the unhandled events of a journal, or dead letters, without the daemon they were posted to."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import JournalConfig
+from dispatcher.dead_letters import DeadLetters, line_of
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.groups import MultiDispatcher
+from dispatcher.journal.format.event_codec import marks_of
+from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.journal.snapshot import parts_of, permissions_of
+from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.util.terminal import one_line
 
@@ -36,29 +40,66 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
     config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions_of(path).name)
     journal = PartitionedJournal(path, config) if is_partitioned else JournalWriter(path, config)
     try:
-        try:
-            dispatcher = make(journal)
-        except DispatcherError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"--with {factory}: the function raised {_described(error)}") from error
-        parts: tuple[AsyncDispatcher, ...] = ()
-        if isinstance(dispatcher, MultiDispatcher) and dispatcher.journal is journal:
-            parts = dispatcher.partitions
-        elif isinstance(dispatcher, AsyncDispatcher) and dispatcher.core.journal is journal:
-            parts = (dispatcher,)
-        if not parts:
-            wanted = "a MultiDispatcher" if is_partitioned else "an AsyncDispatcher"
-            raise ConfigError(
-                f"{factory}: should return {wanted}(journal=journal) with the journal it was given, "
-                f"not yet started; it returned {_shown(dispatcher)}"
-            )
+        dispatcher, parts = _made(make, factory, journal)
         with dispatcher:
             dispatcher.await_drained()
     finally:
         journal.close()
     stats = [part.stats() for part in parts]
     return sum(each.handled for each in stats), sum(each.failed for each in stats), journal.outstanding
+
+
+def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> tuple[int, int, int]:
+    """As `redeliver`, for the dead letters of these accepted seqs in the folder of one dispatcher's. The others stay.
+
+    Those that fail again are dead letters again: those of the dispatcher if it has its own, otherwise in the folder.
+    What an earlier call that was cut short has left unhandled is handled as well.
+    """
+    make = _load(factory)
+
+    def is_due(accepted: Accepted) -> bool:
+        return accepted.seq in chosen or marks_of(accepted.line).died is None
+
+    permissions = permissions_of(folder).name
+    journal = JournalWriter(
+        folder, JournalConfig(write_ahead=True, durability="sync", history_index=False, permissions=permissions)
+    )
+    try:
+        journal.recovered = tuple(filter(is_due, journal.recovered))
+        dispatcher, [part] = _made(make, factory, journal)
+        errors, encode = part.core.errors, part.core.queue.write_ahead.encode
+        if errors.dead_letters is None:
+            # The new line is in the journal before the row that says that the old one has failed.
+            errors.dead_letters = DeadLetters(
+                part.name, lambda letter: journal.append_accepted(line_of(letter, encode)), encode
+            )
+        with dispatcher:
+            dispatcher.await_drained()
+    finally:
+        journal.close()
+    stats = part.stats()
+    return stats.handled, stats.failed, sum(map(is_due, read_unhandled(folder).events))
+
+
+def _made(
+    make: Callable[[Any], Any], factory: str, journal: JournalWriter | PartitionedJournal
+) -> tuple[AsyncDispatcher | MultiDispatcher, tuple[AsyncDispatcher, ...]]:
+    """The dispatcher that the function makes, and its parts. Raises ConfigError: it does not make one."""
+    try:
+        dispatcher = make(journal)
+    except DispatcherError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"--with {factory}: the function raised {_described(error)}") from error
+    if isinstance(dispatcher, MultiDispatcher) and dispatcher.journal is journal:
+        return dispatcher, dispatcher.partitions
+    if isinstance(dispatcher, AsyncDispatcher) and dispatcher.core.journal is journal:
+        return dispatcher, (dispatcher,)
+    wanted = "a MultiDispatcher" if isinstance(journal, PartitionedJournal) else "an AsyncDispatcher"
+    raise ConfigError(
+        f"{factory}: should return {wanted}(journal=journal) with the journal it was given, "
+        f"not yet started; it returned {_shown(dispatcher)}"
+    )
 
 
 def _load(factory: str) -> Callable[[Any], Any]:

@@ -137,7 +137,7 @@ class ErrorPolicy:
         self._dispatcher = dispatcher
         self._progress = progress
         self._retries = retries
-        self.dead_letters = dead_letters  # None: there are none; never changes
+        self.dead_letters = dead_letters  # None: there are none; never changes after the start
         self._routes = routes
         self._exit_action = exit_action
         self.failures = Failures()  # the last ones; it says who may touch it
