@@ -97,7 +97,7 @@ def handling_callable(handler: Handler) -> Callable[[Any], Any]:
         raise TypeError(
             f"{text_of(handler)} is an `async def` handler, and there is no event loop to run it. Give the dispatcher "
             "your loop, AsyncDispatcher(loop=loop), or register aio.AsyncioHandler(coroutine, loop=loop). Handlers "
-            "that share an Enum class, and InlineDispatcher's, must be plain functions."
+            "that share an Enum class must be plain functions."
         )
     kind = deferred_kind(handle)
     if kind is not None:

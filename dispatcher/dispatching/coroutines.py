@@ -186,13 +186,13 @@ class Coroutines:
         """Whether the caller's thread runs the event loop of a handler, which blocks with that thread."""
         if not self._lanes:
             return False
-        running = _running_loop()
+        running = running_loop()
         lanes = (reference() for reference in snapshot(self._lanes.valuerefs))
         return running is not None and any(lane is not None and lane.loop is running for lane in lanes)
 
     def is_for_this_loop(self) -> bool:
         """As `is_on_loop`, or whether the dispatcher was given that loop, for handlers that may still be registered."""
-        return self.is_on_loop() or (self._loop is not None and self._loop is _running_loop())
+        return self.is_on_loop() or (self._loop is not None and self._loop is running_loop())
 
     def is_used(self) -> bool:
         """Whether an `async def` handler is registered or at work."""
@@ -400,7 +400,7 @@ class Coroutines:
         tell(log, logging.WARNING, message, self._name, len(calls), contents, extra=fields)
 
 
-def _running_loop() -> AbstractEventLoop | None:
+def running_loop() -> AbstractEventLoop | None:
     """The event loop that the caller's thread runs."""
     from asyncio import get_running_loop
 

@@ -165,15 +165,13 @@ class Schedule:
             EventRefusedError: the dispatcher stops, or the journal has failed.
             EventNotDeclaredError, JournalError: the journal cannot keep the event.
         """
-        delay_ns = _ns("seconds", delay_s)
+        delay_ns = duration_ns("seconds", delay_s)
         one = Scheduled(self, event, wall=False, next_ns=self._now_ns(False) + delay_ns)
         return self._add(one, self._now_ns(True) + delay_ns)
 
     def at(self, unix_s: float, event: Any) -> Scheduled:
         """Raises as `after`."""
-        if not math.isfinite(unix_s):
-            raise ValueError(f"unix_s must be a finite number, not {unix_s}")
-        due_ns = _whole_us(unix_s)
+        due_ns = unix_ns(unix_s)
         return self._add(Scheduled(self, event, wall=True, next_ns=due_ns), due_ns)
 
     def every(
@@ -192,15 +190,8 @@ class Schedule:
             ValueError: `period_s` is not greater than 0, `first_s` is negative, `jitter` is not between 0 and 1, or
                 `key` is in use. TypeError: neither an event nor a callable. Otherwise as `after`.
         """
-        period_ns = _ns("seconds", period_s)
-        first_ns = period_ns if first_s is None else _ns("first", first_s)
-        if not period_ns:
-            raise ValueError("seconds must be greater than 0")
-        if not 0 <= jitter <= 1:
-            raise ValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
-        is_event = is_member(type_of(event_or_factory))
-        if not is_event and not callable(event_or_factory):
-            raise TypeError(f"post_every takes an event or a callable that makes one, not {text_of(event_or_factory)}")
+        period_ns, first_ns = rhythm_ns(period_s, first_s, jitter)
+        is_event = is_event_not_factory(event_or_factory)
         one = Scheduled(
             self,
             event_or_factory if is_event else None,
@@ -524,10 +515,41 @@ class Schedule:
         return True
 
 
-def _ns(name: str, seconds: float) -> int:
+def duration_ns(name: str, seconds: float) -> int:
+    """Raises ValueError, which calls it `name`: it is negative or not finite."""
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"{name} must be a number of seconds, 0 or more, not {seconds}")
     return _whole_us(seconds)
+
+
+def unix_ns(unix_s: float) -> int:
+    """Raises ValueError: it is not finite."""
+    if not math.isfinite(unix_s):
+        raise ValueError(f"unix_s must be a finite number, not {unix_s}")
+    return _whole_us(unix_s)
+
+
+def rhythm_ns(period_s: float, first_s: float | None, jitter: float) -> tuple[int, int]:
+    """The period, and the time until the first firing.
+
+    Raises:
+        ValueError: `period_s` is not greater than 0, `first_s` is negative, or `jitter` is not between 0 and 1.
+    """
+    period_ns = duration_ns("seconds", period_s)
+    first_ns = period_ns if first_s is None else duration_ns("first", first_s)
+    if not period_ns:
+        raise ValueError("seconds must be greater than 0")
+    if not 0 <= jitter <= 1:
+        raise ValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
+    return period_ns, first_ns
+
+
+def is_event_not_factory(event_or_factory: Any) -> bool:
+    """Raises TypeError: it is neither an event nor a callable."""
+    is_event = is_member(type_of(event_or_factory))
+    if not is_event and not callable(event_or_factory):
+        raise TypeError(f"post_every takes an event or a callable that makes one, not {text_of(event_or_factory)}")
+    return is_event
 
 
 def _whole_us(seconds: float) -> int:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from enum import Enum
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.dispatching.coroutines import running_loop
+from dispatcher.errors import AskError
 from dispatcher.event import (
+    AsyncioHandler,
     DispatcherEventHandler,
     E,
     EventHandler,
@@ -17,10 +24,14 @@ from dispatcher.event import (
     HandlerFunction,
     HasType,
     handling_callable,
+    is_async,
 )
+from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.members import F, decorator
 from dispatcher.routes import Part, RoutingTable
 from dispatcher.service import Service
+from dispatcher.testing.schedule import InlineSchedule, InlineScheduled
+from dispatcher.util.foreign import class_name, text_of, type_of
 
 
 class DrainDispatcher(AsyncDispatcher):
@@ -57,11 +68,21 @@ class InlineDispatcher(Service):
 
     Events that handlers post are handled in order after the current one, as on a real dispatcher. The caller gets a
     handler's error; the events queued behind it are dropped.
+
+    An `async def` handler runs to its end on an event loop of the dispatcher, one after another, whichever loop its
+    AsyncioHandler names. On a thread that runs a loop, such as in an `async def` test, `post` raises RuntimeError
+    instead, because it would block that loop: there, `await asyncio.to_thread(dispatcher.post, event)`.
+
+    What is posted at a time is posted when `clock` is advanced, by the thread that advances it. `clock=None`: a new
+    ManualClock.
     """
 
-    def __init__(self, name: str = "InlineDispatcher") -> None:
+    def __init__(self, name: str = "InlineDispatcher", *, clock: ManualClock | None = None) -> None:
         super().__init__(name)
-        self._routes = RoutingTable(name, None, lambda handler, *_: handling_callable(handler), lambda *_: None)
+        self.clock = clock if clock is not None else ManualClock()
+        self._routes = RoutingTable(name, None, lambda handler, *_: self._bind(handler), lambda *_: None)
+        self._schedule = InlineSchedule(name, self.clock, self.post)
+        self._loop: asyncio.AbstractEventLoop | None = None  # of `async def` handlers; made for the first one
         self._queue: deque[Any] = deque()
         self._handling = False
         self._event_handler = DispatcherEventHandler(self.post)
@@ -88,20 +109,103 @@ class InlineDispatcher(Service):
 
     def post(self, event: HasType[Enum]) -> bool:
         """Handle the event, and those that its handlers post; returns True."""
-        self._queue.append(event)
+        return self._post(event, self._handle_one)
+
+    def post_without_waiting(self, event: HasType[Enum]) -> bool:
+        """As `post`."""
+        return self.post(event)
+
+    def post_later(self, event: HasType[Enum]) -> Future[bool]:
+        """As `post`; the future is done."""
+        posted: Future[bool] = Future()
+        posted.set_result(self.post(event))
+        return posted
+
+    def ask(self, event: HasType[Enum]) -> Future[Any]:
+        """As `post`, but what the event's handler returns or raises is in the future, which is done.
+
+        If the handler of an event that was posted meanwhile raises, the caller gets that error.
+
+        Raises:
+            AskError: the class of the event has several handlers, or the caller is a handler.
+        """
+        count = len(self._routes.handlers_of(type_of(event)))
+        if count > 1:
+            raise AskError(self.name, f"{class_name(type_of(event))} has {count} handlers, so there is no one answer.")
+        if self._handling:
+            raise AskError(self.name, "a handler cannot ask its own dispatcher, which handles the event after it.")
+        answer: Future[Any] = Future()
+        self._post(event, partial(self._answer, answer))
+        return answer
+
+    def post_after(self, seconds: float, event: HasType[Enum]) -> InlineScheduled:
+        """Post an event once the clock is advanced by so many seconds. Raises as AsyncDispatcher.post_after."""
+        return self._schedule.after(seconds, event)
+
+    def post_at(self, unix_s: float, event: HasType[Enum]) -> InlineScheduled:
+        """As `post_after`, at a time of the clock in Unix seconds."""
+        return self._schedule.at(unix_s, event)
+
+    def post_every(
+        self,
+        seconds: float,
+        event_or_factory: HasType[Enum] | Callable[[], HasType[Enum]],
+        *,
+        first: float | None = None,
+        jitter: float = 0.0,
+        key: str = "",
+    ) -> InlineScheduled:
+        """As AsyncDispatcher.post_every, without the `jitter`: tests repeat."""
+        return self._schedule.every(seconds, event_or_factory, first, jitter, key)
+
+    def service_stop(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    def _post(self, event: Any, handle: Callable[[Any], Any]) -> bool:
+        self._queue.append((event, handle))
         if self._handling:
             return True
         self._handling = True
         try:
             while self._queue:
-                self._handle_one(self._queue.popleft())
+                event, handle = self._queue.popleft()
+                handle(event)
         finally:
             self._handling = False
             self._queue.clear()
         return True
 
-    def _handle_one(self, event: Any) -> None:
+    def _handle_one(self, event: Any) -> Any:
         route = self._routes.find(event.type)
         if route.registered:
             self.events.append(event)
-        route.handle(event)
+        return route.handle(event)
+
+    def _answer(self, answer: Future[Any], event: Any) -> None:
+        try:
+            value = self._handle_one(event)
+        except (Exception, asyncio.CancelledError) as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(value)
+
+    def _bind(self, handler: Handler) -> Callable[[Any], Any]:
+        if not is_async(handler):
+            return handling_callable(handler)
+        function = (handler if isinstance(handler, AsyncioHandler) else AsyncioHandler(handler)).function
+        return lambda event: self._run(function, event)
+
+    def _run(self, function: Callable[[Any], Any], event: Any) -> Any:
+        """Run a coroutine function to the end."""
+        if running_loop() is not None:
+            raise RuntimeError(
+                f"{self.name}: {text_of(event)} has an `async def` handler, which cannot run on a thread that runs an "
+                "event loop, because the post would block that loop. Post from another thread, with `await "
+                "asyncio.to_thread(dispatcher.post, event)`, or in a plain test function."
+            )
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            weakref.finalize(self, self._loop.close)
+        return self._loop.run_until_complete(function(event))

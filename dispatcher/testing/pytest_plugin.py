@@ -17,9 +17,11 @@ def drain_dispatcher() -> Iterator[DrainDispatcher]:
 
 
 @pytest.fixture
-def inline_dispatcher() -> InlineDispatcher:
-    """A dispatcher that handles each event before `handle` returns."""
-    return InlineDispatcher()
+def inline_dispatcher(manual_clock: ManualClock) -> Iterator[InlineDispatcher]:
+    """A dispatcher that handles each event before `handle` returns, with the clock of the fixture `manual_clock`."""
+    dispatcher = InlineDispatcher(clock=manual_clock)
+    yield dispatcher
+    dispatcher.stop()
 
 
 @pytest.fixture

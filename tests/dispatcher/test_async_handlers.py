@@ -24,7 +24,6 @@ from dispatcher import (
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.mailbox import ManualClock
 from dispatcher.queue.entries import DRAINING
-from dispatcher.testing import InlineDispatcher
 
 from .conftest import TIMEOUT_S, Numbered, Other, Work, assert_accounts_balance
 from .coroutines import Keyed, Latched, running_loop
@@ -104,13 +103,6 @@ def test_an_async_handler_is_the_only_one_of_its_class(loop: asyncio.AbstractEve
     dispatcher.register(Work, print)
     with pytest.raises(ValueError, match="Work: an `async def` handler is the only one"):
         dispatcher.register(Work, handle)
-
-
-def test_dispatchers_without_a_thread_refuse_async_handlers(loop: asyncio.AbstractEventLoop) -> None:
-    async def handle(event: Any) -> None: ...
-
-    with pytest.raises(TypeError, match="InlineDispatcher"):
-        InlineDispatcher().register(Work, aio.AsyncioHandler(handle, loop=loop))
 
 
 @pytest.mark.parametrize("kind", ["function", "object", "method", "declared"])

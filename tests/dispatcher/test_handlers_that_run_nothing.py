@@ -97,7 +97,6 @@ REFUSED = {
         f"{name} of an async generator": (shape, "is an async generator function")
         for name, shape in shapes(async_generator_of_two).items()
     },
-    **{f"{name} of a coroutine": (shape, "`async def` handler") for name, shape in shapes(coroutine_of_two).items()},
     "generator": (generator, "generator.* is a generator function"),
     "async generator": (async_generator, "async_generator.* is an async generator function"),
     "class": (Handles, r"Handles.* is a class: .*Register an instance, Handles\(\.\.\.\)"),
@@ -107,20 +106,26 @@ REFUSED = {
 }
 
 
+WITHOUT_LOOP: dict[str, Callable[[Any], Any]] = {
+    "AsyncDispatcher": lambda handler: AsyncDispatcher().register(Work, handler),
+    "MultiDispatcher": lambda handler: MultiDispatcher(partitions=2).register(Work, handler),
+    "EventDispatcher": lambda handler: EventDispatcher(handler),
+    "MultiListenerHandler": lambda handler: MultiListenerHandler(handler),
+}
+REGISTERS = {**WITHOUT_LOOP, "InlineDispatcher": lambda handler: InlineDispatcher().register(Work, handler)}
+
+
 @pytest.mark.parametrize(("handler", "message"), REFUSED.values(), ids=REFUSED.keys())
-@pytest.mark.parametrize(
-    "register",
-    [
-        lambda handler: AsyncDispatcher().register(Work, handler),
-        lambda handler: MultiDispatcher(partitions=2).register(Work, handler),
-        lambda handler: EventDispatcher(handler),
-        lambda handler: InlineDispatcher().register(Work, handler),
-        lambda handler: MultiListenerHandler(handler),
-    ],
-    ids=["AsyncDispatcher", "MultiDispatcher", "EventDispatcher", "InlineDispatcher", "MultiListenerHandler"],
-)
+@pytest.mark.parametrize("register", REGISTERS.values(), ids=REGISTERS.keys())
 def test_it_is_refused_by_name(register: Callable[[Any], Any], handler: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
+        register(handler)
+
+
+@pytest.mark.parametrize("handler", shapes(coroutine_of_two).values(), ids=shapes(coroutine_of_two).keys())
+@pytest.mark.parametrize("register", WITHOUT_LOOP.values(), ids=WITHOUT_LOOP.keys())
+def test_a_coroutine_without_a_loop_is_refused_by_name(register: Callable[[Any], Any], handler: Any) -> None:
+    with pytest.raises(TypeError, match="`async def` handler"):
         register(handler)
 
 

@@ -1,0 +1,89 @@
+"""Posting at times of a ManualClock, for the InlineDispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dispatcher.mailbox.manual_clock import ManualClock
+from dispatcher.mailbox.time_service import TimerFuture
+from dispatcher.queue.schedule import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
+
+
+class InlineScheduled:
+    """An event that is posted at a time of the clock, or again and again. As what an AsyncDispatcher returns."""
+
+    def __init__(self, clock: ManualClock, due_ms: int, period_ms: int, post: Callable[[], Any]) -> None:
+        """`period_ms`: 0, if it fires once. `post` is called on the thread that advances the clock, as is due."""
+        self._post = post
+        self._period_ms = period_ms
+        self._due_ms: int | None = due_ms  # None: never again
+        self._timer: TimerFuture = (
+            clock.schedule_at_fixed_rate(self._fire, due_ms - clock.current_processing_time(), period_ms)
+            if period_ms
+            else clock.register_timer(due_ms, self._fire)
+        )
+
+    def cancel(self) -> bool:
+        """Fire no more; returns False if it has fired for the last time."""
+        if not self._timer.cancel():
+            return False
+        self._due_ms = None
+        return True
+
+    @property
+    def due(self) -> float | None:
+        """When it is due next, in Unix seconds of the clock; None: never again."""
+        return None if self._due_ms is None else self._due_ms / 1000
+
+    def is_done(self) -> bool:
+        """Whether it will not fire again: it has fired, or was cancelled."""
+        return self._due_ms is None
+
+    def _fire(self, due_ms: int) -> None:
+        self._due_ms = due_ms + self._period_ms if self._period_ms else None
+        self._post()
+
+
+class InlineSchedule:
+    """The events of one InlineDispatcher that are posted later. Times are whole milliseconds, rounded up."""
+
+    def __init__(self, name: str, clock: ManualClock, post: Callable[[Any], Any]) -> None:
+        self._name = name
+        self._clock = clock
+        self._post = post
+        self._keys: dict[str, InlineScheduled] = {}
+
+    def after(self, delay_s: float, event: Any) -> InlineScheduled:
+        """Raises ValueError: `delay_s` is negative or not finite."""
+        due_ms = self._clock.current_processing_time() + _ms(duration_ns("seconds", delay_s))
+        return InlineScheduled(self._clock, due_ms, 0, lambda: self._post(event))
+
+    def at(self, unix_s: float, event: Any) -> InlineScheduled:
+        """Raises ValueError: `unix_s` is not finite."""
+        return InlineScheduled(self._clock, _ms(unix_ns(unix_s)), 0, lambda: self._post(event))
+
+    def every(
+        self, period_s: float, event_or_factory: Any, first_s: float | None, jitter: float, key: str
+    ) -> InlineScheduled:
+        """Raises ValueError or TypeError, as an AsyncDispatcher does."""
+        period_ns, first_ns = rhythm_ns(period_s, first_s, jitter)
+        is_event = is_event_not_factory(event_or_factory)
+        in_use = self._keys.get(key)
+        if in_use is not None and not in_use.is_done():
+            raise ValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
+        due_ms = self._clock.current_processing_time() + _ms(first_ns)
+        post = self._post
+        one = InlineScheduled(
+            self._clock,
+            due_ms,
+            _ms(period_ns),
+            lambda: post(event_or_factory if is_event else event_or_factory()),
+        )
+        if key:
+            self._keys[key] = one
+        return one
+
+
+def _ms(ns: int) -> int:
+    return -(-ns // 1_000_000)
