@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from dispatcher.event import DispatcherEventHandler, Event, EventHandler, HasType, MultiListenerHandler
     from dispatcher.groups import DispatcherGroup, EventDispatcher, MultiDispatcher
+    from dispatcher.interface import Dispatcher
     from dispatcher.journal import JournalWriter, PartitionedJournal
     from dispatcher.mailbox import MailboxExecutor, MailboxProcessor, TaskMailbox
     from dispatcher.metrics import MetricsServer, register_metrics
@@ -46,6 +47,7 @@ __all__ = [
     "CompositeService",
     "ConfigError",
     "DeadLetter",
+    "Dispatcher",
     "DispatcherConfig",
     "DispatcherError",
     "DispatcherEventHandler",

@@ -31,7 +31,7 @@ from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import JournalError, MailboxStateError
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, KeyOf, Post
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
@@ -71,7 +71,7 @@ class AsyncDispatcher(PostingService):
     a dispatcher that DeadLetters are posted to; or a folder, a journal whose events `dispatcher journal failed` lists.
     """
 
-    post: Callable[[HasType[Enum]], bool]
+    post: Post
     """Post an event. True: it was accepted, and will be handled or counted as discarded. False: it was refused, because
     the queue is full, the journal cannot be written, or the dispatcher drains or has stopped. Blocks while a bounded
     queue is full, if its policy says so. Any thread, handlers included. Never changes.

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from dispatcher import AsyncDispatcher, Event, EventDispatcher, HasType, MultiDispatcher, aio
+from dispatcher import AsyncDispatcher, Dispatcher, Event, EventDispatcher, HasType, MultiDispatcher, aio
 from dispatcher.testing import InlineDispatcher
 from statemachines import StateMachineFactory
 
@@ -139,6 +139,30 @@ inline = InlineDispatcher()
 inline.register(JobEventType, on_job)
 inline.on(JobEventType.SUBMITTED)(on_job)
 inline.post(JobEvent(JobEventType.SUBMITTED))
+
+
+class Component:
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        dispatcher.register(JobEventType, self.on_job, on_error="stop", coalesce_by=lambda event: event.user)
+        dispatcher.on(JobEventType.SUBMITTED, context=True)(on_job)
+        dispatcher.unregister(JobEventType, self.on_job)
+        dispatcher.post(Tick(OtherEventType.TICK))
+        dispatcher.event_handler.handle(Tick(OtherEventType.TICK))
+        dispatcher.post_without_waiting(Tick(OtherEventType.TICK))
+        dispatcher.post_later(Tick(OtherEventType.TICK)).result()
+        dispatcher.ask(Tick(OtherEventType.TICK)).result()
+        dispatcher.post_at(2e9, Tick(OtherEventType.TICK)).cancel()
+        self.is_over: bool = dispatcher.post_after(1, Tick(OtherEventType.TICK)).is_done()
+        self.due: float | None = dispatcher.post_every(1, TickModel, first=0, jitter=0.1, key="tick").due
+        self.name: str = dispatcher.name
+
+    def on_job(self, event: JobEvent) -> None: ...
+
+
+Component(AsyncDispatcher())
+Component(MultiDispatcher())
+Component(EventDispatcher(on_job))
+Component(InlineDispatcher())
 
 
 class State(Enum):

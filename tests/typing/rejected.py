@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from enum import Enum, auto
 
-from dispatcher import AsyncDispatcher, Event, EventDispatcher, MultiDispatcher, aio
+from dispatcher import AsyncDispatcher, Dispatcher, Event, EventDispatcher, MultiDispatcher, aio
 from dispatcher.testing import InlineDispatcher
 from statemachines import StateMachineFactory
 
@@ -60,6 +60,20 @@ multi.post("garbage")  # error
 inline = InlineDispatcher()
 inline.register(OtherEventType, on_plain)  # error
 inline.post("garbage")  # error
+
+
+class Component:
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        dispatcher.register(OtherEventType, on_plain)  # error
+        dispatcher.on("SUBMITTED")(on_plain)  # error
+        dispatcher.post("garbage")  # error
+        dispatcher.post_later("garbage")  # error
+        dispatcher.ask("garbage")  # error
+        dispatcher.post_after(1, "garbage")  # error
+        dispatcher.stop()  # error
+
+
+Component(on_plain)  # error
 
 
 class State(Enum):

@@ -1,0 +1,82 @@
+"""What a component needs of a dispatcher that it is given: one for production, or one for its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
+from dispatcher.members import F
+
+if TYPE_CHECKING:
+    from dispatcher.routes import OnError
+
+
+class ScheduledEvent(Protocol):
+    """An event that is posted at a time, or again and again."""
+
+    @property
+    def due(self) -> float | None:
+        """When it is due next, in Unix seconds; None: never again."""
+
+    def cancel(self) -> bool:
+        """Fire no more; returns False if it has fired for the last time."""
+
+    def is_done(self) -> bool:
+        """Whether it will not fire again."""
+
+
+class Dispatcher(Protocol):
+    """An AsyncDispatcher, a MultiDispatcher or, in tests, an InlineDispatcher. AsyncDispatcher describes the methods.
+
+    It is the type for a component that registers handlers and posts. Starting and stopping it is its owner's business.
+    """
+
+    name: str
+
+    @property
+    def event_handler(self) -> DispatcherEventHandler: ...
+
+    def register(
+        self,
+        event_type: type[E],
+        handler: HandlerFunction[E] | EventHandler,
+        *,
+        on_error: OnError = "continue",
+        coalesce_by: KeyOf | None = None,
+        context: bool = False,
+    ) -> None: ...
+
+    def on(
+        self,
+        *event_types: type[Enum] | Enum,
+        on_error: OnError = "continue",
+        coalesce_by: KeyOf | None = None,
+        context: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def unregister(self, event_type: type[Enum], handler: Handler) -> bool: ...
+
+    def post(self, event: HasType[Enum], /) -> bool: ...
+
+    def post_without_waiting(self, event: HasType[Enum]) -> bool: ...
+
+    def post_later(self, event: HasType[Enum]) -> Future[bool]: ...
+
+    def ask(self, event: HasType[Enum]) -> Future[Any]: ...
+
+    def post_after(self, seconds: float, event: HasType[Enum]) -> ScheduledEvent: ...
+
+    def post_at(self, unix_s: float, event: HasType[Enum]) -> ScheduledEvent: ...
+
+    def post_every(
+        self,
+        seconds: float,
+        event_or_factory: HasType[Enum] | Callable[[], HasType[Enum]],
+        *,
+        first: float | None = None,
+        jitter: float = 0.0,
+        key: str = "",
+    ) -> ScheduledEvent: ...
