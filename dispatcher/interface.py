@@ -11,7 +11,7 @@ from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, H
 from dispatcher.members import F
 
 if TYPE_CHECKING:
-    from dispatcher.routes import OnError
+    from dispatcher.retry import OnError
 
 
 class ScheduledEvent(Protocol):

@@ -2,16 +2,28 @@
 
     .venv/bin/python examples/orders.py runs/orders       # then type: PLACED order-1, PAID order-1, DELIVERED order-1
 
-Kill it with `kill -9`, at any moment, and start it again.
+Kill it with `kill -9`, at any moment, and start it again. Ctrl-C or SIGTERM ends it once its queue is empty.
 """
 
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from dispatcher import (
+    AsyncDispatcher,
+    CompositeService,
+    DispatcherConfig,
+    JournalConfig,
+    JournalWriter,
+    MetricsServer,
+    Service,
+    ServiceState,
+    register_metrics,
+    run_until_signal,
+)
 from statemachines import Entities, StateMachineFactory, TransitionRecorder
 
 OrderEventType = Enum("OrderEventType", ["PLACED", "PAID", "DELIVERED"])
@@ -54,14 +66,29 @@ def handle(event: OrderEvent) -> None:
     say(f"{event.entity} is {orders.handle(event).name}")
 
 
+def read_events() -> None:
+    with open(0) as lines:  # not sys.stdin, whose lock Python needs at its end
+        for line in lines:
+            event_type, order = line.split()
+            if shop.post(OrderEvent(OrderEventType[event_type], order)):
+                say(f"accepted {event_type} of {order}")  # from here on, nothing loses it
+
+
+def on_change(daemon: Service) -> None:
+    if daemon.in_state(ServiceState.STARTED):
+        say(f"metrics at {metrics.url}")
+        threading.Thread(target=read_events, daemon=True).start()
+
+
 journal = JournalWriter(Path(sys.argv[1]) / "journal", JournalConfig(durability="sync", write_ahead=True))
 recorder = TransitionRecorder(journal)
 orders = Entities(ORDERS, Order, recorder=recorder, journal=journal, ends={OrderState.DELIVERED})
-shop = AsyncDispatcher(name="shop", journal=journal)
+shop = AsyncDispatcher(DispatcherConfig(drain_timeout_s=10), name="shop", journal=journal)
 shop.register(OrderEventType, handle, events=OrderEvent)
+register_metrics(shop, sources=[recorder])
 orders.restore()
-with shop:  # hands out the events that were accepted and not handled, before any new one
-    for line in sys.stdin:
-        event_type, order = line.split()
-        if shop.post(OrderEvent(OrderEventType[event_type], order)):
-            say(f"accepted {event_type} of {order}")  # from here on, nothing loses it
+daemon, metrics = CompositeService("orders"), MetricsServer()
+daemon.add_service(metrics)
+daemon.add_service(shop)  # its start hands out the events that were accepted and not handled, before any new one
+daemon.register_service_listener(on_change)
+sys.exit(run_until_signal(daemon))

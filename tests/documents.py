@@ -6,6 +6,7 @@ These are metrics, configuration keys, columns of the journal, tables of the rep
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -58,6 +59,20 @@ def run_examples(page: Path, language: str, module: ModuleType) -> None:
 def examples_of(page: Path, language: str) -> list[str]:
     """The fenced blocks that are marked with exactly this: `python`, `python spark`, `python notest`."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def program_lines(program: Path) -> int:
+    """The lines of a program that hold code: not those that are blank or have only a comment or a docstring."""
+    text = program.read_text(encoding="utf-8")
+    docstrings = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and ast.get_docstring(node) is not None
+        for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    lines = [line.strip() for number, line in enumerate(text.splitlines(), 1) if number not in docstrings]
+    return sum(line != "" and not line.startswith("#") for line in lines)
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Type checkers find users' mistakes, and nothing wrong in what works: the programs in tests/typing are checked."""
+"""Type checkers find users' mistakes, and nothing wrong in what works: the programs in tests/typing and some in
+examples/ are checked.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from .installs import ROOT, TIMEOUT_S
 
 pytestmark = pytest.mark.slow
 
-ACCEPTED, REJECTED = PROGRAMS = [ROOT / "tests" / "typing" / name for name in ("accepted.py", "rejected.py")]
+REJECTED = ROOT / "tests" / "typing" / "rejected.py"
+PROGRAMS = [
+    REJECTED,
+    ROOT / "tests" / "typing" / "accepted.py",
+    *(ROOT / "examples" / name for name in ("orders.py", "scheduler.py", "service.py")),
+]
 Lines = set[tuple[str, int]]
 """Names of programs, and numbers of lines."""
 
