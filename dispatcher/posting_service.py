@@ -157,7 +157,7 @@ class PostingService(Service):
         and it goes on from the time that was due next, and posts once for those it has missed. No time is posted twice.
 
         Raises:
-            ValueError: `seconds` is not greater than 0, `first` is negative, `jitter` is not between 0 and 1, or `key`
+            ValueError: `seconds` is less than 0.001, `first` is negative, `jitter` is not between 0 and 1, or `key`
                 is in use. TypeError: neither an event nor a callable. Otherwise as `post_after`.
         """
         is_event = is_member(type_of(event_or_factory))

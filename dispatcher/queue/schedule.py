@@ -43,6 +43,8 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 
 _WALL_LOOK_NS: Final = 1_000_000_000
 """While events wait for the wall clock, which may be set, the time between two looks at it."""
+_SHORTEST_PERIOD_NS: Final = 1_000_000
+"""A shorter one would keep the thread that all timers share."""
 _NEVER_MS: Final = 1 << 40
 """The period of a timer that is cancelled when it fires."""
 _WAITING: Final = "waiting"
@@ -187,7 +189,7 @@ class Schedule:
         """`place(event)` is the schedule whose queue an event of a factory goes to; None: this one.
 
         Raises:
-            ValueError: `period_s` is not greater than 0, `first_s` is negative, `jitter` is not between 0 and 1, or
+            ValueError: `period_s` is less than a millisecond, `first_s` is negative, `jitter` is not between 0 and 1, or
                 `key` is in use. TypeError: neither an event nor a callable. Otherwise as `after`.
         """
         period_ns, first_ns = rhythm_ns(period_s, first_s, jitter)
@@ -391,31 +393,33 @@ class Schedule:
         if timer is not None:
             timer.cancel()
         try:
-            while (one := self._take_due()) is not None:
-                try:
-                    self._fire(one)
-                except Exception as error:  # of a factory, of a function for keys, or of the journal
-                    fields = {"dispatcher": self._name}
-                    tell(
-                        log,
-                        logging.ERROR,
-                        "%s: %s could not be posted",
-                        self._name,
-                        text_of(one),
-                        error=error,
-                        extra=fields,
-                    )
+            while self._fire_until(self._now_ns(False), self._now_ns(True)):
+                pass
         finally:
             self._arm()
 
-    def _take_due(self) -> Scheduled | None:
+    def _fire_until(self, steady_ns: int, unix_ns: int) -> bool:
+        """Fire what is due at these times of the two clocks; returns whether something was."""
+        has_fired = False
+        while (one := self._take_due(steady_ns, unix_ns)) is not None:
+            has_fired = True
+            try:
+                self._fire(one)
+            except Exception as error:  # of a factory, of a function for keys, or of the journal
+                message, fields = "%s: %s could not be posted", {"dispatcher": self._name}
+                tell(log, logging.ERROR, message, self._name, text_of(one), error=error, extra=fields)
+        return has_fired
+
+    def _take_due(self, steady_ns: int, unix_ns: int) -> Scheduled | None:
         with self._lock:
-            for wall, heap in self._heaps.items():
-                if self._delay_ns(wall) <= 0:
+            for wall, now_ns in ((False, steady_ns), (True, unix_ns)):
+                heap = self._heaps[wall]
+                while heap and (heap[0][0] <= now_ns or heap[0][2].status is not _WAITING):
                     one = heapq.heappop(heap)[2]
-                    if not one.period_ns:
-                        self._close(one, _FIRED)
-                    return one
+                    if one.status is _WAITING:
+                        if not one.period_ns:
+                            self._close(one, _FIRED)
+                        return one
         return None
 
     def _fire(self, one: Scheduled) -> None:
@@ -533,12 +537,12 @@ def rhythm_ns(period_s: float, first_s: float | None, jitter: float) -> tuple[in
     """The period, and the time until the first firing.
 
     Raises:
-        ValueError: `period_s` is not greater than 0, `first_s` is negative, or `jitter` is not between 0 and 1.
+        ValueError: `period_s` is less than a millisecond, `first_s` is negative, or `jitter` is not between 0 and 1.
     """
     period_ns = duration_ns("seconds", period_s)
     first_ns = period_ns if first_s is None else duration_ns("first", first_s)
-    if not period_ns:
-        raise ValueError("seconds must be greater than 0")
+    if period_ns < _SHORTEST_PERIOD_NS:
+        raise ValueError(f"seconds must be 0.001 or more, not {period_s}")
     if not 0 <= jitter <= 1:
         raise ValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
     return period_ns, first_ns

@@ -230,7 +230,7 @@ def test_a_partition_posts_the_events_of_its_keys(clock: ManualClock) -> None:
     [
         (lambda it: it.post_after(-1, Numbered()), "seconds must be a number of seconds, 0 or more, not -1"),
         (lambda it: it.post_at(float("nan"), Numbered()), "unix_s must be a finite number"),
-        (lambda it: it.post_every(0, Numbered()), "seconds must be greater than 0"),
+        (lambda it: it.post_every(0, Numbered()), "seconds must be 0.001 or more, not 0"),
         (lambda it: it.post_every(1, Numbered(), jitter=2), "jitter is a part of the period"),
         (lambda it: it.post_every(1, Numbered(), first=-1), "first must be a number of seconds"),
     ],
