@@ -123,7 +123,7 @@ class AsyncDispatcher(PostingService):
             write_ahead=self._write_ahead,
         )
         self._schedule = Schedule(queue, self._timers)
-        self._retries = Retries(queue, progress, self._schedule)
+        self._retries = Retries(queue, mailbox, progress, self._schedule)
         self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers, self._retries)
         self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.set_up_class)
         rules = AskRules(name, mailbox, self._routes, self._coroutines)
@@ -456,6 +456,7 @@ class AsyncDispatcher(PostingService):
         self._monitor.stop()
         self._errors.log.tell_all()
         self._coroutines.end()
+        self._schedule.end()
         self._queue.shutdown.discard_retrying()
         closing = {"the mailbox": self._processor.close}
         if self._dead_letters is not None:
@@ -471,7 +472,6 @@ class AsyncDispatcher(PostingService):
                 tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error, extra=fields)
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
-        self._schedule.end()
         self._asks.end()
         self.view.note_end()
         self._drain.finish()
@@ -486,6 +486,8 @@ class AsyncDispatcher(PostingService):
 
     def service_start(self) -> None:
         self._queue.check_not_forked()
+        if self._dead_letters is not None:
+            self._dead_letters.open()
         self.view.note_start()
         recovered = self._write_ahead.take_recovered()
         if recovered:
@@ -506,12 +508,11 @@ class AsyncDispatcher(PostingService):
         now_ns, due = self._schedule.unix_now_ns(), []
         # Those that have failed before come first: later ones of their keys may wait behind them.
         for accepted_seq, event, marks in sorted(recovered, key=lambda each: each.marks.attempt == 1):
-            delivery = Delivery(attempt=marks.attempt) if marks.attempt > 1 else None
             if marks.due_ns <= now_ns:
-                due.append((accepted_seq, event, delivery))
-            elif delivery is not None:
+                due.append((accepted_seq, event, Delivery(attempt=marks.attempt) if marks.attempt > 1 else None))
+            elif marks.attempt > 1:
                 policy, delay_ns = self._routes.policy_of(event.type), marks.due_ns - now_ns
-                self._retries.restore(policy, event, delivery, accepted_seq, delay_ns)
+                self._retries.restore(policy, event, marks.attempt, accepted_seq, delay_ns)
             else:
                 self._schedule.restore(event, accepted_seq, marks.due_ns)
         self._queue.put_first(due)

@@ -71,17 +71,17 @@ class DeadLetters:
     """Where the dead letters of one dispatcher go. Handler thread.
 
     Raises:
-        JournalError: the folder cannot be written, or has another writer. TypeError: not one of DeadLettersTo.
+        TypeError: not one of DeadLettersTo.
     """
 
     def __init__(self, name: str, to: DeadLettersTo, encode: Callable[[Any], bytes]) -> None:
         """`encode(event)` is the event's line in a log; it raises DispatcherError if it cannot have one."""
         self._name = name  # never changes, like all fields that do not say otherwise
         self._encode = encode
-        self._journal: JournalWriter | None = None
+        self._folder: Path | str | None = None
+        self._journal: JournalWriter | None = None  # in the folder; set by `open`
         if isinstance(to, (str, Path)):
-            self._journal = JournalWriter(to, JournalConfig(write_ahead=True, durability="sync", history_index=False))
-            self._journal.attach(self)
+            self._folder = to
             self._put: Callable[[DeadLetter], Any] = self._write
         elif hasattr(to, "post_without_waiting"):
             self._put = self._post_to(to)
@@ -96,8 +96,25 @@ class DeadLetters:
     def name(self) -> str:
         return f"the dead letters of {self._name}"
 
+    def open(self) -> None:
+        """Before the start.
+
+        Raises:
+            JournalError: the folder cannot be written, or has another writer.
+        """
+        if self._folder is not None:
+            self._journal = JournalWriter(
+                self._folder, JournalConfig(write_ahead=True, durability="sync", history_index=False)
+            )
+            self._journal.attach(self)
+
     def add(self, event: Any, error: BaseException, attempts: int) -> None:
-        """The event has failed for good. Raises nothing: what cannot be put there is logged and counted."""
+        """The event has failed for good. Raises nothing: what cannot be put there is logged and counted.
+
+        A dead letter that has failed itself is not put there again.
+        """
+        if isinstance(event, DeadLetter):
+            return
         self.count += 1
         try:
             self._put(DeadLetter(self._name, event, error, attempts, time()))

@@ -39,7 +39,11 @@ class Answers:
             BaseException: raised by the handler.
         """
         if delivery.begin():
+            behind = delivery.behind
+            del delivery  # the traceback of an error, which an ask gets, refers to this frame
             self._value = handle(event)
+            if behind is not None:
+                behind.let_go()
             return
         if self._journal is not None:
             self._journal.settle(self._progress.accepted_seq())

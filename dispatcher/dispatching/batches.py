@@ -369,6 +369,7 @@ class BatchDispatching:
                 self.queue.coalescing.close(entry)
             if entry.delivery is not None:
                 self._dispatch_delivery(entry.event, entry.delivery, entry.enqueued_ns)
+                del entry, event  # as in `_dispatch_delivery`
                 return
             event, enqueued_ns = entry.event, entry.enqueued_ns
         elif is_stamped(entry):
@@ -414,3 +415,4 @@ class BatchDispatching:
             self.answers.forget()
         else:
             self.answers.give(delivery)
+        del delivery  # the traceback of an error, which an ask gets, refers to this frame

@@ -135,7 +135,7 @@ class Coroutines:
             handle = handling_callable(handler)
             if keeps_context:
                 handle = partial(self._handle_in_context, handle)
-            is_ordered = isinstance(on_error, Retry) and on_error.ordered_by_key
+            is_ordered = on_error.ordered_by_key if isinstance(on_error, Retry) else not isinstance(on_error, str)
             return partial(self._retries.in_order, handle) if is_ordered else handle
         declared = handler if isinstance(handler, AsyncioHandler) else AsyncioHandler(handler)
         loop = declared.loop or self._loop
@@ -340,6 +340,8 @@ class Coroutines:
         is_nested, outcome, error = self._is_nested(), "handled", call.error
         if error is None:
             call.route.handled += 1
+            if call.delivery is not None and call.delivery.behind is not None:
+                call.delivery.behind.let_go()
         else:
             outcome, error = self._errors.failed(call.event, error, call, ends_later=self._journaled is not None)
             if outcome == "retried":

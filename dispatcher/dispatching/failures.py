@@ -171,7 +171,8 @@ class ErrorPolicy:
         route.failed += 1
         if not is_handled:
             error = self._routes.unregistered(event_type)
-        self._retries.ended(event)
+        if delivery is not None and delivery.behind is not None:
+            delivery.behind.let_go()
         self.failures.add(event, error)
         self.log.failed(event, error, route.event_class, route.name)
         # With `continue` as its `then`, a Retry wants no dead letter; without a Retry, every failure is one.

@@ -130,7 +130,7 @@ class JournaledDispatching:
                 if type(event) is tuple:  # a stamped entry: no event is queued bare
                     event, enqueued_ns = event[0], event[1]
                 elif type(event) is QueuedEvent:
-                    entry = event
+                    entry: Any = event
                     if entry.key is not None:
                         self._close(entry)
                     event, enqueued_ns, accepted_seq = entry.event, entry.enqueued_ns, entry.accepted_seq
@@ -186,9 +186,9 @@ class JournaledDispatching:
                 redelivered = 0 < accepted_seq <= progress.redelivered_upto
                 # An EventRow.
                 rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
-                event = None
                 if delivery is not None:
                     answers.give(delivery)
+                event = entry = delivery = None  # an error that an ask gets refers to this frame
                 if finished_ns >= flush_due_ns:
                     self._flush()
                     flush_due_ns = journal.flush_due_ns

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.times import Progress
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, MailboxClosedError
 from dispatcher.journal.format.event_codec import Marks
 from dispatcher.journal.turns import LaterAppend
+from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
+from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import ABANDONED, QueuedEvent
 from dispatcher.queue.posting import EventQueue
@@ -35,32 +36,33 @@ _NO_DELIVERY = Delivery()
 class Retries:
     """The retries of one dispatcher. Handler thread."""
 
-    def __init__(self, queue: EventQueue, progress: Progress, schedule: Schedule) -> None:
+    def __init__(self, queue: EventQueue, mailbox: TaskMailbox, progress: Progress, schedule: Schedule) -> None:
         self._queue = queue  # never changes, like all fields that do not say otherwise
+        self._mailbox = mailbox
         self._progress = progress
         self._schedule = schedule
         self._retrying = queue.state.retrying
         self._numbers = count(1)
-        # By Enum class and `lock_key`: the events that wait behind one that is retrying, in their order.
-        self._behind: dict[tuple[type, Hashable], deque[int]] = {}
+        self._behind: dict[_Key, _Behind] = {}  # what waits behind one event of each key
 
     def retry(self, policy: Retry, event: Any, delivery: Delivery | None, accepted_seq: int) -> None:
-        """The event has failed: hand it out again after its delay."""
-        delivery = (delivery or _NO_DELIVERY).again()
-        with contextlib.suppress(AttributeError, TypeError, ValueError):  # e.g. an event with slots
-            object.__setattr__(event, "attempt", delivery.attempt)
+        """The event has failed: hand it out again after its delay. Raises nothing."""
+        delivery = delivery or _NO_DELIVERY
+        behind = delivery.behind
+        if policy.ordered_by_key and behind is None:
+            behind = self._hold_back(event)
+        delivery = delivery.again(behind)
+        _set_attempt(event, delivery.attempt)
         delay_ns = policy.delay_ns(delivery.attempt - 1)
-        if policy.ordered_by_key:
-            self._behind.setdefault(_key_of(event), deque())
         number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))
         due_ns = self._schedule.now_ns() + delay_ns
         if not (accepted_seq and self._keep_in_log(number, delay_ns, lambda: self._schedule.again_at(due_ns, number))):
             self._schedule.again_at(due_ns, number)
 
-    def restore(self, policy: object, event: Any, delivery: Delivery, accepted_seq: int, delay_ns: int) -> None:
+    def restore(self, policy: object, event: Any, attempt: int, accepted_seq: int, delay_ns: int) -> None:
         """Before the start: an event of an earlier run is still to wait for its next attempt."""
-        if isinstance(policy, Retry) and policy.ordered_by_key:
-            self._behind.setdefault(_key_of(event), deque())
+        is_ordered = isinstance(policy, Retry) and policy.ordered_by_key
+        delivery = Delivery(attempt=attempt, behind=self._hold_back(event) if is_ordered else None)
         number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))
         self._schedule.again_at(self._schedule.now_ns() + delay_ns, number)
 
@@ -68,28 +70,43 @@ class Retries:
         """The handler of a class whose events keep their order by key. Raises EventTaken: the event waits."""
         if not self._behind:
             return handle(event)
-        key, entry = _key_of(event), self._progress.entry
-        behind = self._behind.get(key)
+        entry = self._progress.entry
         delivery = entry.delivery if type(entry) is QueuedEvent else None
-        if behind is not None and (delivery is None or delivery.attempt == 1):
-            if delivery is not None:
-                delivery.undo_begin()
-            seq = entry.accepted_seq if type(entry) is QueuedEvent else 0
-            behind.append(self._keep(QueuedEvent(event, 0, None, seq, delivery)))
-            raise EventTaken
-        value = handle(event)
-        if behind is not None:
-            self._let_go(key)
-        return value
+        if delivery is not None and delivery.behind is not None:
+            return handle(event)
+        behind = self._find(_key_of(event))
+        if behind is None:
+            return handle(event)
+        if delivery is not None:
+            delivery.undo_begin()
+        seq = entry.accepted_seq if type(entry) is QueuedEvent else 0
+        behind.numbers.append(self._keep(QueuedEvent(event, 0, None, seq, delivery)))
+        raise EventTaken
 
-    def ended(self, event: Any) -> None:
-        """The event has failed for good: those behind it go on."""
-        if self._behind:
-            self._let_go(_key_of(event))
+    def let_go(self, behind: _Behind) -> None:
+        """The event that `behind` waits for has ended: the others go on, before all that is queued."""
+        if self._find(behind.key) is behind:
+            self._behind.pop(behind.key, None)
+        while behind.numbers:
+            self._queue.put_back(behind.numbers.pop())
 
-    def _let_go(self, key: tuple[type, Hashable]) -> None:
-        for number in reversed(self._behind.pop(key, ())):
-            self._queue.put_back(number)
+    def let_go_soon(self, behind: _Behind) -> None:
+        """As `let_go`. Any thread."""
+        with contextlib.suppress(MailboxClosedError):  # the dispatcher has ended, and discards them
+            self._mailbox.put(Mail(behind.let_go, MIN_PRIORITY, "let events go on behind one that was discarded"))
+
+    def _hold_back(self, event: Any) -> _Behind | None:
+        """Let later events of the key wait behind this one; None: its key cannot be compared."""
+        key = _key_of(event)
+        if key is None:
+            message = "%s: the lock_key of %s cannot be compared, so later events of it do not wait"
+            tell(log, logging.WARNING, message, self._queue.name, text_of(event))
+            return None
+        behind = self._behind[key] = _Behind(self, key)
+        return behind
+
+    def _find(self, key: _Key | None) -> _Behind | None:
+        return self._behind.get(key) if key is not None else None
 
     def _keep(self, entry: QueuedEvent) -> int:
         """Move the event in hand to those that are retrying, in one step."""
@@ -139,5 +156,55 @@ class _NextAttempt(LaterAppend):
         self._then()
 
 
-def _key_of(event: Any) -> tuple[type, Hashable]:
-    return type(type_of(event)), getattr(event, "lock_key", None)
+class _Key:
+    """An Enum class and a `lock_key`, whose methods are foreign: they may raise when they are called here."""
+
+    __slots__ = ("event_class", "hashed", "lock_key")
+
+    def __init__(self, event_class: type, lock_key: Any) -> None:
+        """Raises what hashing the key raises."""
+        self.event_class = event_class
+        self.lock_key = lock_key
+        self.hashed = hash((event_class, lock_key))
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Key) or self.event_class is not other.event_class:
+            return False
+        try:
+            return bool(self.lock_key == other.lock_key)
+        except Exception:  # then the two are not equal
+            return self.lock_key is other.lock_key
+
+
+class _Behind:
+    """What waits behind one event that is retrying. Handler thread, unless a method says otherwise."""
+
+    def __init__(self, retries: Retries, key: _Key) -> None:
+        self._retries = retries  # never changes, like the next one
+        self.key = key
+        self.numbers: list[int] = []  # of the events that wait, in their order
+
+    def let_go(self) -> None:
+        self._retries.let_go(self)
+
+    def let_go_soon(self) -> None:
+        """Any thread."""
+        self._retries.let_go_soon(self)
+
+
+def _key_of(event: Any) -> _Key | None:
+    """The event's Enum class and `lock_key`; None: the key cannot be read or hashed."""
+    try:
+        return _Key(type(type_of(event)), getattr(event, "lock_key", None))
+    except Exception:
+        return None
+
+
+def _set_attempt(event: Any, attempt: int) -> None:
+    """Tell the event which attempt comes, if it accepts attributes, and has no other value of that name."""
+    with contextlib.suppress(Exception):  # e.g. an event with slots
+        if getattr(event, "attempt", attempt - 1) == attempt - 1:
+            object.__setattr__(event, "attempt", attempt)

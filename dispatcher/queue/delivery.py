@@ -22,10 +22,20 @@ class Repeated(Protocol):
     is_queued: bool
 
 
+class Behind(Protocol):
+    """The events that wait behind one that is retrying."""
+
+    def let_go(self) -> None:
+        """That one has ended: they go on. Handler thread."""
+
+    def let_go_soon(self) -> None:
+        """As `let_go`. Any thread."""
+
+
 class Delivery:
     """What travels with an event that is more than posted. Never changes; any thread."""
 
-    __slots__ = ("ask", "attempt", "context", "scheduled")
+    __slots__ = ("ask", "attempt", "behind", "context", "scheduled")
 
     def __init__(
         self,
@@ -34,15 +44,17 @@ class Delivery:
         scheduled: Repeated | None = None,
         attempt: int = 1,
         context: Context | None = None,
+        behind: Behind | None = None,
     ) -> None:
         self.ask = ask  # the future that its caller waits for
         self.scheduled = scheduled  # whose firing it is
         self.attempt = attempt  # 2: the handler has failed once
+        self.behind = behind  # those that wait behind this event, which is retrying
         self.context = context  # of the post, for the handler; None: its class does not keep it
 
-    def again(self) -> Delivery:
-        """For the next attempt."""
-        return Delivery(self.ask, attempt=self.attempt + 1, context=self.context)
+    def again(self, behind: Behind | None) -> Delivery:
+        """For the next attempt, with those that wait behind the event."""
+        return Delivery(self.ask, attempt=self.attempt + 1, context=self.context, behind=behind)
 
     def in_context(self, context: Context) -> Delivery:
         return Delivery(self.ask, scheduled=self.scheduled, attempt=self.attempt, context=context)
@@ -64,6 +76,8 @@ class Delivery:
         """The event was accepted, and will never be handled."""
         if self.scheduled is not None:
             self.scheduled.is_queued = False
+        if self.behind is not None:
+            self.behind.let_go_soon()
         if self.ask is not None:
             self.ask.discard(reason)
 
@@ -115,7 +129,10 @@ class Ask(Future[Any]):
         Raises:
             AskError: the wait would never end, because the caller keeps the handler from running.
         """
-        return self._wait(super().result, timeout)
+        try:
+            return self._wait(super().result, timeout)
+        finally:
+            del self  # the traceback of the error that is raised refers to this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As `result`, but returns the handler's error instead of raising it; None: the handler returned."""
@@ -156,3 +173,5 @@ class Ask(Future[Any]):
             if not self.done():  # otherwise it is the handler's
                 self.cancel()
             raise
+        finally:
+            del self, wait  # as in `result`

@@ -34,17 +34,17 @@ from dispatcher.journal.format.event_codec import Marks
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService, TimerFuture
 from dispatcher.queue.delivery import Delivery
-from dispatcher.queue.entries import DRAINING
+from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
+from dispatcher.queue.entries import DRAINING, ClassAndKey
 from dispatcher.queue.posting import EventQueue
-from dispatcher.util.foreign import fields_of, is_member, tell, text_of, type_of
-from dispatcher.util.threads import NO_THREAD
+from dispatcher.queue.write_ahead import Tick
+from dispatcher.util.foreign import fields_of, tell, text_of
+from dispatcher.util.threads import NO_THREAD, is_owned
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 _WALL_LOOK_NS: Final = 1_000_000_000
 """While events wait for the wall clock, which may be set, the time between two looks at it."""
-_SHORTEST_PERIOD_NS: Final = 1_000_000
-"""A shorter one would keep the thread that all timers share."""
 _NEVER_MS: Final = 1 << 40
 """The period of a timer that is cancelled when it fires."""
 _WAITING: Final = "waiting"
@@ -141,7 +141,10 @@ class Schedule:
         self._name = queue.name  # never changes, like all fields that do not say otherwise
         self._queue = queue
         self._time_service = time_service
-        self._lock = threading.Lock()  # before the time service's; no foreign code runs under it; replaced in a fork
+        # Before the time service's; replaced in a fork. Re-entrant: a signal handler or a `__del__` may schedule, too.
+        self._lock = threading.RLock()
+        self._is_to_arm = False  # such a call has left that to the one it has interrupted; guarded
+        self._has_ended = False  # guarded
         # By due time of the monotonic (False) and of the wall clock (True): those that wait, and some that were
         # cancelled; guarded.
         self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
@@ -189,7 +192,7 @@ class Schedule:
         """`place(event)` is the schedule whose queue an event of a factory goes to; None: this one.
 
         Raises:
-            ValueError: `period_s` is less than a millisecond, `first_s` is negative, `jitter` is not between 0 and 1, or
+            ValueError: `period_s` is less than a millisecond, `first_s` is negative, `jitter` is not from 0 to 1, or
                 `key` is in use. TypeError: neither an event nor a callable. Otherwise as `after`.
         """
         period_ns, first_ns = rhythm_ns(period_s, first_s, jitter)
@@ -215,6 +218,8 @@ class Schedule:
             return self._add(one, one.next_ns)
         except BaseException:
             self._keys.discard(key)
+            if one.accepted_seq:
+                self._queue.write_ahead.put_tick(key, Tick(one.accepted_seq, one.next_ns, 0))
             raise
 
     def cancel(self, one: Scheduled) -> bool:
@@ -227,6 +232,8 @@ class Schedule:
                 heap[:] = [entry for entry in heap if entry[2].status is _WAITING]
                 heapq.heapify(heap)
             accepted_seq = one.accepted_seq
+        if self._is_to_arm:
+            self._arm()
         self._queue.write_ahead.settle(accepted_seq)
         return True
 
@@ -283,7 +290,9 @@ class Schedule:
             for one in left:
                 self._close(one, _LEFT)
             self._heaps = {False: [], True: []}
+            self._has_ended = True
             timer, self._timer = self._timer, None
+        self._queue.write_ahead.forget_ticks()
         if timer is not None:
             timer.cancel()
         events = [one.event for one in left if not (one.period_ns or one.number)]
@@ -303,7 +312,7 @@ class Schedule:
 
     def after_fork(self) -> None:
         """In a child process: what is scheduled is posted in the parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._heaps = {False: [], True: []}
         self._count, self._timer, self._is_started = 0, None, False
         self._overdue.clear()
@@ -338,8 +347,11 @@ class Schedule:
     def _push(self, one: Scheduled, *, is_new: bool) -> None:
         jitter_ns = int(random.random() * one.jitter * one.period_ns) if one.jitter else 0
         with self._lock:
-            heapq.heappush(self._heaps[one.wall], (one.next_ns + jitter_ns, next(self._order), one))
             self._count += is_new
+            if not self._has_ended:
+                heapq.heappush(self._heaps[one.wall], (one.next_ns + jitter_ns, next(self._order), one))
+            elif one.status is _WAITING:  # it was fired, or added, meanwhile
+                self._close(one, _LEFT)
 
     def _close(self, one: Scheduled, status: str) -> None:
         """Under the lock: it does not wait for its time any longer."""
@@ -360,7 +372,11 @@ class Schedule:
 
     def _arm(self) -> None:
         """Have the time service fire when the first one is due."""
+        if is_owned(self._lock):  # by the call that a signal handler or a `__del__` has interrupted, which goes on here
+            self._is_to_arm = True
+            return
         with self._lock:
+            self._is_to_arm = False
             if not self._is_started or self._queue.phase > DRAINING:
                 return
             by_wall_ns = self._delay_ns(True)
@@ -370,6 +386,7 @@ class Schedule:
             due_ns = self._now_ns(False) + delay_ns
             if due_ns >= self._timer_due_ns:
                 return
+            self._timer_due_ns = math.inf  # before the next steps, which an interrupt may cut short
             if self._timer is not None:
                 self._timer.cancel()
             with suppress(*NO_THREAD):  # the next one that is added tries again
@@ -377,6 +394,8 @@ class Schedule:
                     lambda _: self._fire_due(), math.ceil(delay_ns / 1e6), _NEVER_MS
                 )
                 self._timer_due_ns = due_ns
+        if self._is_to_arm:
+            self._arm()
 
     def _delay_ns(self, wall: bool) -> float:
         """Until the first one of a clock is due. Under the lock."""
@@ -444,11 +463,19 @@ class Schedule:
                 self._log_next(one)
             if one.status is _WAITING:
                 self._push(one, is_new=False)
-        if event is not None and (accepted_seq or not logs):
-            one.is_queued = True
-            self.fired += 1
+        if event is None or (logs and not accepted_seq):
+            return
+        if one.status is _CANCELLED:  # by the factory, or while it ran
+            write_ahead.settle(accepted_seq)
+            return
+        self.fired += 1
+        one.is_queued = True
+        try:
             target = self if one.place is None else one.place(event)
             target._post(_Firing(event, accepted_seq, Delivery(scheduled=one)))
+        except BaseException:
+            one.is_queued = False
+            raise
 
     def _log_next(self, one: Scheduled) -> None:
         """Replace the line that has the time of a key's next firing."""
@@ -482,11 +509,12 @@ class Schedule:
         try:
             if not self._has_posted(firing):  # another producer was faster
                 self._overdue.appendleft(firing)
-            if self._overdue:
-                self._queue.room.enter(self)
         except Exception as error:
             what, fields = text_of(firing.event), fields_of(self._name, firing.event)
             tell(log, logging.ERROR, "%s: %s could not be posted", self._name, what, error=error, extra=fields)
+        if not self._overdue or self._queue.phase > DRAINING:  # after a drain, `end` reports what is left
+            return True
+        self._queue.room.enter(self)
         return False
 
     def _has_posted(self, firing: _Firing) -> bool:
@@ -497,15 +525,25 @@ class Schedule:
         finally:
             self._firing.discard(get_ident())
 
+    def _key_of(self, event: Any) -> ClassAndKey | None:
+        """By which the event supersedes others; None, too, if that raises: it is in the log, so it is handled."""
+        try:
+            return self._queue.coalescing.key_of(event)
+        except Exception as error:
+            what, fields = text_of(event), fields_of(self._name, event)
+            tell(log, logging.ERROR, "%s: coalesce_by failed for %s", self._name, what, error=error, extra=fields)
+            return None
+
     def _has_tried(self, firing: _Firing) -> bool:
         queue, (event, accepted_seq, delivery, number) = self._queue, firing
         if accepted_seq or number:
-            if not queue.room.take_for_accepted():
+            key = self._key_of(event) if not number else None
+            if queue.phase > DRAINING or not queue.room.take_for_accepted():
                 return False
             if number:
                 queue.post_again(number)
-                return True
-            queue.enqueue_logged(event, queue.coalescing.key_of(event), accepted_seq, delivery)
+            else:
+                queue.enqueue_logged(event, key, accepted_seq, delivery)
             return True
         try:
             if delivery is None:
@@ -517,45 +555,3 @@ class Schedule:
         if not is_posted and delivery is not None:
             delivery.discard("stop")
         return True
-
-
-def duration_ns(name: str, seconds: float) -> int:
-    """Raises ValueError, which calls it `name`: it is negative or not finite."""
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f"{name} must be a number of seconds, 0 or more, not {seconds}")
-    return _whole_us(seconds)
-
-
-def unix_ns(unix_s: float) -> int:
-    """Raises ValueError: it is not finite."""
-    if not math.isfinite(unix_s):
-        raise ValueError(f"unix_s must be a finite number, not {unix_s}")
-    return _whole_us(unix_s)
-
-
-def rhythm_ns(period_s: float, first_s: float | None, jitter: float) -> tuple[int, int]:
-    """The period, and the time until the first firing.
-
-    Raises:
-        ValueError: `period_s` is less than a millisecond, `first_s` is negative, or `jitter` is not between 0 and 1.
-    """
-    period_ns = duration_ns("seconds", period_s)
-    first_ns = period_ns if first_s is None else duration_ns("first", first_s)
-    if period_ns < _SHORTEST_PERIOD_NS:
-        raise ValueError(f"seconds must be 0.001 or more, not {period_s}")
-    if not 0 <= jitter <= 1:
-        raise ValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
-    return period_ns, first_ns
-
-
-def is_event_not_factory(event_or_factory: Any) -> bool:
-    """Raises TypeError: it is neither an event nor a callable."""
-    is_event = is_member(type_of(event_or_factory))
-    if not is_event and not callable(event_or_factory):
-        raise TypeError(f"post_every takes an event or a callable that makes one, not {text_of(event_or_factory)}")
-    return is_event
-
-
-def _whole_us(seconds: float) -> int:
-    """In ns, but whole microseconds: a float of Unix seconds is no more exact."""
-    return round(seconds * 1e6) * 1000

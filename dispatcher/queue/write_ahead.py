@@ -122,9 +122,18 @@ class WriteAhead:
             self._ticks = self._read_ticks()
         return self._ticks.pop(key, None)
 
+    def forget_ticks(self) -> None:
+        """At the end of a run: drop the rhythm of keys that the program did not ask for. They would keep segments."""
+        while self._ticks:
+            with contextlib.suppress(KeyError):  # another thread takes it
+                key, tick = self._ticks.popitem()
+                self.settle(tick.accepted_seq)
+                message = "%s: post_every(key=%r) was not called in this run; its rhythm is forgotten"
+                tell(log, logging.INFO, message, self._name, key, extra={"dispatcher": self._name})
+
     def put_tick(self, key: str, tick: Tick) -> None:
-        """Have `take_tick` return this for the key. After the start."""
-        assert self._ticks is not None
+        """Have `take_tick` return this for the key."""
+        self._ticks = self._ticks or {}
         self._ticks[key] = tick
 
     def _read_ticks(self) -> dict[str, Tick]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.mailbox.time_service import TimerFuture
-from dispatcher.queue.schedule import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
+from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
 
 
 class InlineScheduled:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import threading
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +30,7 @@ from dispatcher.dead_letters import DeadLetterType, read_letters
 from dispatcher.journal import EVENTS, read_rows, recover
 from dispatcher.mailbox import ManualClock
 
-from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
+from .conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance
 from .coroutines import Keyed, running_loop
 from .journal.conftest import Job, Posted, after_a_crash
 from .waiting import until
@@ -520,3 +525,166 @@ def test_a_failure_amid_a_stop_from_the_handler_is_not_tried_for_ever(make: Make
     assert stopped.wait(TIMEOUT_S)
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
     assert dispatcher.stats().discarded_by_reason == {"stop": 1}
+
+
+def _is_retrying(dispatcher: AsyncDispatcher, events: int) -> bool:
+    return dispatcher.stats().retrying == events
+
+
+class Incomparable:
+    """A key whose comparison raises."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("incomparable")
+
+    def __hash__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("key", [[], Incomparable()], ids=["unhashable", "incomparable"])
+def test_a_key_that_cannot_be_compared_ends_no_dispatcher(make: Make, clock: ManualClock, key: Any) -> None:
+    """Its error ended the handler thread; of events of other classes, too."""
+    handler = Failing({1: 1})
+    dispatcher = make(time_service=clock)
+    dispatcher.register(Work, handler, on_error=Retry(delay_s=0.1, jitter=0, ordered_by_key=True))
+    for number in (1, 2):
+        dispatcher.post(Keyed(number, key))
+    dispatcher.post(Keyed(3, "a"))
+    settle(dispatcher, clock, 200)
+
+    assert sorted(handler.seen) == [1, 1, 2, 3]
+    assert_accounts_balance(dispatcher, 3)
+
+
+def test_events_behind_one_that_was_dropped_go_on(make: Make, clock: ManualClock, gate: Gate) -> None:
+    """They stayed retrying for ever, once the one they waited for was dropped as the oldest of a full queue."""
+    handler = Failing({1: 9})
+    dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="drop_oldest"), time_service=clock)
+    policy = Retry(delay_s=0.1, jitter=0, ordered_by_key=True)
+    dispatcher.register(Work, handler, on_error=policy)
+    dispatcher.register(Other, gate)
+    for number in (1, 2):
+        dispatcher.post(Keyed(number, "a"))
+        until(partial(_is_retrying, dispatcher, number), "1 has failed, and 2 waits behind it")
+    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
+    assert gate.entered.wait(TIMEOUT_S)
+    clock.advance(1000)  # 1 is queued
+    dispatcher.post(Numbered(3))
+
+    gate.opened.set()
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert handler.seen == [1, 2, 3]
+    assert dispatcher.stats().discarded_by_reason == {"drop_oldest": 1}
+
+
+def test_events_behind_one_go_on_if_its_handler_was_replaced(make: Make, clock: ManualClock) -> None:
+    first, second = Failing({1: 1}), Failing({})
+    dispatcher = make(time_service=clock)
+    dispatcher.register(Work, first, on_error=Retry(delay_s=0.1, jitter=0, ordered_by_key=True))
+    for number in (1, 2):
+        dispatcher.post(Keyed(number, "a"))
+    until(lambda: dispatcher.stats().retrying == 2, "1 has failed, and 2 waits behind it")
+
+    dispatcher.unregister(Work, first)
+    dispatcher.register(Work, second)
+    settle(dispatcher, clock, 200)
+
+    assert dispatcher.is_drained()
+    assert second.seen == [1, 2]
+
+
+@pytest.mark.parametrize("policy", ["block", "reject"])
+def test_a_stop_without_a_drain_ends_while_a_retry_waits_for_room(
+    make: Make, clock: ManualClock, gate: Gate, policy: Any
+) -> None:
+    """The stop woke the retry, which found no room and waited again, without end."""
+    config = DispatcherConfig(
+        queue_capacity=1, queue_full_policy=policy, drain_events_on_stop=False, drain_timeout_s=0.05
+    )
+    dispatcher = make(config, time_service=clock)
+    dispatcher.register(Work, Failing({1: 1}), on_error=Retry(delay_s=0.1, jitter=0))
+    dispatcher.register(Other, gate)
+    dispatcher.post(Numbered(1))
+    until(lambda: dispatcher.stats().retrying == 1, "it has failed")
+    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.post(Numbered(2))
+    clock.advance(1000)
+
+    stopping = threading.Thread(target=dispatcher.stop, daemon=True)
+    stopping.start()
+    stopping.join(TIMEOUT_S)
+
+    assert not stopping.is_alive()
+    gate.opened.set()
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert dispatcher.stats().discarded_by_reason == {"stop": 2}
+
+
+def test_a_failed_ask_keeps_no_event_alive(make: Make) -> None:
+    """Its error's traceback led to the frames that led to the ask: a cycle."""
+
+    def fail(event: Keyed) -> None:
+        raise OSError
+
+    dispatcher = make(handler=fail)
+    event = OfEntity()
+    gone = weakref.ref(event)
+    logging.disable(logging.CRITICAL)  # pytest keeps the records, and their errors
+    gc.disable()
+    try:
+        error = dispatcher.ask(event).exception(TIMEOUT_S)
+        is_right = isinstance(error, OSError)
+        del event, error
+        assert dispatcher.await_drained(TIMEOUT_S)
+        until(lambda: gone() is None, "the event is gone")
+    finally:
+        gc.enable()
+        logging.disable(logging.NOTSET)
+    assert is_right
+
+
+def test_an_event_keeps_a_field_of_its_own_that_is_called_attempt(make: Make) -> None:
+    @dataclass
+    class Container:
+        type: Work
+        attempt: int
+
+    seen: list[int] = []
+
+    def fail(event: Container) -> None:
+        seen.append(event.attempt)
+        raise OSError
+
+    dispatcher = make()
+    dispatcher.register(Work, fail, on_error=Retry(attempts=3, delay_s=0))
+    dispatcher.post(Container(Work.DO, 7))
+
+    until(lambda: dispatcher.stats().failed == 1, "it has failed for good")
+    assert seen == [7, 7, 7]
+
+
+def test_a_dead_letter_that_fails_makes_no_other_one() -> None:
+    """A dispatcher that was given as its own dead letters' dispatcher made them until the stack was full."""
+
+    def fail(event: Any) -> None:
+        raise OSError
+
+    dispatcher = AsyncDispatcher()
+    letters: list[Any] = []
+
+    class Forward:
+        def post_without_waiting(self, event: Any) -> bool:
+            letters.append(event)
+            return dispatcher.post(event)
+
+    dispatcher = AsyncDispatcher(dead_letters=Forward())
+    dispatcher.register(Work, fail)
+    dispatcher.register(DeadLetterType, fail)
+    with dispatcher:
+        dispatcher.post(Numbered())
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert len(letters) == 1
+    assert dispatcher.stats().failed == 2

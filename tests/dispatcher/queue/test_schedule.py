@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -228,8 +229,8 @@ def test_a_partition_posts_the_events_of_its_keys(clock: ManualClock) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda it: it.post_after(-1, Numbered()), "seconds must be a number of seconds, 0 or more, not -1"),
-        (lambda it: it.post_at(float("nan"), Numbered()), "unix_s must be a finite number"),
+        (lambda it: it.post_after(-1, Numbered()), "seconds must be a number of seconds, from 0 to .* not -1"),
+        (lambda it: it.post_at(float("nan"), Numbered()), "unix_s must be a time in Unix seconds"),
         (lambda it: it.post_every(0, Numbered()), "seconds must be 0.001 or more, not 0"),
         (lambda it: it.post_every(1, Numbered(), jitter=2), "jitter is a part of the period"),
         (lambda it: it.post_every(1, Numbered(), first=-1), "first must be a number of seconds"),
@@ -402,3 +403,72 @@ class TestDurable:
         second.stop()
 
         assert [number for _, number in seen.events] == [2 if appends == 0 else 1]
+
+
+def test_a_period_goes_on_after_its_event_could_not_be_posted(make: Make, clock: ManualClock) -> None:
+    """Its event counted as queued for ever, so all later times were skipped."""
+    keys = iter([lambda: 1 // 0])
+    seen = Seen(clock)
+    dispatcher = make(time_service=clock)
+    dispatcher.register(Work, seen, coalesce_by=lambda event: next(keys, str)())
+
+    dispatcher.post_every(1, Numbered())
+    advance(dispatcher, clock, 3000)
+
+    assert len(seen.events) == 2
+    assert dispatcher.stats().scheduled_skipped == 0
+
+
+def test_a_cancelled_period_posts_nothing_that_its_factory_is_making(make: Make, clock: ManualClock) -> None:
+    seen = Seen(clock)
+    dispatcher = make(time_service=clock, handler=seen)
+
+    def make_event() -> Numbered:
+        every.cancel()
+        return Numbered()
+
+    every = dispatcher.post_every(1, make_event)
+    advance(dispatcher, clock, 3000)
+
+    assert seen.events == []
+
+
+def test_a_stop_amid_a_firing_ends_the_period(make: Make, clock: ManualClock) -> None:
+    dispatcher = make(time_service=clock)
+    every = dispatcher.post_every(1, lambda: dispatcher.stop())
+
+    clock.advance(1000)
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+
+    assert (every.is_done(), every.due, dispatcher.stats().scheduled) == (True, None, 0)
+
+
+def test_a_finalizer_may_schedule_while_its_thread_does(make: Make, clock: ManualClock) -> None:
+    """It waited for the lock that its own thread held."""
+    seen = Seen(clock)
+    dispatcher = make(time_service=clock, handler=seen)
+    with dispatcher.core.schedule._lock:  # as amid a call, which a signal handler or the collector interrupts
+        dispatcher.post_after(1, Numbered(1))
+    dispatcher.post_after(2, Numbered(2))
+    advance(dispatcher, clock, 2000)
+
+    assert [number for _, number in seen.events] == [1, 2]
+
+
+def test_an_interrupted_call_leaves_the_others_to_fire(make: Make, clock: ManualClock) -> None:
+    seen = Seen(clock)
+    dispatcher = make(time_service=clock, handler=seen)
+    dispatcher.post_after(2, Numbered(2))
+    schedule, interrupts = clock.schedule_with_fixed_delay, [KeyboardInterrupt]
+
+    def interrupted(*arguments: Any) -> Any:
+        if interrupts:
+            raise interrupts.pop()
+        return schedule(*arguments)
+
+    with patch.object(clock, "schedule_with_fixed_delay", interrupted), pytest.raises(KeyboardInterrupt):
+        dispatcher.post_after(1, Numbered(1))
+    dispatcher.post_after(3, Numbered(3))
+    advance(dispatcher, clock, 3000)
+
+    assert [number for _, number in seen.events] == [1, 2, 3]
