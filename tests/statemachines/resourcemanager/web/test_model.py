@@ -507,7 +507,7 @@ def test_asks_that_the_scheduler_drops_after_the_last_transition_are_gone_from_t
         yarn.manager.dispatcher.register(RMAppEventType, look)
         master = yarn.submit_and_run()
         master.allocate(ask(1_000_000))
-        publisher = ModelPublisher(yarn.manager)
+        publisher = ModelPublisher(yarn.manager, mail_ns=10**12)  # a publication is one mail, on a busy machine too
         model = ReadModel(yarn.manager)
         if not is_whole:
             model.apply(publish(publisher)[0])
