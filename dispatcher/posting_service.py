@@ -128,7 +128,7 @@ class PostingService(Service):
         once if that has passed.
 
         Raises:
-            ValueError: `seconds` is negative or not finite.
+            ValueError: `seconds` is negative or more than a century.
             EventRefusedError: the dispatcher stops or has stopped, or the journal has failed.
             EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
         """

@@ -4,7 +4,7 @@
 
 One heap is in the order of the monotonic clock, for delays and periods, and one in the order of the wall clock, for
 `post_at`. One timer of the time service waits for the first of both. The timers' thread never waits for room in the
-queue: a firing that finds none waits as a producer does, but as an entry of `_waiting`, which the thread that returns a
+queue: a firing that finds none waits as a producer does, but as an entry of `_overdue`, which the thread that returns a
 permit takes on.
 
 In write-ahead mode the event of `post_after` and `post_at` is in the log with its time, so the next start schedules it
@@ -166,7 +166,7 @@ class Schedule:
     def after(self, delay_s: float, event: Any) -> Scheduled:
         """
         Raises:
-            ValueError: `delay_s` is negative or not finite.
+            ValueError: `delay_s` is negative or more than a century.
             EventRefusedError: the dispatcher stops, or the journal has failed.
             EventNotDeclaredError, JournalError: the journal cannot keep the event.
         """
@@ -469,13 +469,9 @@ class Schedule:
             write_ahead.settle(accepted_seq)
             return
         self.fired += 1
+        target = self if one.place is None else one.place(event)
         one.is_queued = True
-        try:
-            target = self if one.place is None else one.place(event)
-            target._post(_Firing(event, accepted_seq, Delivery(scheduled=one)))
-        except BaseException:
-            one.is_queued = False
-            raise
+        target._post(_Firing(event, accepted_seq, Delivery(scheduled=one)))
 
     def _log_next(self, one: Scheduled) -> None:
         """Replace the line that has the time of a key's next firing."""
@@ -522,6 +518,10 @@ class Schedule:
         self._firing.add(get_ident())
         try:
             return self._has_tried(firing)
+        except BaseException:
+            if firing.delivery is not None:
+                firing.delivery.discard("stop")
+            raise
         finally:
             self._firing.discard(get_ident())
 

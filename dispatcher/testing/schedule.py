@@ -55,12 +55,12 @@ class InlineSchedule:
         self._keys: dict[str, InlineScheduled] = {}
 
     def after(self, delay_s: float, event: Any) -> InlineScheduled:
-        """Raises ValueError: `delay_s` is negative or not finite."""
+        """Raises ValueError: `delay_s` is negative or more than a century."""
         due_ms = self._clock.current_processing_time() + _ms(duration_ns("seconds", delay_s))
         return InlineScheduled(self._clock, due_ms, 0, lambda: self._post(event))
 
     def at(self, unix_s: float, event: Any) -> InlineScheduled:
-        """Raises ValueError: `unix_s` is not finite."""
+        """Raises ValueError: `unix_s` is not a time before the year 10000."""
         return InlineScheduled(self._clock, _ms(unix_ns(unix_s)), 0, lambda: self._post(event))
 
     def every(

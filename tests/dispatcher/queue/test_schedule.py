@@ -419,6 +419,34 @@ def test_a_period_goes_on_after_its_event_could_not_be_posted(make: Make, clock:
     assert dispatcher.stats().scheduled_skipped == 0
 
 
+def test_a_period_goes_on_after_an_event_that_waited_for_room_could_not_be_posted(
+    make: Make, clock: ManualClock, gate: Gate
+) -> None:
+    """The thread that made room met the error, and the event counted as queued for ever."""
+    config = DispatcherConfig(queue_capacity=1, queue_full_policy="block")
+    dispatcher = make(config, time_service=clock)
+    is_full = True
+
+    def key_of(event: Any) -> None:
+        if event.number == 2 and not is_full:
+            raise ZeroDivisionError
+
+    dispatcher.register(Work, gate, coalesce_by=key_of)
+    dispatcher.post(Numbered(0))
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.post(Numbered(1))
+    numbers = iter((2, 3))
+    dispatcher.post_every(1, lambda: Numbered(next(numbers)))
+
+    clock.advance(1000)  # it waits for room
+    is_full = False
+    gate.opened.set()
+    until(lambda: dispatcher.await_drained(TIMEOUT_S) and dispatcher.stats().scheduled == 1, "it has failed")
+    advance(dispatcher, clock, 1000)
+
+    assert [event.number for event in gate.events] == [0, 1, 3]
+
+
 def test_a_cancelled_period_posts_nothing_that_its_factory_is_making(make: Make, clock: ManualClock) -> None:
     seen = Seen(clock)
     dispatcher = make(time_service=clock, handler=seen)
