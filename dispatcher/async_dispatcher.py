@@ -129,10 +129,8 @@ class AsyncDispatcher(PostingService):
         rules = AskRules(name, mailbox, self._routes, self._coroutines)
         self._asks = Asks(queue, rules.check_ask, rules.check_wait)
         self._drain = Drain(queue, progress)
-        self._dead_letters = (
-            DeadLetters(name, dead_letters, self._write_ahead.encode) if dead_letters is not None else None
-        )
-        self._errors = ErrorPolicy(self, self._routes, progress, self._retries, self._dead_letters, exit_action)
+        letters = None if dead_letters is None else DeadLetters(name, dead_letters, self._write_ahead.encode)
+        self._errors = ErrorPolicy(self, self._routes, progress, self._retries, letters, exit_action)
         self._dispatching = BatchDispatching(
             name,
             queue,
@@ -256,9 +254,9 @@ class AsyncDispatcher(PostingService):
         """Decorate a handler: `@dispatcher.on(JobEventType)` is `register(JobEventType, function)`.
 
         With members, as in `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, the function gets the events
-        of these types. It takes the place of the class's handlers, which get the events of the other members; without
-        any, those fail (UnregisteredEventTypeError). The options, as those of `register`, hold for the events of these
-        members. An event is superseded only by one that the same `on` covers.
+        of these types, and the class's handlers get only the other events. If the class has no handler, the other
+        events fail (UnregisteredEventTypeError). The options are the same as for `register`, and hold for the events
+        of these members. An event is superseded only by an event of the same `on`.
 
         The functions of a class's members are all plain or all `async def`. The latter share one order by `lock_key`,
         and a capacity of 100.
@@ -266,7 +264,8 @@ class AsyncDispatcher(PostingService):
         Returns a decorator, which returns the function unchanged. `unregister(JobEventType, function)` undoes it.
 
         Raises:
-            TypeError: no Enum class or member, or something else. Further, from the decorator, as `register` does.
+            TypeError: there is no argument, or one is neither an Enum class nor a member. Further, from the decorator,
+                as `register` does.
             ValueError (from the decorator): a member has a function already; plain functions and `async def` in one
                 class; or as `register` does.
         """
@@ -459,8 +458,8 @@ class AsyncDispatcher(PostingService):
         self._schedule.end()
         self._queue.shutdown.discard_retrying()
         closing = {"the mailbox": self._processor.close}
-        if self._dead_letters is not None:
-            closing["the dead letters"] = self._dead_letters.close
+        if self._errors.dead_letters is not None:
+            closing["the dead letters"] = self._errors.dead_letters.close
         if self._journal is not None:
             closing = {"the journal": self._journal.close, **closing}
         for what, close in closing.items():
@@ -486,8 +485,8 @@ class AsyncDispatcher(PostingService):
 
     def service_start(self) -> None:
         self._queue.check_not_forked()
-        if self._dead_letters is not None:
-            self._dead_letters.open()
+        if self._errors.dead_letters is not None:
+            self._errors.dead_letters.open()
         self.view.note_start()
         recovered = self._write_ahead.take_recovered()
         if recovered:

@@ -137,7 +137,7 @@ class ErrorPolicy:
         self._dispatcher = dispatcher
         self._progress = progress
         self._retries = retries
-        self.dead_letters = dead_letters  # None: there are none; never changes after the start
+        self.dead_letters = dead_letters  # None: the dispatcher keeps none; never changes after the start
         self._routes = routes
         self._exit_action = exit_action
         self.failures = Failures()  # the last ones; it says who may touch it
@@ -160,14 +160,11 @@ class ErrorPolicy:
         event_type = type_of(event)
         route = call.route if call is not None else self._routes.find(event_type)
         is_handled = route.registered or call is not None
-        on_error: Any = route.on_error
         delivery, accepted_seq = self._brought(call)
-        if type(on_error) is not str:
-            on_error = self._decide(on_error, event, error)
-            if isinstance(on_error, Retry):
-                if self._tries_again(on_error, event, error, route, delivery, accepted_seq):
-                    return "retried", error
-                on_error = on_error.then
+        policy = self._decide(route.on_error, event, error)
+        if isinstance(policy, Retry) and self._tries_again(policy, event, error, route, delivery, accepted_seq):
+            return "retried", error
+        on_error = policy.then if isinstance(policy, Retry) else policy
         route.failed += 1
         if not is_handled:
             error = self._routes.unregistered(event_type)
@@ -176,7 +173,7 @@ class ErrorPolicy:
         self.failures.add(event, error)
         self.log.failed(event, error, route.event_class, route.name)
         # With `continue` as its `then`, a Retry wants no dead letter; without a Retry, every failure is one.
-        if self.dead_letters is not None and not (isinstance(route.on_error, Retry) and on_error == "continue"):
+        if self.dead_letters is not None and not (isinstance(policy, Retry) and on_error == "continue"):
             self.dead_letters.add(event, error, delivery.attempt if delivery is not None else 1)
         if on_error in ("stop", "exit"):
             self._dispatcher.note_failure(error)
@@ -195,17 +192,19 @@ class ErrorPolicy:
 
     def _decide(self, on_error: Any, event: Any, error: BaseException) -> Any:
         """The policy for this error: a Retry, or what a string says."""
-        if isinstance(on_error, Retry):
+        if isinstance(on_error, str | Retry):
             return on_error
         name = self._dispatcher.name
         try:
             decided = on_error(event, error)
         except BaseException as raised:
-            tell(log, logging.ERROR, "%s: on_error failed; the dispatcher continues", name, error=raised)
+            message = "%s: on_error failed; the dispatcher continues"
+            tell(log, logging.ERROR, message, name, error=raised, extra=fields_of(name, event))
             return "continue"
         if isinstance(decided, Retry) or (isinstance(decided, str) and decided in SEVERITY):
             return decided
-        tell(log, logging.ERROR, "%s: on_error returned %s; the dispatcher continues", name, text_of(decided))
+        message = "%s: on_error returned %s; the dispatcher continues"
+        tell(log, logging.ERROR, message, name, text_of(decided), extra=fields_of(name, event))
         return "continue"
 
     def _tries_again(

@@ -189,6 +189,19 @@ def test_a_function_decides_about_each_error(make: Make, clock: ManualClock) -> 
     assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
 
+def test_then_of_a_retry_that_a_function_returned_says_what_follows(make: Make) -> None:
+    letters: list[DeadLetter] = []
+    dispatcher = make(dead_letters=letters.append)
+    ends: dict[int, Any] = {1: Retry(attempts=1, then="continue"), 2: Retry(attempts=1), 3: "continue"}
+    dispatcher.register(Work, Failing({1: 1, 2: 1, 3: 1}), on_error=lambda event, error: ends[event.number])
+
+    for number in ends:
+        dispatcher.post(Numbered(number))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert [letter.event.number for letter in letters] == [2, 3]
+
+
 def test_the_answer_to_an_ask_comes_after_the_last_attempt(make: Make, clock: ManualClock) -> None:
     dispatcher = make(time_service=clock)
     dispatcher.register(Work, Failing({1: 1, 2: 9}), on_error=Retry(attempts=2, delay_s=0.1, jitter=0))
