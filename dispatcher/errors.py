@@ -103,8 +103,8 @@ _ADVICE: Final = {
 class EventDiscardedError(DispatcherError):
     """An event of `ask` was accepted, and will never be handled.
 
-    `reason` is one of those by which the dispatcher counts discarded events: `stop`, `drop_oldest` or `superseded`. In
-    write-ahead mode the next start hands out an event that a stop has discarded; nobody waits for its answer then.
+    `reason` is `stop`, `drop_oldest` or `superseded`, as in the dispatcher's counts of discarded events. In write-ahead
+    mode the next start hands out an event that a stop has discarded. Its answer then reaches nobody.
     """
 
     def __init__(self, dispatcher: str, reason: str) -> None:

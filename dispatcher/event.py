@@ -141,7 +141,7 @@ class AsyncioHandler:
 
     Up to `max_waiting` events wait for their keys next to those that run. At the next one that would wait, or at the
     first event that only waits for one of the `capacity` coroutines to end, the dispatcher handles no more events until
-    it can begin. The numbers are those of one dispatcher: each partition of a MultiDispatcher has its own.
+    it can begin. The limits hold for one dispatcher: each partition of a MultiDispatcher counts by itself.
 
     `loop=None`: the loop that the dispatcher was given.
 

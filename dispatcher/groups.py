@@ -204,9 +204,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
                         config,
                         name=f"{name}-{number}",
                         journal=writer,
-                        dead_letters=partition_path(Path(letters), number)
-                        if isinstance(letters, str | Path)
-                        else letters,
+                        dead_letters=_letters_of(letters, number),
                         **options,
                     )
                     for number, writer in enumerate(writers)
@@ -326,6 +324,11 @@ class MultiDispatcher(DispatcherGroup, PostingService):
 
     def _core_of(self, event: Any) -> Core:
         return self.partition_of(event).core
+
+
+def _letters_of(letters: Any, number: int) -> Any:
+    """Where a partition's dead letters go: in a folder, each partition has its own."""
+    return partition_path(Path(letters), number) if isinstance(letters, str | Path) else letters
 
 
 def _placing(partitions: int, hash_of: Callable[[Any], int]) -> Callable[[Any], int]:

@@ -21,7 +21,7 @@ def decorator(register: Register, event_types: Sequence[Any]) -> Callable[[F], F
     """A decorator that registers a function for these Enum classes and members, and returns it unchanged.
 
     Raises:
-        TypeError: there are none, or something else is among them.
+        TypeError: there is no argument, or one is neither an Enum class nor a member.
     """
     if not event_types:
         raise TypeError("on takes Enum classes or members of them: `@dispatcher.on(JobEventType.SUBMITTED)`")
@@ -107,7 +107,7 @@ class AsyncMembers:
 class KeyOfMember:
     """Coalescing by the `coalesce_by` of the handlers that an event's type has.
 
-    Events supersede each other only if the same `on` covers both: those of another have keys of their own.
+    An event supersedes another only if the same `on` covers both. Equal keys of different `on`s are different keys.
     """
 
     def __init__(self, of_class: KeyOf | None, parts: Sequence[tuple[tuple[Enum, ...], KeyOf | None]]) -> None:

@@ -6,24 +6,24 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 Then = Literal["dead_letter", "continue", "stop", "exit"]
-_THEN: Final = ("dead_letter", "continue", "stop", "exit")
+_THEN: Final = get_args(Then)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Hand the event out again, up to `attempts` times in all, if the error is one of `on`.
 
-    The n-th failure is followed by a delay of `delay_s * factor ** (n - 1)` seconds, at most `max_delay_s`, made up to
-    the part `jitter` shorter or longer by chance. Meanwhile the event is retrying: it is neither queued nor in hand,
-    and other events go on. With `ordered_by_key`, the later events of its Enum class with the same `lock_key` wait
-    behind it.
+    The n-th failure is followed by a delay of `delay_s * factor ** (n - 1)` seconds, at most `max_delay_s`. A random
+    jitter makes it shorter or longer, by up to `jitter` (0.1: a tenth) of itself. Meanwhile the event is retrying: it
+    is neither queued nor in hand, and other events go on. With `ordered_by_key`, the later events of its Enum class
+    with the same `lock_key` wait behind it.
 
-    After the last attempt, or another error, the event has failed. Then it goes to the dispatcher's dead letters
-    (`dead_letter`), to nothing (`continue`), or ends the dispatcher (`stop`) or the process (`exit`), as the `on_error`
-    of these names.
+    After the last attempt, or after an error that is not one of `on`, the event has failed. `then` says what follows:
+    it goes to the dispatcher's dead letters (`dead_letter`); it is dropped (`continue`); or the dispatcher stops
+    (`stop`) or the process exits (`exit`), and it is a dead letter, too.
 
     Raises:
         ValueError: a number or `then` that makes no sense; the message names it. TypeError: `on` is not made of
@@ -56,11 +56,10 @@ class Retry:
 
     def delay_ns(self, failures: int) -> int:
         """The delay after that many failures, 1 or more."""
-        delay_s = self.max_delay_s
-        if self.delay_s and (failures - 1) * math.log(self.factor) < 700:  # a float has no greater power
-            delay_s = min(self.delay_s * self.factor ** (failures - 1), self.max_delay_s)
-        elif not self.delay_s:
-            delay_s = 0.0
+        try:
+            delay_s = min(self.delay_s * float(self.factor) ** (failures - 1), self.max_delay_s)
+        except OverflowError:  # of the power
+            delay_s = self.max_delay_s if self.delay_s else 0.0
         return int(delay_s * (1 + self.jitter * random.uniform(-1, 1)) * 1e9)
 
 

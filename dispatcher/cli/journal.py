@@ -17,6 +17,7 @@ from dispatcher.cli.console import RowFormat, aligned, echo, echo_json, time_tex
 from dispatcher.cli.failed import Wanted, failed_events, failed_table, parse_since
 from dispatcher.cli.group import EntryPointGroup
 from dispatcher.errors import JournalError
+from dispatcher.journal.format.event_codec import marks_of
 from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.journal.indexing import index_journal
@@ -102,10 +103,11 @@ def recover(
     if with_ is not None:
         _end_redelivery(*redelivery.redeliver(journal, with_))
         return
-    for accepted in recovered.accepted:
-        echo_json(accepted.line.decode("utf-8", "replace"))
-    if recovered.accepted:
-        echo(f"{len(recovered.accepted)} events were accepted and not handled", err=True)
+    events = [accepted.line for accepted in recovered.accepted if marks_of(accepted.line).has_event]
+    for event in events:
+        echo_json(event.decode("utf-8", "replace"))
+    if events:
+        echo(f"{len(events)} events were accepted and not handled", err=True)
     if recovered.losses:
         raise typer.Exit(1)
 
@@ -167,7 +169,7 @@ def failed(
     """List the events that have failed for good, oldest first.
 
     JOURNAL is a folder of dead letters, or a journal, whose rows tell the failed events without attempts and traceback.
-    May run while a daemon writes it. Exit code 1: there are none.
+    May run while a daemon writes the journal. Exit code 1: no failed event was found.
     """
     wanted = _wanted(entity, type, since)
     damages: list[str] = []

@@ -52,8 +52,8 @@ def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
 def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> tuple[int, int, int]:
     """As `redeliver`, for the dead letters of these accepted seqs in the folder of one dispatcher's. The others stay.
 
-    Those that fail again are dead letters again: those of the dispatcher if it has its own, otherwise in the folder.
-    What an earlier call that was cut short has left unhandled is handled as well.
+    An event that fails again is a dead letter again. The dispatcher that the function makes keeps it if it was given
+    `dead_letters`; otherwise the folder does. Events that an earlier, interrupted call left unhandled are handled too.
     """
     make = _load(factory)
 

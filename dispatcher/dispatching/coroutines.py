@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import Context
@@ -50,7 +50,7 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.entries import ABANDONED, QueuedEvent
 from dispatcher.retry import OnError, Retry
-from dispatcher.util.foreign import fields_of, kind_of, tell, type_of
+from dispatcher.util.foreign import fields_of, kinds_of, tell, type_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import NO_THREAD
 
@@ -395,8 +395,7 @@ class Coroutines:
                 call.delivery.discard("stop")
         self.count -= len(calls)
         self._progress.done += len(calls)
-        kinds = Counter(kind_of(type_of(call.event)) for call in calls)
-        contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        contents = kinds_of(call.event for call in calls)
         message = "%s: stop discarded %d events whose coroutines had not ended: %s"
         fields = {"dispatcher": self._name, "count": len(calls)}
         tell(log, logging.WARNING, message, self._name, len(calls), contents, extra=fields)

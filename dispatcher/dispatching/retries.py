@@ -26,7 +26,7 @@ from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.retry import Retry
-from dispatcher.util.foreign import tell, text_of, type_of
+from dispatcher.util.foreign import set_on, tell, text_of, type_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -175,7 +175,7 @@ class _Key:
             return False
         try:
             return bool(self.lock_key == other.lock_key)
-        except Exception:  # then the two are not equal
+        except Exception:  # keys that cannot be compared are equal only if they are the same object
             return self.lock_key is other.lock_key
 
 
@@ -205,6 +205,6 @@ def _key_of(event: Any) -> _Key | None:
 
 def _set_attempt(event: Any, attempt: int) -> None:
     """Tell the event which attempt comes, if it accepts attributes, and has no other value of that name."""
-    with contextlib.suppress(Exception):  # e.g. an event with slots
+    with contextlib.suppress(Exception):  # of a property
         if getattr(event, "attempt", attempt - 1) == attempt - 1:
-            object.__setattr__(event, "attempt", attempt)
+            set_on(event, "attempt", attempt)

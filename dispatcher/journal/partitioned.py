@@ -29,7 +29,7 @@ from typing import Final
 
 from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError, JournalLossError, NoEventInHandError
-from dispatcher.journal.format.event_codec import marks_of, with_marks
+from dispatcher.journal.format.event_codec import current_marks, with_marks
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.partitions import (
     Move,
@@ -68,7 +68,7 @@ class PartitionedJournal:
         self._left: tuple[JournalWriter, ...] = ()
 
     def open(self, partitions: int) -> tuple[JournalWriter, ...]:
-        """Open the journals of so many partitions, and finish a move that a crash has cut short.
+        """Open the journals of this number of partitions, and finish a move that a crash has cut short.
 
         Raises:
             JournalError: the folder holds the journal of one dispatcher, or a journal that is not to be continued; it
@@ -144,15 +144,13 @@ class PartitionedJournal:
         placed: list[list[bytes]] = [[] for _ in self._writers]
         moves = False
         for number, writer in enumerate(self._all()):
-            found = [(accepted, marks_of(accepted.line)) for accepted in writer.recovered]
-            replaced = {marks.replaces for _, marks in found}
-            for accepted, marks in found:
-                if accepted.seq in replaced:  # a crash came before the row that says so
+            own = number if number < len(self._writers) else 0
+            current = current_marks(writer.recovered)
+            for accepted in writer.recovered:
+                marks = current.get(accepted.seq)
+                if marks is None:
                     continue
-                if marks.key and not marks.fired_ns:  # it has no event
-                    to = number if number < len(self._writers) else 0
-                else:
-                    to = partition_of(accepted.line)
+                to = partition_of(accepted.line) if marks.has_event else own
                 moves = moves or to != number
                 placed[to].append(with_marks(accepted.line, marks._replace(replaces=0)))
         if moves:

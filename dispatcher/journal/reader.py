@@ -31,8 +31,8 @@ def read_rows(
     A torn frame at the end of the open segment is being written, or was cut off by a crash: it is no damage.
     `on_damage` gets a line for each damaged stretch and each missing segment; by default they are logged.
 
-    The rows of a partitioned journal are merged by the table's time. Each has the number of its partition, `partition`,
-    and those of a partition are in the order of their seq.
+    The rows of a partitioned journal are merged by the table's time. Each row has the number of its partition,
+    `partition`, and the rows of one partition stay in the order of their seq.
 
     Raises:
         JournalError: not a journal, or a file cannot be read.

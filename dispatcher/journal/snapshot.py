@@ -138,7 +138,7 @@ def parts_of(path: Path | str) -> Parts:
 
 
 def permissions_of(journal: Path) -> Permissions:
-    """The permissions with which a journal's files were made, also those of a partitioned one. Raises JournalError."""
+    """The permissions with which the files of a journal, partitioned or not, were made. Raises JournalError."""
     return Permissions.of_file(journal / (PARTITIONS if parts_of(journal).is_partitioned else MANIFEST))
 
 

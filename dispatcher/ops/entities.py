@@ -109,7 +109,7 @@ def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) 
 def history_readers(views: Iterable[DispatcherView]) -> list[HistoryReader]:
     """Readers of the dispatchers' journals, and of the transitions that the process keeps."""
     paths = dict.fromkeys(view.journal_path for view in views if view.journal_path is not None)
-    # An entity may have rows in several partitions, also in those of earlier runs.
+    # An entity may have rows in several partitions: an earlier run may have had another number of them.
     wholes = dict.fromkeys(path.parent for path in paths if read_partitions(path.parent)[0] is not None)
     single = (path for path in paths if path.parent not in wholes)
     return [*map(from_partitions, wholes), *map(from_journal, single), from_ring(ring, _initial_state)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat, starmap
 from typing import Any
@@ -19,7 +19,7 @@ from dispatcher.queue.coalescing import Coalescing
 from dispatcher.queue.contents import LEFT_SAMPLE, SAMPLE, count_types
 from dispatcher.queue.entries import DRAINING, FORKED, LOOK, STOPPED, QueuedEvent, QueueState
 from dispatcher.queue.room import QueueRoom
-from dispatcher.util.foreign import kind_of, tell, type_of
+from dispatcher.util.foreign import kind_of, kinds_of, tell
 from dispatcher.util.threads import try_to_start
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -186,8 +186,7 @@ class QueueShutdown:
             while True:
                 left.append(self._state.dropped.take("stop", take)[1])
         if left:
-            kinds = Counter(kind_of(type_of(entry.event)) for entry in left)
-            contents = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+            contents = kinds_of(entry.event for entry in left)
             message = "%s: stop discarded %d events that waited for their next attempt: %s"
             fields = {"dispatcher": self._name, "count": len(left)}
             tell(log, logging.WARNING, message, self._name, len(left), contents, extra=fields)

@@ -9,11 +9,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
-from dispatcher.journal.format.event_codec import NO_EVENT, EventCodec, Marks, marks_of, with_marks
+from dispatcher.journal.format.event_codec import NO_EVENT, EventCodec, Marks, current_marks, marks_of, with_marks
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.util.foreign import tell, text_of
+from dispatcher.util.foreign import set_on, tell, text_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -141,10 +141,10 @@ class WriteAhead:
         fired: dict[str, int] = {}
         for accepted in self._journal.recovered if self.is_on and self._journal is not None else ():
             marks = marks_of(accepted.line)
-            if marks.key and marks.fired_ns:
-                fired[marks.key] = max(fired.get(marks.key, 0), marks.fired_ns)
-            elif marks.key:
+            if not marks.has_event:
                 ticks[marks.key] = Tick(accepted.seq, marks.due_ns, 0)  # a later line replaces an earlier one
+            elif marks.key:
+                fired[marks.key] = max(fired.get(marks.key, 0), marks.fired_ns)
         return {key: tick._replace(fired_ns=fired.get(key, 0)) for key, tick in ticks.items()}
 
     def take_recovered(self) -> list[RecoveredEvent]:
@@ -157,17 +157,16 @@ class WriteAhead:
             return []
         if self._ticks is None:
             self._ticks = self._read_ticks()
-        found = [(accepted, marks_of(accepted.line)) for accepted in self._journal.recovered]
-        replaced = {marks.replaces for _, marks in found}
+        current = current_marks(self._journal.recovered)
         recovered = []
-        for accepted, marks in found:
-            if accepted.seq in replaced:  # a crash came before the row that says so
+        for accepted in self._journal.recovered:
+            marks = current.get(accepted.seq)
+            if marks is None:
                 self.settle(accepted.seq)
-            elif not marks.key or marks.fired_ns:
+            elif marks.has_event:
                 recovered.append(RecoveredEvent(accepted.seq, self.decode(accepted.line), marks))
         for _, event, _ in recovered:
-            with contextlib.suppress(AttributeError, TypeError, ValueError):  # e.g. an event with slots
-                object.__setattr__(event, "redelivered", True)
+            set_on(event, "redelivered", True)
         self._journal.forget_recovered()
         if recovered:
             message = "%s: %d accepted events of an earlier run are handled first"

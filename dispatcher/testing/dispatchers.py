@@ -139,7 +139,7 @@ class InlineDispatcher(Service):
         return answer
 
     def post_after(self, seconds: float, event: HasType[Enum]) -> InlineScheduled:
-        """Post an event once the clock is advanced by so many seconds. Raises as AsyncDispatcher.post_after."""
+        """Post an event when the clock has advanced by `seconds`. Raises as AsyncDispatcher.post_after."""
         return self._schedule.after(seconds, event)
 
     def post_at(self, unix_s: float, event: HasType[Enum]) -> InlineScheduled:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -78,6 +79,18 @@ def plain_text(text: str) -> str:
 def kind_of(event_type: Any) -> str:
     """The class and name of an event's type: `Kind.TICK`."""
     return f"{class_name(event_type)}.{type_name(event_type)}"
+
+
+def kinds_of(events: Iterable[Any]) -> str:
+    """The number of events of each kind, most frequent first: `3 Kind.TICK, 1 Kind.TOCK`."""
+    kinds = Counter(kind_of(type_of(event)) for event in events)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def set_on(event: Any, name: str, value: Any) -> None:
+    """Set an attribute, also of a frozen dataclass. An event that cannot have it, e.g. with slots, stays as it is."""
+    with contextlib.suppress(Exception):
+        object.__setattr__(event, name, value)
 
 
 def fields_of(dispatcher: str, event: Any) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher import JournalWriter
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.journal.format.frames import Frame, FrameReader
 
 from ..commands import COMMAND, ROOT, Ended, run_command, run_here
 from ..journal_rows import begin, end
+from .journal.conftest import Job, Posted, after_a_crash
 
 pytestmark = pytest.mark.long
 
@@ -233,6 +234,18 @@ def test_recover_prints_the_events_that_were_accepted_and_not_handled(recover: R
 
     assert [json.loads(line)["event"]["name"] for line in done.out.splitlines()[1:]] == ["first", "second"]
     assert done.err == "2 events were accepted and not handled\n"
+
+
+def test_recover_does_not_count_the_time_that_a_key_is_due_next(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
+    with AsyncDispatcher(journal=writer) as dispatcher:
+        dispatcher.register(Job, print, events=Posted)
+        dispatcher.post_every(3600, Posted(Job.STARTED, 1), key="nightly")
+        crashed = after_a_crash(writer.path, tmp_path / "crashed")
+
+    done = run_here("journal", "recover", crashed)
+
+    assert (done.code, done.out.splitlines()[1:], done.err) == (0, [], "")
 
 
 def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(recover: Recover) -> None:

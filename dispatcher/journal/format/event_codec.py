@@ -24,6 +24,7 @@ from pydantic_core import from_json, to_json
 
 from dispatcher.errors import EventNotDeclaredError, JournalError
 from dispatcher.journal.format.declarations import LONGEST_LINE, adapter_of, lossless
+from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.format.round_trip import difference, quoted
 from dispatcher.util.foreign import describe
 
@@ -55,6 +56,11 @@ class Marks(NamedTuple):
     died: dict[str, Any] | None = None
     """Of a dead letter: how it has failed."""
 
+    @property
+    def has_event(self) -> bool:
+        """False: the line only holds the time at which a `post_every` is due next."""
+        return not self.key or self.fired_ns != 0
+
 
 def with_marks(line: bytes, marks: Marks) -> bytes:
     """The line with these marks, and no others."""
@@ -76,6 +82,20 @@ def marks_of(line: bytes) -> Marks:
         return Marks(**json.loads(head + b"}")["marks"])
     except (ValueError, TypeError) as error:
         raise JournalError(f"a line of the write-ahead log cannot be read: {line[:500]!r}: {error}") from error
+
+
+def current_marks(accepted: Iterable[Accepted]) -> dict[int, Marks]:
+    """The marks of one journal's lines by accepted seq, without the lines that a later one takes the place of.
+
+    Both are there after a crash that came before the row that settles the earlier one.
+
+    Raises:
+        JournalError: marks cannot be read.
+    """
+    found = {each.seq: marks_of(each.line) for each in accepted}
+    for marks in tuple(found.values()):
+        found.pop(marks.replaces, None)
+    return found
 
 
 def undeclared_line(event_class: str, event_type: str, said: str) -> bytes:
