@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.columns import RowsPayload, decode_rows, encode_text
 from dispatcher.journal.format.frames import END, ROWS, Damage, Frame, FrameReader, Header
 from dispatcher.journal.format.history_index import HistoryIndex, index_path
@@ -28,8 +29,15 @@ from dispatcher.journal.format.schema import EVENTS, TRANSITIONS, Table
 from dispatcher.journal.format.segments import SegmentEnd, read_end, segment_number
 from dispatcher.journal.indexing import ENTITIES, report_unsound
 from dispatcher.journal.pacing import Pace
-from dispatcher.journal.reader import open_at_end, open_frames
-from dispatcher.journal.snapshot import OF_ONE_PARTITION, JournalSnapshot, is_retired, look_at, parts_of, unreadable
+from dispatcher.journal.snapshot import (
+    OF_ONE_PARTITION,
+    JournalSnapshot,
+    is_retired,
+    look_at,
+    open_frames,
+    parts_of,
+    unreadable,
+)
 from dispatcher.util.units import NS_PER_S
 
 _SETTLED_NS: Final = 50_000_000
@@ -214,6 +222,7 @@ class _LookUp:
         self._limit = limit
         self._before_seq = before_seq
         self._on_damage = on_damage
+        self._fields = AcceptedFields(path)
         self._pause = Pace(_PIECE_S).pause
         self._rows: list[HistoryRow] = []
         self._is_whole = True  # nothing older is missing
@@ -222,10 +231,9 @@ class _LookUp:
         snapshot = self._kept.look_at(self._path)
         for line in snapshot.missing():
             self._damaged(line)
-        at_end = open_at_end(snapshot)
-        if len(at_end) < len(snapshot.left_open):
+        if len(snapshot.open_at_end) < len(snapshot.left_open):
             self._is_whole = False  # a crash left an open segment between closed ones, which no reader reads
-        listed = (*snapshot.closed, *at_end)
+        listed = snapshot.in_order
         first = segment_number(listed[0]) if listed else snapshot.manifest.first if snapshot.manifest else 1
         self._is_whole &= first == 1
         for segment in reversed(listed):
@@ -318,7 +326,7 @@ class _LookUp:
     def _rows_in(self, frame: Frame) -> list[HistoryRow]:
         """The frame's rows about the entity, newest first."""
         payload, first_seq = decode_rows(frame.payload), frame.header.first_seq
-        rows = _entity_rows(payload, first_seq, self._name, self._machine, self._pause)
+        rows = _entity_rows(payload, first_seq, self._name, self._machine, self._fields, self._pause)
         return [row for row in rows if self._before_seq is None or row.seq < self._before_seq]
 
 
@@ -331,7 +339,12 @@ def _history_row(event: dict[str, Any] | None, transition: dict[str, Any] | None
 
 
 def _entity_rows(
-    payload: RowsPayload, first_seq: int, name: bytes, machine: str | None, pause: Callable[[], None]
+    payload: RowsPayload,
+    first_seq: int,
+    name: bytes,
+    machine: str | None,
+    fields: AcceptedFields,
+    pause: Callable[[], None],
 ) -> Iterator[HistoryRow]:
     """The rows about the entity in a frame, newest first: its transitions, and events about it without any."""
     rows: dict[str, list[int]] = defaultdict(list)
@@ -354,7 +367,7 @@ def _entity_rows(
         seqs.update(first_seq + row for row in rows[EVENTS.name])
     # A transition may have the seq of an event before or behind the frame.
     of_events = [seq - first_seq for seq in sorted(seqs) if 0 <= seq - first_seq < payload.rows_of(EVENTS)]
-    events = {event["seq"]: event for event in at(EVENTS, of_events)}
+    events = {event["seq"]: event for event in fields.complete(at(EVENTS, of_events))}
     for seq in sorted(seqs, reverse=True):
         made = reversed(by_seq[seq]) if seq in by_seq else (None,)
         yield from (_history_row(events.get(seq), transition) for transition in made)

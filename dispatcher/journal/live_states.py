@@ -37,9 +37,8 @@ from dispatcher.journal.format.live_states import (
 from dispatcher.journal.format.schema import Kind, Row
 from dispatcher.journal.format.segments import segment_number
 from dispatcher.journal.pacing import Pace
-from dispatcher.journal.reader import open_at_end, open_frames
 from dispatcher.journal.segment_log import SegmentLog
-from dispatcher.journal.snapshot import look_at, unreadable
+from dispatcher.journal.snapshot import look_at, open_frames, unreadable
 from dispatcher.util.foreign import tell
 from dispatcher.util.threads import try_to_start
 
@@ -125,8 +124,7 @@ def read_states(path: Path, machine: str, ends: frozenset[str], next_seq: int) -
     Raises:
         JournalError: not a journal, or a file cannot be read.
     """
-    snapshot = look_at(path)
-    segments = [*snapshot.closed, *open_at_end(snapshot)]
+    segments = look_at(path).in_order
     found = _newest(segments, machine) or StatesAt(machine, segment_number(segments[0]), 0, 1, {})
     states = {entity: state for entity, state in found.states.items() if state not in ends}
     for frame in _frames_after(path, segments, found, next_seq):
@@ -145,8 +143,7 @@ def read_changes(
     Raises:
         JournalError: as `read_states`.
     """
-    snapshot = look_at(path)
-    segments = [*snapshot.closed, *open_at_end(snapshot)]
+    segments = look_at(path).in_order
     newest = None if start is None else _newest(segments, machine)
     segment, seq = start or (segment_number(segments[0]), 1)
     # A snapshot of an earlier run has no row of this one before it.

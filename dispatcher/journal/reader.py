@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader
+from dispatcher.journal.format.frames import END, ROWS, Frame
 from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.format.schema import EVENTS, Table
-from dispatcher.journal.format.segments import segment_number, segment_path
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, parts_of, unreadable
+from dispatcher.journal.format.segments import segment_number
+from dispatcher.journal.snapshot import is_retired, look_at, open_frames, parts_of, unreadable
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def read_rows(
     on_damage: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A table's rows in the order of their seq, up to the last intact frame of the open segment; a null is a missing
-    key.
+    key. In write-ahead mode, the event's fields are the payload of a row that has none.
 
     A torn frame at the end of the open segment is being written, or was cut off by a crash: it is no damage.
     `on_damage` gets a line for each damaged stretch and each missing segment; by default they are logged.
@@ -59,9 +60,10 @@ def _rows_in(path: Path, table: Table, report: Callable[[str], None]) -> Iterato
     snapshot = look_at(path)
     for line in snapshot.missing():
         report(line)
-    for segment in (*snapshot.closed, *open_at_end(snapshot)):
+    fields = AcceptedFields(path)
+    for segment in snapshot.in_order:
         for frame in _rows_frames(snapshot.path, segment, report):
-            yield from _dicts(frame, table)
+            yield from _dicts(frame, table, fields)
 
 
 def tail(path: Path | str, count: int = 10) -> list[dict[str, Any]]:
@@ -80,18 +82,13 @@ def tail(path: Path | str, count: int = 10) -> list[dict[str, Any]]:
 def _tail_of(path: Path, count: int) -> list[dict[str, Any]]:
     snapshot = look_at(path)
     rows: list[dict[str, Any]] = []
-    for segment in reversed((*snapshot.closed, *open_at_end(snapshot))):
+    fields = AcceptedFields(path)
+    for segment in reversed(snapshot.in_order):
         for frame in reversed(list(_rows_frames(snapshot.path, segment, _logged(snapshot.path)))):
-            rows = [*_dicts(frame, EVENTS), *rows]
+            rows = [*_dicts(frame, EVENTS, fields), *rows]
             if len(rows) >= count:
                 return rows[-count:] if count else []
     return rows
-
-
-def open_at_end(snapshot: JournalSnapshot) -> list[Path]:
-    """Open segments that follow all closed ones."""
-    last = segment_number(snapshot.closed[-1]) if snapshot.closed else 0
-    return [segment for segment in snapshot.left_open if segment_number(segment) > last]
 
 
 def _logged(path: Path) -> Callable[[str], None]:
@@ -119,16 +116,6 @@ def _rows_frames(path: Path, segment: Path, report: Callable[[str], None]) -> It
         raise unreadable(segment, error) from error
 
 
-def open_frames(segment: Path, *, keeps_interpreter: bool = False) -> FrameReader:
-    """A reader of the segment, also if it was listed as open and its writer has closed it since."""
-    try:
-        return FrameReader(segment, keeps_interpreter=keeps_interpreter)
-    except FileNotFoundError:
-        closed = segment_path(segment.parent, segment_number(segment))
-        if closed == segment:
-            raise
-        return FrameReader(closed, keeps_interpreter=keeps_interpreter)
-
-
-def _dicts(frame: Frame, table: Table) -> Iterator[dict[str, Any]]:
-    return decode_rows(frame.payload).rows(table, frame.header.first_seq)
+def _dicts(frame: Frame, table: Table, fields: AcceptedFields) -> Iterable[dict[str, Any]]:
+    rows = decode_rows(frame.payload).rows(table, frame.header.first_seq)
+    return fields.complete(rows) if table is EVENTS else rows

@@ -6,12 +6,14 @@ Readers take no lock and may run beside a writer: closed segments do not change,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.format.frames import FrameReader
 from dispatcher.journal.format.partitions import (
     PARTITIONS,
     holds_partitions,
@@ -82,6 +84,17 @@ class JournalSnapshot:
     def summarized(self) -> tuple[ClosedSegment, ...]:
         """The closed segments with their summaries, read on first access. Raises JournalError as `summarize`."""
         return tuple(summarize(self.closed))
+
+    @property
+    def open_at_end(self) -> tuple[Path, ...]:
+        """Open segments that follow all closed ones."""
+        last = segment_number(self.closed[-1]) if self.closed else 0
+        return tuple(segment for segment in self.left_open if segment_number(segment) > last)
+
+    @property
+    def in_order(self) -> tuple[Path, ...]:
+        """The segments that readers read, oldest first."""
+        return (*self.closed, *self.open_at_end)
 
     def missing(self) -> list[str]:
         """A line for each closed segment that is absent according to the manifest or the numbers of the others, or that
@@ -220,6 +233,27 @@ def summarize(closed: Sequence[Path]) -> list[ClosedSegment]:
         except OSError as error:
             raise unreadable(segment, error) from error
     return found
+
+
+def open_frames(segment: Path, *, keeps_interpreter: bool = False) -> FrameReader:
+    """A reader of the segment, also if it was listed as open and its writer has closed it since."""
+    try:
+        return FrameReader(segment, keeps_interpreter=keeps_interpreter)
+    except FileNotFoundError:
+        closed = segment_path(segment.parent, segment_number(segment))
+        if closed == segment:
+            raise
+        return FrameReader(closed, keeps_interpreter=keeps_interpreter)
+
+
+def open_frames_if_there(segment: Path) -> AbstractContextManager[FrameReader | None]:
+    """As `open_frames`; None: retention has removed the segment. Raises JournalError."""
+    try:
+        return open_frames(segment)
+    except FileNotFoundError:
+        return nullcontext()
+    except OSError as error:
+        raise unreadable(segment, error) from error
 
 
 def is_retired(path: Path, number: int) -> bool:

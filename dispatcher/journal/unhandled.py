@@ -10,7 +10,6 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.frames import ACCEPTED, Frame, walk
 from dispatcher.journal.format.outstanding import Accepted, Outstanding
 from dispatcher.journal.format.segments import segment_number
-from dispatcher.journal.reader import open_at_end
 from dispatcher.journal.snapshot import JournalSnapshot, look_at, unreadable
 
 _ATTEMPTS: Final = 100
@@ -36,7 +35,7 @@ def read_unhandled(folder: Path, on_damage: Callable[[str], None] = lambda line:
     """
     for _ in range(_ATTEMPTS):
         snapshot = look_at(folder)
-        segments = (*snapshot.closed, *open_at_end(snapshot))
+        segments = snapshot.in_order
         try:
             found, damages = _unhandled_in(snapshot, segments), snapshot.missing()
             first = _first_line(segments)

@@ -14,8 +14,7 @@ from dispatcher.journal.format.live_states import STATES_FILES, decode_states, d
 from dispatcher.journal.format.schema import TABLES
 from dispatcher.journal.format.segments import MANIFEST, read_end, segment_number, segment_path
 from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.reader import open_frames
-from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, parts_of, unreadable
+from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, open_frames, parts_of, unreadable
 from dispatcher.util.files import read_file
 
 

@@ -5,7 +5,6 @@ Everything here reads files on the calling thread while the writer goes on, and 
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections import Counter, deque
@@ -14,12 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.columns import decode_rows
-from dispatcher.journal.format.frames import ROWS, Frame, FrameReader, Header
+from dispatcher.journal.format.frames import ROWS, Frame, Header
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from dispatcher.journal.format.summary import Summary
-from dispatcher.journal.reader import open_at_end, open_frames
-from dispatcher.journal.snapshot import look_at, summarize, unreadable
+from dispatcher.journal.snapshot import look_at, open_frames_if_there, summarize
 from dispatcher.ops.answers import Refusal
 from dispatcher.service import ServiceState
 from dispatcher.util.units import NS_PER_S
@@ -91,7 +90,9 @@ def tail_rows(
     found = (
         _last(path, limit, wanted, deadline) if after_seq is None else _after(path, limit, wanted, after_seq, deadline)
     )
-    return found if payloads else [{name: row[name] for name in row if name != "payload"} for row in found]
+    if payloads:
+        return AcceptedFields(path).complete(found)
+    return [{name: row[name] for name in row if name != "payload"} for row in found]
 
 
 def _last(path: Path, limit: int, wanted: Wanted, deadline: Deadline) -> list[dict[str, Any]]:
@@ -176,21 +177,15 @@ def _events(frame: Frame) -> Iterator[dict[str, Any]]:
     return decode_rows(frame.payload).rows(EVENTS, frame.header.first_seq)
 
 
-def _segments(path: Path) -> list[Path]:
-    """The closed segments and, behind them, the open one, oldest first."""
-    snapshot = look_at(path)
-    return [*snapshot.closed, *open_at_end(snapshot)]
-
-
 def _frames_forward(path: Path, wanted: Callable[[Header | Summary], bool], deadline: Deadline) -> Iterator[Frame]:
     """Intact frames with rows, oldest first. A closed segment is skipped if its summary is not wanted."""
     advice = "ask for less"
-    for segment in _segments(path):
+    for segment in look_at(path).in_order:
         [closed] = summarize([segment])
         deadline.check(advice)
         if closed.is_gone or (closed.summary is not None and not wanted(closed.summary)):
             continue
-        with _opened(segment) as reader:
+        with open_frames_if_there(segment) as reader:
             if reader is None:
                 continue
             for found in reader.frames(lambda header: header.kind == ROWS and wanted(header)):
@@ -202,8 +197,8 @@ def _frames_forward(path: Path, wanted: Callable[[Header | Summary], bool], dead
 def _frames_backward(path: Path, deadline: Deadline) -> Iterator[Frame]:
     """Intact frames with rows, newest first."""
     advice = "ask for fewer events, or for more frequent ones"
-    for segment in reversed(_segments(path)):
-        with _opened(segment) as reader:
+    for segment in reversed(look_at(path).in_order):
+        with open_frames_if_there(segment) as reader:
             if reader is None:
                 continue
             # The headers first: payloads are read only until there are enough events.
@@ -214,13 +209,3 @@ def _frames_backward(path: Path, deadline: Deadline) -> Iterator[Frame]:
                     found = next(reader.frames(start=each.offset))
                     if isinstance(found, Frame):
                         yield found
-
-
-def _opened(segment: Path) -> contextlib.AbstractContextManager[FrameReader | None]:
-    """A reader of the segment; None: retention has removed it. Raises JournalError."""
-    try:
-        return open_frames(segment)
-    except FileNotFoundError:
-        return contextlib.nullcontext()
-    except OSError as error:
-        raise unreadable(segment, error) from error

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
-from dispatcher.journal.format.schema import Table
+from dispatcher.journal.format.schema import EVENTS, Table
 from dispatcher.journal.format.segments import read_manifest, segment_number, segment_path
 from dispatcher.journal.snapshot import MANY, ClosedSegment, is_retired, unreadable
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
@@ -133,7 +134,7 @@ def scan(
     Raises:
         JournalError: a file cannot be read.
     """
-    wanted = _Wanted((table,), conditions, report, report_gone or report)
+    wanted = _Wanted([(table, schema)], conditions, report, report_gone or report)
     frames = (frame for part in parts for frame in wanted.frames(part))
     for (batch,) in join_frames(frames, [(table, schema)], report):
         yield batch
@@ -151,7 +152,7 @@ def scan_together(
 
     Each frame is read and checked once.
     """
-    of_both = _Wanted([table for table, _ in wanted], Conditions(), report, report_gone or report)
+    of_both = _Wanted(wanted, Conditions(), report, report_gone or report)
     frames = (frame for part in parts for frame in of_both.frames(part))
     yield from join_frames(frames, wanted, report, rows=rows)
 
@@ -179,13 +180,22 @@ def _range(journal: Path, first: int, last: int) -> str:
     return f"{segment_path(journal, first).name} to {segment_path(journal, last).name}"
 
 
-class _Wanted(NamedTuple):
+class _Wanted:
     """Finds the frames that can hold matching rows of any of the tables, without decoding them."""
 
-    tables: Sequence[Table]
-    conditions: Conditions
-    report: Callable[[str], None]
-    report_gone: Callable[[str], None]
+    def __init__(
+        self,
+        wanted: Sequence[tuple[Table, pa.Schema]],
+        conditions: Conditions,
+        report: Callable[[str], None],
+        report_gone: Callable[[str], None],
+    ) -> None:
+        self._tables = [table for table, _ in wanted]
+        self._has_payloads = any(table is EVENTS and "payload" in schema.names for table, schema in wanted)
+        self._conditions = conditions
+        self._report = report
+        self._report_gone = report_gone
+        self._fields: dict[Path, AcceptedFields] = {}  # of each journal
 
     def frames(self, part: Part) -> Iterator[OpenedFrame]:
         segment = Path(part.segment)
@@ -193,7 +203,7 @@ class _Wanted(NamedTuple):
             with FrameReader(segment) as reader:
                 yield from self._frames(reader, part)
         except FileNotFoundError:
-            self.report_gone(part.named(why_gone(segment)))
+            self._report_gone(part.named(why_gone(segment)))
         except OSError as error:
             raise unreadable(segment, error) from error
 
@@ -202,7 +212,7 @@ class _Wanted(NamedTuple):
 
         def is_wanted(header: Header) -> bool:
             is_read = position >= part.start and header.kind == ROWS
-            return is_read and any(self.conditions.can_hold(table, numbered(header)) for table in self.tables)
+            return is_read and any(self._conditions.can_hold(table, numbered(header)) for table in self._tables)
 
         def numbered(header: Header) -> Header:
             return header._replace(first_seq=header.first_seq + part.first_seq) if part.partition else header
@@ -214,20 +224,28 @@ class _Wanted(NamedTuple):
             if not isinstance(found, Frame):
                 position = found.offset + found.length
                 if found.offset >= part.start:
-                    self.report(part.named(str(found)))
+                    self._report(part.named(str(found)))
                 continue
             position, has_end = found.end, found.header.kind == END
             if found.payload:
                 where = part.named(f"{reader.path.name}, frame {found.header.number}")
-                yield from self._opened(numbered(found.header), found.payload, where)
+                yield from self._opened(numbered(found.header), found.payload, where, reader.path.parent)
         if not has_end:
-            self.report(part.named(f"{reader.path.name}: has no end"))
+            self._report(part.named(f"{reader.path.name}: has no end"))
 
-    def _opened(self, header: Header, payload: bytes, where: str) -> Iterator[OpenedFrame]:
+    def _opened(self, header: Header, payload: bytes, where: str, journal: Path) -> Iterator[OpenedFrame]:
         try:
             opened = open_frame(header, payload, where)
-        except DamagedFrameError as error:
-            self.report(f"{where}: {error}")
+            if not any(self._conditions.can_hold_kinds(table, opened.payload) for table in self._tables):
+                return
+            if self._has_payloads:
+                fields = self._fields.setdefault(journal, AcceptedFields(journal))
+                opened = opened._replace(payload=fields.complete_frame(opened.payload))
+        except (
+            DamagedFrameError,
+            ValueError,
+            IndexError,
+        ) as error:  # the last two of columns that contradict each other
+            self._report(f"{where}: {error}")
             return
-        if any(self.conditions.can_hold_kinds(table, opened.payload) for table in self.tables):
-            yield opened
+        yield opened

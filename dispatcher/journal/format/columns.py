@@ -32,7 +32,8 @@ from dispatcher.journal.format.schema import EVENTS, TABLES, TRANSITIONS, Column
 
 _BIG_ENDIAN: Final = sys.byteorder == "big"
 _WIDTHS: Final = {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8}
-_ACCEPTED: Final = "accepted_seq"
+_ACCEPTED: Final = EVENTS.column("accepted_seq")
+_PAYLOAD: Final = EVENTS.column("payload")
 _SETTLED: Final = "settled"
 _ROWS_AT_ONCE: Final = 4096
 """Searched in one call."""
@@ -166,10 +167,24 @@ class RowsPayload(NamedTuple):
             rows = [first + row for row in _places(text, lengths, data)]
             yield [row for row in rows if not nulls[row]] if nulls else rows
 
+    def accepted_seqs(self) -> Sequence[int]:
+        """Of each event, 0 if it has none; empty if none has."""
+        return self.numbers(EVENTS.stored_name(_ACCEPTED))
+
+    def payloads(self) -> list[str | None]:
+        """Of each event."""
+        return list(self._values(EVENTS, _PAYLOAD, 0, range(self.rows_of(EVENTS))))
+
+    def with_payloads(self, payloads: Sequence[str | None]) -> RowsPayload:
+        """The same rows, with these payloads of the events."""
+        name, made = EVENTS.stored_name(_PAYLOAD), _Payload()
+        made.add_column(_PAYLOAD, name, payloads, 0)
+        others = {each: column for each, column in self.columns.items() if each.partition(".")[0] != name}
+        return self._replace(columns=others | made.columns())
+
     def no_longer_outstanding(self) -> Iterator[int]:
         """Accepted seqs of events that were handled or that never will be."""
-        [accepted] = [column for column in EVENTS.columns if column.name == _ACCEPTED]
-        yield from self.numbers(EVENTS.stored_name(accepted))
+        yield from self.accepted_seqs()
         yield from self.numbers(_SETTLED)
 
     def misfits(self, counts: Counts) -> Iterator[str]:
@@ -258,6 +273,10 @@ class _Payload:
             case "flag" if any(values):
                 self.add(f"{name}.row", array("I", compress(count(), values)))
 
+    def columns(self) -> dict[str, tuple[str, memoryview]]:
+        """As in RowsPayload."""
+        return {name: (code, memoryview(data)) for (name, code, _), data in zip(self._listed, self._data, strict=True)}
+
     def encode(self, about: dict[str, Any]) -> bytes:
         preamble = json.dumps({"columns": self._listed, **about}, separators=(",", ":")).encode("ascii")
         return b"".join((len(preamble).to_bytes(4, "little"), preamble, *self._data))
@@ -289,7 +308,7 @@ def encode_rows(
         for column in table.stored:
             payload.add_column(column, table.stored_name(column), columns[column.name], first_seq)
         times.extend(_earliest_and_latest(table, columns, virtual))
-        done += [seq for seq in filter(None, columns.get(_ACCEPTED, ())) if seq > 0]
+        done += [seq for seq in filter(None, columns.get(_ACCEPTED.name, ())) if seq > 0]
     if settled:
         payload.add(_SETTLED, array("q", settled))
     span = (min(times), max(times)) if times else (0, 0)

@@ -98,6 +98,11 @@ def current_marks(accepted: Iterable[Accepted]) -> dict[int, Marks]:
     return found
 
 
+def fields_of(line: bytes) -> bytes:
+    """The event's fields in a line, as JSON."""
+    return line.partition(_EVENT)[2][:-1]
+
+
 def undeclared_line(event_class: str, event_type: str, said: str) -> bytes:
     """The line of an event that no class is declared for: it is shown, and cannot be read back."""
     names = {"event_class": event_class, "event_type": event_type, "model": ""}

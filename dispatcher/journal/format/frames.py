@@ -172,7 +172,7 @@ class FrameReader:
             yield Damage(self.path, position, upto - position, following is None)
             position = upto
 
-    def frames_of(self, kind: int, start: int = 0) -> Iterator[Frame]:
+    def frames_of(self, kind: int, start: int = 0, *, bytes_at_once: int = _CHUNK) -> Iterator[Frame]:
         """The intact frames of one kind from byte `start` on. It searches for their marks, so that frames of other
         kinds cost next to nothing, and passes over damaged ones in silence."""
         mark = re.compile(re.escape(SYNC) + b".{4}" + re.escape(kind.to_bytes(4, "little")), re.DOTALL)
@@ -180,14 +180,14 @@ class FrameReader:
         end = self._end_of_frames()
         while position < end:
             # Overlapping reads: a mark may lie across two of them.
-            for found in mark.finditer(os.pread(self._file, _CHUNK + _CHECKED_FROM + 3, position)):
+            for found in mark.finditer(os.pread(self._file, bytes_at_once + _CHECKED_FROM + 3, position)):
                 offset = position + found.start()
                 header = self._header_at(offset, end) if offset >= following else None
                 frame = self._frame(header, offset, True, False) if header is not None else None
                 if frame is not None:
                     following = frame.end
                     yield frame
-            position += _CHUNK
+            position += bytes_at_once
 
     def frame_at(self, offset: int, wanted: Callable[[Header], bool] = lambda _: True) -> Frame | None:
         """The intact frame there, without its payload unless `wanted`; None: there is none."""

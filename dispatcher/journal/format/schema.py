@@ -96,6 +96,10 @@ class Table(NamedTuple):
     def row_fields(self) -> tuple[str, ...]:
         return ("kind", *(column.name for column in self.stored))
 
+    def column(self, name: str) -> Column:
+        """Raises KeyError: there is none of that name."""
+        return {column.name: column for column in self.columns}[name]
+
     def stored_name(self, column: Column) -> str:
         return self.prefix + (column.stored_as or column.name)
 
@@ -121,7 +125,7 @@ EVENTS = Table(
         Column("handling_ns", "long", False, "time in the handlers, also in virtual time", "duration", DURATION_UNIT),
         Column("outcome", "string", False, "handled, failed or unregistered", "kind"),
         Column("error", "string", True, "class and message of what the handler raised", "sparse"),
-        Column("payload", "string", True, "a JSON object with the event's other fields", "sparse"),
+        Column("payload", "string", True, "JSON: the event's `payload`, or in write-ahead mode its fields", "sparse"),
         Column(
             "accepted_seq", "long", True, "number in the order of acceptance; write-ahead mode only", "optional",
             stored_as="accepted",

@@ -1,0 +1,134 @@
+"""The fields of accepted events as the payloads of their rows."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from dispatcher.journal import EVENTS, read_rows, tail
+from dispatcher.journal.accepted_fields import AcceptedFields
+from dispatcher.journal.format.columns import decode_rows
+from dispatcher.journal.format.frames import ACCEPTED, ROWS
+from dispatcher.journal.format.segments import segment_path, segments
+from dispatcher.journal.history import entity_history
+from dispatcher.ops.journals import Deadline, Wanted, tail_rows
+
+from .conftest import Job, JobEvent, Posted, flip, frames_of, write_event
+
+
+def line(number: int) -> bytes:
+    return b'{"event_class":"Job","event_type":"ENDED","model":"Posted","event":{"number":%d}}' % number
+
+
+def write(journal: Path, steps: list[int]) -> list[str | None]:
+    """A journal of a few segments; returns the payload that each of its rows is to have.
+
+    A step of 0 to 5 accepts one event more than that in one frame, 6 rolls, others end an event: one of those that were
+    accepted, one that was not, one that has a payload of its own.
+    """
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True, history_index=False))
+    waiting: list[int] = []
+    expected: list[str | None] = []
+    for number, step in enumerate(steps):
+        if step <= 5:
+            waiting += [writer.append_accepted(line(number * 10 + each)) for each in range(step + 1)]
+        elif step == 6:
+            writer.flush()
+            writer.roll()
+        elif step == 7 or not waiting:
+            write_event(writer)
+            expected.append(None)
+        else:
+            seq = waiting.pop(number * step % len(waiting))
+            own = {"own": number} if step == 8 else None
+            write_event(writer, JobEvent(payload=own), accepted_seq=seq)
+            expected.append(json.dumps(own, separators=(",", ":")) if own else None)
+    writer.close()
+    fields = accepted_fields(journal)
+    rows = [row for segment in segments(journal) for row in raw_rows(segment)]
+    return [payload or fields.get(row.get("accepted_seq", 0)) for payload, row in zip(expected, rows, strict=True)]
+
+
+def accepted_fields(journal: Path) -> dict[int, str]:
+    """The fields of all events of the log, by their accepted seqs."""
+    frames = [frame for segment in segments(journal) for frame in frames_of(segment) if frame.header.kind == ACCEPTED]
+    lines = [each for frame in frames for each in frame.payload.decode().split("\n")]
+    return {seq: json.dumps(json.loads(each)["event"], separators=(",", ":")) for seq, each in enumerate(lines, 1)}
+
+
+def raw_rows(segment: Path) -> list[dict[str, Any]]:
+    """The rows as the segment has them."""
+    frames = [frame for frame in frames_of(segment) if frame.header.kind == ROWS]
+    return [row for frame in frames for row in decode_rows(frame.payload).rows(EVENTS, frame.header.first_seq)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 12), max_size=60))
+def test_every_reader_shows_the_fields_of_accepted_events(steps: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Path(folder, "journal")
+
+        expected = write(journal, steps)
+
+        rows = list(read_rows(journal, EVENTS))
+        assert [row.get("payload") for row in rows] == expected
+        assert tail(journal, 7) == rows[-7:]
+        last = tail_rows(journal, 7, Wanted(), None, Deadline(), payloads=True)
+        assert last == rows[-7:]
+        history = entity_history(journal, "job_1", limit=9).transitions
+        assert [each.payload for each in reversed(history)] == expected[-9:]
+        frames = [frame for segment in segments(journal) for frame in frames_of(segment) if frame.header.kind == ROWS]
+        fields = AcceptedFields(journal)
+        completed = [fields.complete_frame(decode_rows(frame.payload)).payloads() for frame in frames]
+        assert list(chain(*completed)) == expected
+
+
+def test_the_row_of_a_dispatchers_event_has_its_fields(journal: Path) -> None:
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True))
+    dispatcher = AsyncDispatcher(name="central", journal=writer)
+    dispatcher.register(Job, lambda event: 1 / (event.number - 2), events=Posted, on_error="continue")
+    with dispatcher:
+        for number in range(3):
+            dispatcher.post(Posted(Job.ENDED, number))
+
+    rows = list(read_rows(journal, EVENTS))
+
+    assert [(row["outcome"], json.loads(row["payload"])["number"]) for row in rows] == [
+        ("handled", 0),
+        ("handled", 1),
+        ("failed", 2),
+    ]
+
+
+def test_fields_that_the_journal_has_no_longer_are_missing(journal: Path) -> None:
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True, history_index=False))
+    for number in range(4):
+        seq = writer.append_accepted(line(number))
+        if number % 2:
+            writer.flush()
+            writer.roll()
+        write_event(writer, accepted_seq=seq)
+        writer.flush()
+    writer.close()
+    whole = [row["payload"] for row in read_rows(journal, EVENTS)]
+    assert whole == [f'{{"number":{number}}}' for number in range(4)]
+
+    # The second event's line is in the segment before its row's.
+    segment = segment_path(journal, 1)
+    [frame] = [frame for frame in frames_of(segment) if b'"number":1' in frame.payload]
+    flip(segment, frame.end - 1)
+
+    assert [row.get("payload") for row in read_rows(journal, EVENTS, on_damage=lambda line: None)] == [
+        whole[0],
+        None,
+        *whole[2:],
+    ]
+    segment_path(journal, 2).unlink()
+    assert [row.get("payload") for row in read_rows(journal, EVENTS, on_damage=lambda line: None)] == [whole[0], None]
