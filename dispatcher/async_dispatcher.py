@@ -181,6 +181,7 @@ class AsyncDispatcher(PostingService):
             self._queue,
             self._drain,
             self._coroutines,
+            self._schedule.drain_for,
             self._nudge,
             self._describe_handler,
             self._asks.end,
@@ -195,7 +196,6 @@ class AsyncDispatcher(PostingService):
             stop_wait=stop_wait,
             is_handling=self._is_handling,
             when_drained=self._when_drained,
-            nudge=self._nudge,
             shut_for_stop=self._shut_for_stop,
         )
 

@@ -147,7 +147,7 @@ class DispatcherGroup(CompositeService):
         for partition in self.partitions:
             # It lingers: once drained it does not end, because handlers of the others may still post to it.
             partition.core.queue.shutdown.shut(DRAINING, lingers=True)
-            partition.core.nudge()
+            partition.core.stop_wait.begin(drained_by - monotonic())
         queues = [partition.core.queue.shutdown for partition in self.partitions]
         while self.await_drained(drained_by - monotonic()):
             if QueueShutdown.end_together(queues, self._is_at_rest):

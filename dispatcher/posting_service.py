@@ -44,8 +44,6 @@ class Core:
 
     Raises ForkedProcessError: the handler thread is in the parent process.
     """
-    nudge: Callable[[], None]
-    """Make the loop check the queue's phase, even if its thread waits or is in a long batch."""
     shut_for_stop: Callable[[], bool]
     """Refuse posts from outside; returns whether the handler thread has run, and so has to end. Does not wait."""
     siblings: tuple[Core, ...] = ()

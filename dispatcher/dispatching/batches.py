@@ -186,9 +186,11 @@ class BatchDispatching:
 
     def _is_to_wait(self, controller: MailboxController) -> bool:
         """The queue is empty: end the drain, or run the idle action. Returns whether to wait for the next post."""
+        shutdown = self.queue.shutdown
+        if shutdown.late:
+            shutdown.discard_late()
         if self.drain.waiters:
             self.drain.notify()
-        shutdown = self.queue.shutdown
         if self.queue.phase < STOPPED and self._mailbox.has_mail():
             return False
         if shutdown.is_ending() and (self.progress.is_at_rest() or (self._flags.phase >= STOPPED and self._entries)):

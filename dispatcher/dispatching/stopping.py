@@ -117,8 +117,8 @@ class OpenCoroutines(Protocol):
 class StopWait:
     """Waits for one dispatcher's handler thread to end. Any thread that the drain does not need.
 
-    `nudge()` makes that thread look at the queue's phase, `describe()` tells what it is doing. `end_asks()` tells the
-    callers of asks that no answer comes.
+    `drain_for(seconds)` tells the schedule how long the drain may take, `nudge()` makes that thread look at the queue's
+    phase, `describe()` tells what it is doing. `end_asks()` tells the callers of asks that no answer comes.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class StopWait:
         queue: EventQueue,
         drain: Drain,
         coroutines: OpenCoroutines,
+        drain_for: Callable[[float], None],
         nudge: Callable[[], None],
         describe: Callable[[], str],
         end_asks: Callable[[], None],
@@ -135,6 +136,7 @@ class StopWait:
         self._queue = queue
         self._drain = drain
         self._coroutines = coroutines
+        self._drain_for = drain_for
         self._nudge = nudge
         self._describe = describe
         self._end_asks = end_asks
@@ -149,7 +151,7 @@ class StopWait:
         waits = [each for each in waits if not each._has_given_up]
         started, grace, late = monotonic(), grace_s(timeout_s), waits
         for each in waits:
-            each._nudge()
+            each.begin(timeout_s - grace)
         try:
             late = _wait(waits, timeout_s - grace)
         finally:  # a KeyboardInterrupt also ends the wait
@@ -157,6 +159,11 @@ class StopWait:
                 each._abandon()
             left_s = started + timeout_s - monotonic()  # to discard a long queue takes time
             _give_up(late, started, max(0.0, min(grace, left_s)))
+
+    def begin(self, timeout_s: float) -> None:
+        """The drain may take so long: have the thread look at the queue's phase."""
+        self._drain_for(timeout_s)
+        self._nudge()
 
     def _abandon(self) -> None:
         self._queue.shutdown.shut(ABANDONED)

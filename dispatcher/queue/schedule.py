@@ -154,6 +154,7 @@ class Schedule:
         self._timer: TimerFuture | None = None  # for the first of them; guarded
         self._timer_due_ns: float = math.inf  # by the monotonic clock; guarded
         self._is_started = False  # guarded
+        self._drain_ends_ns: float = math.inf  # by the monotonic clock; a thread that stops writes it
         self._firing: set[int] = set()  # threads that fire; each adds and removes itself, in single steps
         # Firings that wait for room, oldest first: the timers' thread appends, any takes and puts back; single steps.
         self._overdue: deque[_Firing] = deque()
@@ -254,7 +255,21 @@ class Schedule:
         """Queue an event that is retrying, at that time of `now_ns`."""
         one = Scheduled(self, None, wall=False, next_ns=due_ns, number=number)
         self._push(one, is_new=True)
+        if due_ns > self._drain_ends_ns:  # a stop that sets this meanwhile finds it in the heap
+            self._queue.shutdown.late.append(number)
         self._arm()
+
+    def drain_for(self, timeout_s: float) -> None:
+        """A stop drains the queue for so long: events that retry only after that are given up. The thread that stops.
+
+        Not on a manual clock, which has nothing to do with the timeout.
+        """
+        if not self._is_real():
+            return
+        self._drain_ends_ns = self._now_ns(False) + timeout_s * 1e9
+        with self._lock:
+            retrying = [(due_ns, one.number) for due_ns, _, one in self._heaps[False] if one.number]
+        self._queue.shutdown.late.extend(number for due_ns, number in retrying if due_ns > self._drain_ends_ns)
 
     def size(self) -> int:
         """How many wait for their time, or for room in the queue, but for those that are retrying."""

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import repeat, starmap
 from typing import Any
 
@@ -47,6 +48,9 @@ class QueueShutdown:
         self._is_mailbox_thread = is_mailbox_thread
         self._is_inside = is_inside
         self.under_way = under_way  # any thread reads it; changed by the log
+        # Numbers of events that are retrying, and due after the end of the drain. The schedule appends, the handler
+        # thread takes.
+        self.late: deque[int] = deque()
         self._lingers = False  # written under end_lock, read by any thread without it
         # The handler thread takes no more entries; written under end_lock, read by any thread without it.
         self.has_ended = False
@@ -185,6 +189,23 @@ class QueueShutdown:
         with contextlib.suppress(KeyError):
             while True:
                 left.append(self._state.dropped.take("stop", take)[1])
+        self._end_retries(left)
+
+    def discard_late(self) -> None:
+        """As `discard_retrying`, of those whose next attempt comes too late for the drain. Handler thread.
+
+        An event that others wait for stays: they must not be handled before it.
+        """
+        left: list[QueuedEvent] = []
+        while self.late:
+            number = self.late.popleft()
+            entry = self._state.retrying.get(number)
+            if entry is not None and (entry.delivery is None or entry.delivery.behind is None):
+                with contextlib.suppress(KeyError):  # another thread has taken it
+                    left.append(self._state.dropped.take("stop", partial(self._state.retrying.pop, number)))
+        self._end_retries(left)
+
+    def _end_retries(self, left: list[QueuedEvent]) -> None:
         if left:
             contents = kinds_of(entry.event for entry in left)
             message = "%s: stop discarded %d events that waited for their next attempt: %s"

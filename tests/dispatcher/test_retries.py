@@ -60,6 +60,12 @@ class Failing:
         return number
 
 
+def stop_beside(dispatcher: AsyncDispatcher) -> threading.Thread:
+    stop = threading.Thread(target=dispatcher.stop, daemon=True)
+    stop.start()
+    return stop
+
+
 def settle(dispatcher: AsyncDispatcher, clock: ManualClock, ms: int, step_ms: int = 100) -> None:
     """Advance, and let the handler thread do what it can before and after each step."""
 
@@ -270,19 +276,44 @@ def test_a_stop_waits_for_attempts_that_fall_due_in_its_time(make: Make) -> None
     assert (dispatcher.stats().handled, dispatcher.stats().discarded) == (1, 0)
 
 
-def test_a_stop_that_gives_up_discards_what_is_retrying(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    dispatcher = make(DispatcherConfig(drain_timeout_s=0.05))
-    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(delay_s=3600, max_delay_s=3600))
+@pytest.mark.parametrize(
+    ("ordered_by_key", "drain_timeout_s"),
+    [pytest.param(True, 0.05, id="once it gives up"), pytest.param(False, 3000, id="at once if it comes too late")],
+)
+def test_a_stop_discards_what_is_retrying(
+    make: Make, caplog: pytest.LogCaptureFixture, ordered_by_key: bool, drain_timeout_s: float
+) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=drain_timeout_s))
+    retry = Retry(delay_s=3600, max_delay_s=3600, jitter=0, ordered_by_key=ordered_by_key)
+    dispatcher.register(Work, Failing({1: 9}), on_error=retry)
     asked = dispatcher.ask(Numbered(1))
     until(lambda: dispatcher.stats().retrying == 1, "it has failed once")
 
-    dispatcher.stop()
+    stop = stop_beside(dispatcher)
 
-    assert dispatcher.is_stopped()
+    stop.join(TIMEOUT_S)
     assert isinstance(asked.exception(0), EventDiscardedError)
     assert dispatcher.stats().discarded_by_reason == {"stop": 1}
     assert "stop discarded 1 events that waited for their next attempt: 1 Work.DO" in caplog.text
     assert_accounts_balance(dispatcher, 1)
+
+
+def test_an_event_that_fails_amid_a_stop_is_not_waited_for(make: Make, gate: Gate) -> None:
+    dispatcher = make(DispatcherConfig(drain_timeout_s=3000))
+    dispatcher.register(Other, gate)
+    dispatcher.register(Work, Failing({1: 9}), on_error=Retry(delay_s=3600, max_delay_s=3600, jitter=0))
+    dispatcher.post(Numbered(type=Other.DO))  # type: ignore[arg-type]
+    assert gate.entered.wait(TIMEOUT_S)
+    dispatcher.post(Numbered(1))
+    stop = stop_beside(dispatcher)
+    until(lambda: dispatcher.view.is_draining(), "the stop has begun")
+
+    gate.opened.set()
+    stop.join(TIMEOUT_S)
+
+    assert not stop.is_alive()
+    assert dispatcher.stats().discarded_by_reason == {"stop": 1}
+    assert_accounts_balance(dispatcher, 2)
 
 
 def test_a_coroutine_is_tried_again(clock: ManualClock) -> None:

@@ -132,13 +132,13 @@ def test_one_that_fails_takes_the_others_along() -> None:
     assert isinstance(group.failure_cause, OSError)
 
 
-def test_a_member_whose_handler_stops_it_alone_ends_with_the_group() -> None:
+def test_a_member_whose_handler_stops_it_alone_ends_with_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stop of its handler came first, so the group's did nothing; its thread lingered for ever."""
     has_stopped, others_linger = threading.Event(), threading.Event()
 
-    def nudge_first() -> None:
+    def begin_first(timeout_s: float) -> None:
         """The group calls this once it lets the first member linger, before the other one."""
-        nudge()
+        begin(timeout_s)
         others_linger.set()
         assert has_stopped.wait(60)
 
@@ -148,7 +148,8 @@ def test_a_member_whose_handler_stops_it_alone_ends_with_the_group() -> None:
         has_stopped.set()
 
     first, stopping = AsyncDispatcher(name="first"), AsyncDispatcher(name="stopping")
-    nudge, first.core.nudge = first.core.nudge, nudge_first
+    begin = first.core.stop_wait.begin
+    monkeypatch.setattr(first.core.stop_wait, "begin", begin_first)
     stopping.register(Ball, stop)
     group = DispatcherGroup("both", [first, stopping])
     group.init()
