@@ -129,7 +129,9 @@ class AsyncDispatcher(PostingService):
         rules = AskRules(name, mailbox, self._routes, self._coroutines)
         self._asks = Asks(queue, rules.check_ask, rules.check_wait)
         self._drain = Drain(queue, progress)
-        letters = None if dead_letters is None else DeadLetters(name, dead_letters, self._write_ahead.encode)
+        letters = None
+        if dead_letters is not None:
+            letters = DeadLetters(name, dead_letters, self._write_ahead, self.post_without_waiting)
         self._errors = ErrorPolicy(self, self._routes, progress, self._retries, letters, exit_action)
         self._dispatching = BatchDispatching(
             name,

@@ -8,24 +8,39 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from time import time, time_ns
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import DispatcherError, JournalError
+from dispatcher.errors import DispatcherError, JournalError, QueueFullError
 from dispatcher.journal.format.event_codec import Marks, marks_of, undeclared_line, with_marks
 from dispatcher.journal.format.outstanding import Accepted
+from dispatcher.journal.format.segments import read_manifest
+from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.util.foreign import class_name, describe, entity_of, fields_of, tell, text_of, type_name, type_of
+from dispatcher.util.foreign import (
+    class_name,
+    describe,
+    entity_of,
+    fields_of,
+    set_on,
+    tell,
+    text_of,
+    type_name,
+    type_of,
+)
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
-_LONGEST_TRACEBACK = 20_000
+MOST_AT_ONCE: Final = 500
+"""Letters in one request to a daemon, so that it is answered in time: each may be a write to the disk."""
+_LONGEST_TRACEBACK: Final = 20_000
 
 
 class DeadLetterType(Enum):
@@ -63,23 +78,35 @@ class Takes(Protocol):
     def post_without_waiting(self, event: Any) -> bool: ...
 
 
+class Codec(Protocol):
+    """Of the events of one dispatcher. Any thread."""
+
+    def encode(self, event: Any) -> bytes:
+        """The event's line in a log. Raises DispatcherError: it cannot have one."""
+
+    def decode(self, line: bytes) -> Any:
+        """Raises JournalError: the event's class is not declared, or has changed."""
+
+
 DeadLettersTo = Callable[[DeadLetter], Any] | Takes | Path | str
 """A handler, called on the handler thread; a dispatcher; or a folder."""
 
 
 class DeadLetters:
-    """Where the dead letters of one dispatcher go. Handler thread.
+    """Where the dead letters of one dispatcher go. Handler thread, but for `redeliver`.
 
     Raises:
         TypeError: not one of DeadLettersTo.
     """
 
-    def __init__(self, name: str, to: DeadLettersTo, encode: Callable[[Any], bytes]) -> None:
-        """`encode(event)` is the event's line in a log; it raises DispatcherError if it cannot have one."""
+    def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any], bool]) -> None:
+        """`post` is the dispatcher's `post_without_waiting`."""
         self._name = name  # never changes, like all fields that do not say otherwise
-        self._encode = encode
+        self._codec = codec
+        self._post = post
+        self._redelivering = threading.Lock()  # one call at a time
         self._folder: Path | str | None = None
-        self._journal: JournalWriter | None = None  # in the folder; set by `open`
+        self._journal: JournalWriter | None = None  # in the folder; `open` sets it, before any other thread reads it
         if isinstance(to, (str, Path)):
             self._folder = to
             self._put: Callable[[DeadLetter], Any] = self._write
@@ -144,13 +171,66 @@ class DeadLetters:
 
     def _write(self, letter: DeadLetter) -> None:
         assert self._journal is not None
-        self._journal.append_accepted(line_of(letter, self._encode))
+        self._journal.append_accepted(line_of(letter, self._codec))
+
+    def redeliver(self, numbers: Sequence[int], journal_id: str) -> Redelivered:
+        """Post letters of the folder again, while the dispatcher runs: those that it accepts leave the folder.
+
+        `numbers`: their accepted seqs. `journal_id`: of the folder in which they were chosen. Any thread that may wait
+        for the disk. A crash amid the call may leave letters in the folder whose events were posted.
+
+        Raises:
+            LettersElsewhereError: they are not in a folder, or not in that one. JournalError: the folder cannot be read
+                or written. What the post raises, such as EventRefusedError.
+        """
+        journal = self._journal
+        if journal is None or self._folder is None:
+            raise LettersElsewhereError(f"{self._name}: its dead letters are not in a folder")
+        manifest, _ = read_manifest(Path(self._folder))
+        if manifest is None or manifest.journal != journal_id:
+            raise LettersElsewhereError(f"{self._name}: its dead letters are in another folder: {self._folder}")
+        with self._redelivering:
+            letters = {each.seq: each.line for each in read_unhandled(Path(self._folder)).events}
+            posted: list[int] = []
+            refused: dict[int, str] = {}
+            try:
+                for number in numbers:
+                    line = letters.get(number)
+                    if line is None or marks_of(line).died is None:
+                        refused[number] = "no such dead letter"
+                        continue
+                    try:
+                        event = self._codec.decode(line)
+                    except JournalError as error:
+                        refused[number] = str(error)
+                        continue
+                    set_on(event, "redelivered", True)
+                    if not self._post(event):
+                        break
+                    posted.append(number)
+            except QueueFullError:
+                pass
+            finally:
+                journal.settle_on_disk(posted)
+            return Redelivered(posted, refused)
 
 
-def line_of(letter: DeadLetter, encode: Callable[[Any], bytes]) -> bytes:
-    """Its line in a folder; `encode` as of DeadLetters."""
+class Redelivered(NamedTuple):
+    """What became of dead letters that were to be posted again. Those in neither found no room."""
+
+    posted: list[int]
+    refused: dict[int, str]
+    """Why they cannot be posted."""
+
+
+class LettersElsewhereError(DispatcherError):
+    """A dispatcher's dead letters are not where the caller says."""
+
+
+def line_of(letter: DeadLetter, codec: Codec) -> bytes:
+    """Its line in a folder."""
     try:
-        line = encode(letter.event)
+        line = codec.encode(letter.event)
     except DispatcherError:
         event_type = type_of(letter.event)
         line = undeclared_line(class_name(event_type), type_name(event_type), text_of(letter.event))

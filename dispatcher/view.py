@@ -29,6 +29,7 @@ from dispatcher.util.histogram import snapshot
 
 if TYPE_CHECKING:
     from dispatcher.config import DispatcherConfig
+    from dispatcher.dead_letters import DeadLetters
     from dispatcher.dispatching.batches import BatchDispatching
     from dispatcher.journal.format.outstanding import Loss
     from dispatcher.mailbox.processor import MailboxProcessor
@@ -233,6 +234,11 @@ class DispatcherView:
         Exact if posts note their time (`measure_times: all`, or a journal), otherwise up to a second too low.
         """
         return self._dispatching.backlog.oldest_wait_s()
+
+    @property
+    def dead_letters(self) -> DeadLetters | None:
+        """None: the dispatcher keeps none."""
+        return self._dispatching.errors.dead_letters
 
     def is_starting(self) -> bool:
         """The dispatcher is not started yet."""

@@ -14,9 +14,10 @@ import typer
 from dispatcher import journal as journals
 from dispatcher.cli import redelivery
 from dispatcher.cli.console import RowFormat, aligned, echo, echo_json, time_text
-from dispatcher.cli.failed import Wanted, failed_events, failed_table, parse_since
+from dispatcher.cli.failed import FailedEvent, Wanted, failed_events, failed_table, parse_since
 from dispatcher.cli.group import EntryPointGroup
-from dispatcher.errors import JournalError
+from dispatcher.cli.ops.options import CaFile, TokenFile, address_of, answering
+from dispatcher.errors import ConfigError, JournalError
 from dispatcher.journal.format.event_codec import marks_of
 from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
@@ -190,27 +191,40 @@ def failed(
 @app.command()
 def redeliver(
     journal: Journal,
+    numbers: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NUMBER]...", help="only these, as `dispatcher journal failed` numbers them"),
+    ] = None,
     with_: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--with",
             metavar="MODULE:FUNCTION",
             help="function that takes a JournalWriter, and returns the AsyncDispatcher that handles the events",
         ),
-    ],
-    numbers: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NUMBER]...", help="only these, as `dispatcher journal failed` numbers them"),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|PID|URL",
+            help="the running daemon whose dead letters they are: its name, process id, socket (unix:PATH) or URL",
+        ),
     ] = None,
     entity: OfEntity = None,
     type: OfType = None,
     since: Since = None,
+    token_file: TokenFile = None,
+    ca: CaFile = None,
 ) -> None:
     """Hand dead letters out again, all or those that are chosen, each as its first attempt.
 
-    JOURNAL is a folder of dead letters that no daemon is writing. Those that fail again stay dead letters. Of several
-    partitions, each has a call of the function. Exit code 1: none is chosen, or some have failed again or are left.
+    JOURNAL is a folder of dead letters. With --to, its daemon runs, and posts them to the dispatcher that had them; it
+    needs ops.control, and the role admin. With --with, no daemon runs, and the function is called, once for each
+    partition. Those that fail again are dead letters again. Exit code 1: none is chosen, or some have failed again, are
+    refused or are left.
     """
+    if (with_ is None) == (to is None):
+        raise ConfigError("redeliver: give either --to, for a daemon that runs, or --with, for one that does not")
     wanted = _wanted(entity, type, since)
     damages: list[str] = []
     letters = [each for each in failed_events(journal, damages.append) if each.is_letter]
@@ -223,15 +237,33 @@ def redeliver(
     for each in chosen:
         if not each.is_declared:
             echo(f"{each.name} {each.what} stays: its class was not declared when it failed", err=True)
-    seqs: dict[Path, set[int]] = {}
-    for each in chosen:
-        if each.is_declared:
-            seqs.setdefault(each.folder, set()).add(each.number)
-    if not seqs:
+    declared = [each for each in chosen if each.is_declared]
+    if not declared:
         echo(f"{journal}: nothing to redeliver", err=True)
         raise typer.Exit(1)
+    if to is not None:
+        _redeliver_to(to, token_file, ca, declared)
+        return
+    assert with_ is not None
+    seqs: dict[Path, set[int]] = {}
+    for each in declared:
+        seqs.setdefault(each.folder, set()).add(each.number)
     ended = [redelivery.redeliver_letters(folder, of_folder, with_) for folder, of_folder in seqs.items()]
     _end_redelivery(*map(sum, zip(*ended, strict=True)))
+
+
+def _redeliver_to(daemon: str, token_file: Path | None, ca: Path | None, letters: Sequence[FailedEvent]) -> None:
+    from dispatcher.cli.ops.client import Client
+    from dispatcher.cli.ops.letters import post_again
+
+    with answering(), Client(address_of(daemon, token_file, ca)) as client:
+        found = post_again(client, letters)
+    for line in found.refused:
+        echo(line, err=True)
+    left = len(letters) - found.posted - len(found.refused)
+    echo(f"{found.posted} events posted, {len(found.refused)} refused, {left} left" + (": no room" if left else ""))
+    if found.refused or left:
+        raise typer.Exit(1)
 
 
 def _end_redelivery(handled: int, failed: int, left: int) -> None:

@@ -67,11 +67,14 @@ def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> tuple[int
     try:
         journal.recovered = tuple(filter(is_due, journal.recovered))
         dispatcher, [part] = _made(make, factory, journal)
-        errors, encode = part.core.errors, part.core.queue.write_ahead.encode
+        errors, codec = part.core.errors, part.core.queue.write_ahead
         if errors.dead_letters is None:
             # The new line is in the journal before the row that says that the old one has failed.
             errors.dead_letters = DeadLetters(
-                part.name, lambda letter: journal.append_accepted(line_of(letter, encode)), encode
+                part.name,
+                lambda letter: journal.append_accepted(line_of(letter, codec)),
+                codec,
+                part.post_without_waiting,
             )
         with dispatcher:
             dispatcher.await_drained()

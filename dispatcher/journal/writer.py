@@ -239,7 +239,8 @@ class JournalWriter:
         self.recovered = tuple(copies)
 
     def settle_on_disk(self, accepted_seqs: Iterable[int]) -> None:
-        """Before the start: record that these events are handled elsewhere. That is on the disk on return.
+        """Record that these events are handled elsewhere. That is on the disk on return. Before the start, or on any
+        thread if no dispatcher writes rows here.
 
         Raises:
             JournalError: the disk failed, whatever the policy.

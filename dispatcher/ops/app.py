@@ -38,7 +38,7 @@ from dispatcher.ops.answers import (
     without_thread,
 )
 from dispatcher.ops.config import OpsConfig
-from dispatcher.ops.controls import LogLevels, log_level_request, stop_daemon
+from dispatcher.ops.controls import LogLevels, log_level_request, redeliver_letters, redelivery_request, stop_daemon
 from dispatcher.ops.dispatchers import find_dispatcher
 from dispatcher.ops.process import process_name, process_numbers
 from dispatcher.ops.sampler import Sampler, shared_sampler
@@ -260,18 +260,29 @@ async def _stream(ops: Ops, request: Request) -> Response:
 # -- controls ----------------------------------------------------------------------------------------------------------
 
 
-async def _log_level(ops: Ops, request: Request) -> Response:
+async def _content(request: Request) -> Any:
+    """The body's JSON; None: it is too long, or no JSON."""
     body = await request.body()
     try:
-        content = json.loads(body) if len(body) <= _MOST_BODY else None
+        return json.loads(body) if len(body) <= _MOST_BODY else None
     except (ValueError, RecursionError):
-        content = None
-    name, level, for_s = log_level_request(content)
+        return None
+
+
+async def _log_level(ops: Ops, request: Request) -> Response:
+    name, level, for_s = log_level_request(await _content(request))
     describe_write(request.scope, operation=f"log level {level} for {for_s:g} s", target=name or "root")
     try:
         return answer(ops.log_levels.change(name, level, for_s))
     except NO_THREAD as error:
         raise without_thread(error) from None
+
+
+async def _redeliver(ops: Ops, request: Request) -> Response:
+    view = _view(request)
+    numbers, journal_id = redelivery_request(await _content(request))
+    describe_write(request.scope, operation=f"redeliver {len(numbers)} dead letters", target=view.name)
+    return answer(await ops.scans.run(lambda: redeliver_letters(view, numbers, journal_id)))
 
 
 async def _stop(ops: Ops, request: Request) -> Response:
@@ -322,4 +333,8 @@ _GETS: Final[dict[str, Function]] = {
     "/journal/state": _journal_state,
     "/stream": _stream,
 }
-_POSTS: Final[dict[str, Function]] = {"/log-level": _log_level, "/stop": _stop}
+_POSTS: Final[dict[str, Function]] = {
+    "/log-level": _log_level,
+    "/dispatchers/{name:path}/redeliver": _redeliver,
+    "/stop": _stop,
+}

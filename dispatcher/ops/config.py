@@ -16,7 +16,9 @@ class OpsConfig(ConfigModel):
     )
     show_payloads: bool = Field(default=False, description="include the payloads of events in /journal/tail")
     control: bool = Field(
-        default=False, description="let administrators change log levels and stop the daemon: POST /log-level and /stop"
+        default=False,
+        description="let administrators change log levels, post dead letters again and stop the daemon: POST "
+        "/log-level, /dispatchers/NAME/redeliver and /stop",
     )
     transitions_kept: int = Field(
         default=KEPT,

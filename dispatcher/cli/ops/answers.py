@@ -283,6 +283,20 @@ class Samples(Answer):
     """Samples in which nothing ran."""
 
 
+class RefusedLetter(Answer):
+    """A dead letter that cannot be posted again."""
+
+    letter: Whole
+    reason: str
+
+
+class Redelivered(Answer):
+    """The answer to `POST /dispatchers/{name}/redeliver`. Letters in neither found no room."""
+
+    posted: list[Whole]
+    refused: list[RefusedLetter]
+
+
 def event_name(event_class: str, event_type: str) -> str:
     """`JobEventType.START`, or the class alone if it has no types, as a mail's."""
     return f"{event_class}.{event_type}" if event_class and event_type else event_class or event_type or "?"

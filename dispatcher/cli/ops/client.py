@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
@@ -72,26 +73,41 @@ class Client:
         Raises:
             DoorError: no answer, or not a valid one.
         """
-        answer = self.get_json(*path, **query)
-        try:
-            return model.model_validate(answer)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise self._nonsense(f"/{'/'.join(path)}: invalid {where or 'answer'}: {first['msg']}") from error
+        return self._validated(model, self.get_json(*path, **query), path)
 
     def get_json(self, *path: str, **query: object) -> Any:
         """The same without validation: the decoded JSON."""
         given = {name: value for name, value in query.items() if value is not None}
         target = f"{self.address.base}/{'/'.join(quote(part, safe='') for part in path)}"
         target += f"?{urlencode(given)}" if given else ""
-        status, body = self._request(target)
+        return self._json_of(*self._request(target))
+
+    def post(self, model: type[Model], *path: str, content: object) -> Model:
+        """As `get`, for a change, with a body of JSON. It is not repeated: the daemon may have made it.
+
+        Raises:
+            DoorError: as `get`.
+        """
+        self.close()  # the daemon may be closing a connection that was idle
+        target = f"{self.address.base}/{'/'.join(quote(part, safe='') for part in path)}"
+        answer = self._json_of(*self._request(target, json.dumps(content).encode()))
+        return self._validated(model, answer, path)
+
+    def _json_of(self, status: int, body: bytes) -> Any:
         if status != 200:
             raise self._refusal(status, body)
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise self._nonsense(f"not JSON: {_first_of(body)!r}") from error
+
+    def _validated(self, model: type[Model], answer: Any, path: Sequence[str]) -> Model:
+        try:
+            return model.model_validate(answer)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise self._nonsense(f"/{'/'.join(path)}: invalid {where or 'answer'}: {first['msg']}") from error
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -106,11 +122,12 @@ class Client:
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
-    def _request(self, target: str) -> tuple[int, bytes]:
+    def _request(self, target: str, content: bytes | None = None) -> tuple[int, bytes]:
+        """`content`: of a POST; None: it is a GET."""
         deadline = time.monotonic() + self._timeout_s
         if self._connection is not None:
             try:
-                return self._exchange(self._connection, target, deadline)
+                return self._exchange(self._connection, target, deadline, content)
             except (RemoteDisconnected, ConnectionError):
                 self.close()  # the daemon has closed the idle connection: retry once on a new one
             except _FAILURES as error:
@@ -121,16 +138,20 @@ class Client:
         except _FAILURES as error:
             self._give_up(error, is_connecting=True)
         try:
-            return self._exchange(connection, target, deadline)
+            return self._exchange(connection, target, deadline, content)
         except _FAILURES as error:
             self._give_up(error)
 
-    def _exchange(self, connection: _Connection, target: str, deadline: float) -> tuple[int, bytes]:
+    def _exchange(
+        self, connection: _Connection, target: str, deadline: float, content: bytes | None
+    ) -> tuple[int, bytes]:
         connection.deadline, connection.allowed_bytes = deadline, _MOST_BYTES + _MOST_HEAD
         headers = {"Accept": "application/json"}
         if self.address.token is not None:
             headers["Authorization"] = f"Bearer {self.address.token}"
-        connection.request("GET", target, headers=headers)
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request("GET" if content is None else "POST", target, content, headers)
         with connection.getresponse() as response:
             body = response.read(_MOST_BYTES + 1)
             if len(body) > _MOST_BYTES:
