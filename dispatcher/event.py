@@ -181,6 +181,11 @@ class AsyncioHandler:
         self.per_key = per_key
         self.max_waiting = max_waiting
 
+    @property
+    def is_ordered(self) -> bool:
+        """Events with equal `lock_key` are handled one after another."""
+        return self.per_key == 1 and self.key is _lock_key
+
     def handle(self, event: Any) -> Any:
         """Raises TypeError: only a dispatcher runs it."""
         raise TypeError(f"{self!r} can be called only by the dispatcher that it is registered with")

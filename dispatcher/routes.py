@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import UnregisteredEventTypeError
-from dispatcher.event import Handler, KeyOf, MultiListenerHandler, is_async
+from dispatcher.event import AsyncioHandler, Handler, KeyOf, MultiListenerHandler, is_async
 from dispatcher.members import AsyncMembers, KeyOfMember, require_compatible, require_function
 from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
@@ -230,10 +230,11 @@ class RoutingTable:
         if isinstance(on_error, str) and on_error in SEVERITY:
             return
         if isinstance(on_error, Retry):
-            if on_error.ordered_by_key and is_async(part.handler):
+            handler = part.handler
+            if on_error.ordered_by_key and isinstance(handler, AsyncioHandler) and not handler.is_ordered:
                 raise ValueError(
-                    f"{event_type.__name__}: Retry(ordered_by_key=True) is for plain handlers; coroutines of other "
-                    "events of the key may have begun. Leave it out, or make the handler plain."
+                    f"{event_type.__name__}: Retry(ordered_by_key=True) needs an AsyncioHandler with per_key=1 and "
+                    "without a key function: others would let events of one lock_key overtake each other."
                 )
             return
         if not callable(on_error):

@@ -131,12 +131,16 @@ class Coroutines:
         Raises:
             TypeError: it is not a handler, or is an `async def` and no loop was given.
         """
-        if not is_async(handler):
+        if is_async(handler):
+            handle = self._bind_async(handler, keeps_context)
+        else:
             handle = handling_callable(handler)
             if keeps_context:
                 handle = partial(self._handle_in_context, handle)
-            is_ordered = on_error.ordered_by_key if isinstance(on_error, Retry) else not isinstance(on_error, str)
-            return partial(self._retries.in_order, handle) if is_ordered else handle
+        is_ordered = on_error.ordered_by_key if isinstance(on_error, Retry) else not isinstance(on_error, str)
+        return partial(self._retries.in_order, handle) if is_ordered else handle
+
+    def _bind_async(self, handler: Handler, keeps_context: bool) -> Callable[[Any], Any]:
         declared = handler if isinstance(handler, AsyncioHandler) else AsyncioHandler(handler)
         loop = declared.loop or self._loop
         if loop is None:
@@ -345,6 +349,7 @@ class Coroutines:
         else:
             outcome, error = self._errors.failed(call.event, error, call, ends_later=self._journaled is not None)
             if outcome == "retried":
+                self._hold_back_behind(call)
                 call.delivery, call.accepted_seq = None, 0
         call.failure = error
         if self._journaled is not None:
@@ -362,6 +367,17 @@ class Coroutines:
             self._busy.pop(lane, None)
         self.count -= 1
         self._progress.done += 1
+
+    def _hold_back_behind(self, call: Call) -> None:
+        """The call's event is tried again: if that keeps events in order, those of its key leave the lane, and wait
+        behind it."""
+        behind = self._retries.behind(call.event)
+        if behind is None:
+            return
+        for each in call.lane.take_waiting(call.line):
+            self._retries.wait_behind(behind, each.event, each.accepted_seq, each.delivery)
+            self.count -= 1
+            self._progress.done += 1
 
     def _is_nested(self) -> bool:
         """Whether a handler runs, which has yielded to mail."""

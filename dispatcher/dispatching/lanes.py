@@ -252,6 +252,15 @@ class Lane:
             self._forget_key(call.key)
         self._begin_ready()
 
+    def take_waiting(self, line: Line) -> list[Call]:
+        """Remove the calls that wait for their key, and return them, oldest first."""
+        taken = list(line.waiting)
+        line.waiting.clear()
+        self._waiting -= len(taken)
+        for call in taken:
+            del self.calls[call]
+        return taken
+
     def drop_unstarted(self) -> list[Call]:
         """Remove the calls that were not given to the loop, and return them."""
         dropped = [call for call in self.calls if not call.started_ns]

@@ -43,7 +43,7 @@ class Retries:
         self._schedule = schedule
         self._retrying = queue.state.retrying
         self._numbers = count(1)
-        self._behind: dict[_Key, _Behind] = {}  # what waits behind one event of each key
+        self._behind: dict[_Key, Behind] = {}  # what waits behind one event of each key
 
     def retry(self, policy: Retry, event: Any, delivery: Delivery | None, accepted_seq: int) -> None:
         """The event has failed: hand it out again after its delay. Raises nothing."""
@@ -74,38 +74,45 @@ class Retries:
         delivery = entry.delivery if type(entry) is QueuedEvent else None
         if delivery is not None and delivery.behind is not None:
             return handle(event)
-        behind = self._find(_key_of(event))
+        behind = self.behind(event)
         if behind is None:
             return handle(event)
-        if delivery is not None:
-            delivery.undo_begin()
-        seq = entry.accepted_seq if type(entry) is QueuedEvent else 0
-        behind.numbers.append(self._keep(QueuedEvent(event, 0, None, seq, delivery)))
+        self.wait_behind(behind, event, entry.accepted_seq if type(entry) is QueuedEvent else 0, delivery)
         raise EventTaken
 
-    def let_go(self, behind: _Behind) -> None:
+    def behind(self, event: Any) -> Behind | None:
+        """What the event has to wait behind; None: nothing."""
+        return self._find(_key_of(event))
+
+    def wait_behind(self, behind: Behind, event: Any, accepted_seq: int, delivery: Delivery | None) -> None:
+        """Move an event in hand, which has not begun, to those that wait."""
+        if delivery is not None:
+            delivery.undo_begin()
+        behind.numbers.append(self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery)))
+
+    def let_go(self, behind: Behind) -> None:
         """The event that `behind` waits for has ended: the others go on, before all that is queued."""
         if self._find(behind.key) is behind:
             self._behind.pop(behind.key, None)
         while behind.numbers:
             self._queue.put_back(behind.numbers.pop())
 
-    def let_go_soon(self, behind: _Behind) -> None:
+    def let_go_soon(self, behind: Behind) -> None:
         """As `let_go`. Any thread."""
         with contextlib.suppress(MailboxClosedError):  # the dispatcher has ended, and discards them
             self._mailbox.put(Mail(behind.let_go, MIN_PRIORITY, "let events go on behind one that was discarded"))
 
-    def _hold_back(self, event: Any) -> _Behind | None:
+    def _hold_back(self, event: Any) -> Behind | None:
         """Let later events of the key wait behind this one; None: its key cannot be compared."""
         key = _key_of(event)
         if key is None:
             message = "%s: the lock_key of %s cannot be compared, so later events of it do not wait"
             tell(log, logging.WARNING, message, self._queue.name, text_of(event))
             return None
-        behind = self._behind[key] = _Behind(self, key)
+        behind = self._behind[key] = Behind(self, key)
         return behind
 
-    def _find(self, key: _Key | None) -> _Behind | None:
+    def _find(self, key: _Key | None) -> Behind | None:
         return self._behind.get(key) if key is not None else None
 
     def _keep(self, entry: QueuedEvent) -> int:
@@ -179,7 +186,7 @@ class _Key:
             return self.lock_key is other.lock_key
 
 
-class _Behind:
+class Behind:
     """What waits behind one event that is retrying. Handler thread, unless a method says otherwise."""
 
     def __init__(self, retries: Retries, key: _Key) -> None:

@@ -26,12 +26,13 @@ from dispatcher import (
     JournalWriter,
     Retry,
 )
+from dispatcher.aio import AsyncioHandler
 from dispatcher.dead_letters import DeadLetterType, read_letters
 from dispatcher.journal import EVENTS, read_rows, recover
 from dispatcher.mailbox import ManualClock
 
 from .conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Work, assert_accounts_balance
-from .coroutines import Keyed, running_loop
+from .coroutines import Keyed, Latched, running_loop
 from .journal.conftest import Job, Posted, after_a_crash
 from .waiting import until
 
@@ -340,6 +341,42 @@ def test_a_coroutine_is_tried_again(clock: ManualClock) -> None:
     assert_accounts_balance(dispatcher, 1)
 
 
+def test_a_coroutine_that_is_tried_again_holds_up_its_key_alone(make: Make, clock: ManualClock) -> None:
+    """Events of its key that had left the queue waited in the lane, and went on before it."""
+    with running_loop() as loop:
+        dispatcher = AsyncDispatcher(loop=loop, time_service=clock)
+        latched = Latched(loop)
+        policy = Retry(delay_s=0.1, factor=1, jitter=0, ordered_by_key=True)
+        dispatcher.register(Work, AsyncioHandler(latched, capacity=4), on_error=policy)
+        dispatcher.init()
+        dispatcher.start()
+        for number, key in ((1, "a"), (2, "a"), (3, "b"), (4, "a")):
+            dispatcher.post(Keyed(number, key))
+        asked = dispatcher.ask(Keyed(5, "a"))
+        for attempt in (1, 2):
+            until(partial(_has_begun, latched, attempt), "the attempt has begun")
+            latched.end(1, error=OSError())
+            until(partial(_is_retrying, dispatcher, 4), "2, 4 and 5 wait behind 1")
+            clock.advance(100)
+        until(partial(_has_begun, latched, 3), "the last attempt has begun")
+        latched.end(1, 2, 4, 5, 3)
+        asked.result(TIMEOUT_S)
+        dispatcher.stop()
+
+    assert [number for number in latched.begun if number != 3] == [1, 1, 1, 2, 4, 5]
+    assert_accounts_balance(dispatcher, 5)
+
+
+def _has_begun(latched: Latched, attempts: int) -> bool:
+    return latched.begun.count(1) == attempts
+
+
+@pytest.mark.parametrize("options", [{"per_key": 2}, {"key": lambda event: event.number}])
+def test_coroutines_that_may_overtake_each_other_cannot_be_ordered(make: Make, options: dict[str, Any]) -> None:
+    with running_loop() as loop, pytest.raises(ValueError, match="needs an AsyncioHandler with per_key=1"):
+        make(loop=loop).register(Work, AsyncioHandler(Latched(loop), **options), on_error=Retry(ordered_by_key=True))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -379,19 +416,26 @@ PLANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()),
 
 
 @settings(max_examples=50, deadline=None)
-@given(plan=PLANS, attempts=st.integers(1, 3), ordered=st.booleans())
+@given(plan=PLANS, attempts=st.integers(1, 3), ordered=st.booleans(), is_async=st.booleans())
 def test_each_event_is_tried_as_often_as_a_plain_list_says(
-    plan: list[tuple[int, int, bool]], attempts: int, ordered: bool
+    plan: list[tuple[int, int, bool]], attempts: int, ordered: bool, is_async: bool
 ) -> None:
     """`plan`: the key of each event, how often it fails, and whether it is asked for."""
     clock, letters = ManualClock(0), []
     failures = {number: fails for number, (_, fails, _) in enumerate(plan)}
     handler = Failing(failures)
-    dispatcher = AsyncDispatcher(time_service=clock, dead_letters=letters.append)
     policy = Retry(attempts=attempts, delay_s=0.01, factor=2, jitter=0.5, ordered_by_key=ordered)
-    dispatcher.register(Work, handler, on_error=policy)
     asks = {}
-    with dispatcher:
+
+    async def handle(event: Keyed) -> int:
+        await asyncio.sleep(0)
+        return handler.handle(event)
+
+    with running_loop() as loop:
+        dispatcher = AsyncDispatcher(time_service=clock, dead_letters=letters.append, loop=loop)
+        dispatcher.register(Work, handle if is_async else handler, on_error=policy)
+        dispatcher.init()
+        dispatcher.start()
         for number, (key, _, is_asked) in enumerate(plan):
             event = Keyed(number, key)
             if is_asked:
@@ -400,6 +444,7 @@ def test_each_event_is_tried_as_often_as_a_plain_list_says(
                 dispatcher.post(event)
         settle(dispatcher, clock, 2000, 10)
         assert dispatcher.is_drained()
+        dispatcher.stop()
 
     assert {number: handler.seen.count(number) for number in failures} == {
         number: min(fails + 1, attempts) for number, fails in failures.items()
