@@ -133,8 +133,11 @@ class EventQueue:
             self.flags.gate = LOOK
 
     def in_context(self, event: Any, delivery: Delivery | None) -> Delivery | None:
-        """The delivery, with a copy of the caller's context if the event's class keeps it. Any thread."""
-        if type(type_of(event)) not in self._keeping_context:
+        """The delivery, with a copy of the caller's context if the event's class keeps it and the delivery has none.
+
+        Any thread.
+        """
+        if type(type_of(event)) not in self._keeping_context or (delivery is not None and delivery.context is not None):
             return delivery
         context = copy_context()
         return Delivery(context=context) if delivery is None else delivery.in_context(context)

@@ -25,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from threading import get_ident
 from typing import Any, Final, NamedTuple
@@ -64,6 +65,7 @@ class Scheduled:
     __slots__ = (
         "_schedule",
         "accepted_seq",
+        "context",
         "event",
         "is_queued",
         "jitter",
@@ -90,8 +92,10 @@ class Scheduled:
         key: str = "",
         place: Callable[[Any], Schedule] | None = None,
         number: int = 0,
+        context: Context | None = None,
     ) -> None:
         self._schedule = schedule  # never changes, like all fields of this first part
+        self.context = context  # in which it was scheduled, if the event's class keeps it
         self.event = event  # None if `make` makes it
         self.make = make
         self.wall = wall  # it follows the wall clock
@@ -172,13 +176,15 @@ class Schedule:
             EventNotDeclaredError, JournalError: the journal cannot keep the event.
         """
         delay_ns = duration_ns("seconds", delay_s)
-        one = Scheduled(self, event, wall=False, next_ns=self._now_ns(False) + delay_ns)
+        one = Scheduled(
+            self, event, wall=False, next_ns=self._now_ns(False) + delay_ns, context=self._context_of(event)
+        )
         return self._add(one, self._now_ns(True) + delay_ns)
 
     def at(self, unix_s: float, event: Any) -> Scheduled:
         """Raises as `after`."""
         due_ns = unix_ns(unix_s)
-        return self._add(Scheduled(self, event, wall=True, next_ns=due_ns), due_ns)
+        return self._add(Scheduled(self, event, wall=True, next_ns=due_ns, context=self._context_of(event)), due_ns)
 
     def every(
         self,
@@ -208,6 +214,7 @@ class Schedule:
             jitter=jitter,
             key=key,
             place=place,
+            context=self._context_of(event_or_factory) if is_event else None,
         )
         if key:
             with self._lock:
@@ -331,6 +338,10 @@ class Schedule:
         self._heaps = {False: [], True: []}
         self._count, self._timer, self._is_started = 0, None, False
         self._overdue.clear()
+
+    def _context_of(self, event: Any) -> Context | None:
+        delivery = self._queue.in_context(event, None)
+        return delivery.context if delivery is not None else None
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
@@ -459,7 +470,8 @@ class Schedule:
     def _fire(self, one: Scheduled) -> None:
         if not one.period_ns:
             self.fired += not one.number
-            self._post(_Firing(one.event, one.accepted_seq, None, one.number))
+            delivery = Delivery(context=one.context) if one.context is not None else None
+            self._post(_Firing(one.event, one.accepted_seq, delivery, one.number))
             return
         due_ns, write_ahead = one.next_ns, self._queue.write_ahead
         late = max(0, (self._now_ns(one.wall) - due_ns) // one.period_ns)
@@ -486,7 +498,13 @@ class Schedule:
         self.fired += 1
         target = self if one.place is None else one.place(event)
         one.is_queued = True
-        target._post(_Firing(event, accepted_seq, Delivery(scheduled=one)))
+        target._post(
+            _Firing(
+                event,
+                accepted_seq,
+                Delivery(scheduled=one, context=one.context.copy() if one.context is not None else None),
+            )
+        )
 
     def _log_next(self, one: Scheduled) -> None:
         """Replace the line that has the time of a key's next firing."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher, aio
+from dispatcher.mailbox import ManualClock
 from dispatcher.queue.entries import DRAINING
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
@@ -132,6 +133,22 @@ def test_an_event_that_was_posted_before_its_class_kept_contexts_has_an_empty_on
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert seen.requests == {0: None, 1: None}
+
+
+@pytest.mark.parametrize("is_again", [False, True], ids=["once", "again"])
+def test_an_event_that_is_posted_at_a_time_has_the_context_of_the_call(is_again: bool) -> None:
+    clock, seen = ManualClock(0), Seen()
+    dispatcher = AsyncDispatcher(time_service=clock)
+    dispatcher.register(Work, seen.handle, context=True)
+    with dispatcher:
+        post = dispatcher.post_every if is_again else dispatcher.post_after
+        within("a", lambda: post(1, Keyed(1)))
+        within("b", lambda: dispatcher.post_at(1, Keyed(2)))
+        for _ in range(2):
+            clock.advance(1000)
+            assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert seen.requests == {1: "a", 2: "b"}
 
 
 def test_a_failing_handler_of_a_class_with_contexts_follows_its_policy() -> None:
