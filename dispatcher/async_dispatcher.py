@@ -19,7 +19,7 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatcher.config import DispatcherConfig, dispatcher_config
+from dispatcher.config import AtExit, DispatcherConfig, dispatcher_config
 from dispatcher.dead_letters import DeadLetters, DeadLettersTo
 from dispatcher.dispatching.answers import AskRules
 from dispatcher.dispatching.batches import BatchDispatching
@@ -49,6 +49,7 @@ from dispatcher.retry import OnError
 from dispatcher.routes import Part, RoutingTable
 from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
+from dispatcher.supervision.at_exit import note_start
 from dispatcher.util.foreign import tell
 from dispatcher.util.functions import require_plain
 from dispatcher.view import DispatcherView
@@ -168,7 +169,7 @@ class AsyncDispatcher(PostingService):
             self._errors.log.tell_due,
         )
         self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor, self._schedule)
-        self.core = self._make_core(progress)
+        self.core = self._make_core(progress, config.at_exit)
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
             journal.attach(
                 self,
@@ -177,7 +178,7 @@ class AsyncDispatcher(PostingService):
                 origin_elsewhere=self._coroutines.transition_origin,
             )
 
-    def _make_core(self, progress: Progress) -> Core:
+    def _make_core(self, progress: Progress, at_exit: AtExit) -> Core:
         stop_wait = StopWait(
             self.name,
             self._queue,
@@ -196,6 +197,7 @@ class AsyncDispatcher(PostingService):
             journal=self._journal,
             errors=self._errors,
             stop_wait=stop_wait,
+            at_exit=at_exit,
             is_handling=self._is_handling,
             when_drained=self._when_drained,
             shut_for_stop=self._shut_for_stop,
@@ -503,6 +505,7 @@ class AsyncDispatcher(PostingService):
         self._mailbox.parking.wake_sooner()
         self._queue.room.has_started = True
         self._thread.start()
+        note_start(self)
         self._schedule.start()
 
     def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:

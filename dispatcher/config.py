@@ -74,6 +74,9 @@ class ConfigModel(BaseModel):
         return value
 
 
+AtExit = Literal["drain", "discard", "warn"]
+
+
 class DispatcherConfig(ConfigModel):
     """Settings of one AsyncDispatcher."""
 
@@ -100,6 +103,11 @@ class DispatcherConfig(ConfigModel):
         default=30.0,
         ge=0,
         description="longest that stop() waits for handlers, in seconds; then it discards and counts the events left",
+    )
+    at_exit: AtExit = Field(
+        default="drain",
+        description="what becomes of queued events if the program ends without stop(): they are handled within "
+        "drain_timeout_s (drain), discarded and counted (discard), or left, with a warning (warn)",
     )
     measure_times: Literal["all", "sampled", "none"] = Field(
         default="sampled",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from dispatcher.config import AtExit
 from dispatcher.dispatching.failures import ErrorPolicy
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.dispatching.times import Progress
@@ -37,6 +38,7 @@ class Core:
     journal: JournalWriter | None
     errors: ErrorPolicy
     stop_wait: StopWait
+    at_exit: AtExit
     is_handling: Callable[[], bool]
     """Whether the caller is a handler of this dispatcher: on its thread, or in a coroutine that has not ended."""
     when_drained: Callable[[], Future[bool]]

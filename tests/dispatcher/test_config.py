@@ -104,9 +104,9 @@ def test_values_do_not_change_after_loading() -> None:
         ("nam: x", ": unknown key nam; allowed here: dispatcher, name, path, queues, ratio, spare"),
         (
             "dispatcher: {batchsize: 3}",
-            ": unknown key dispatcher.batchsize; allowed here: batch_size, drain_events_on_stop, drain_timeout_s, "
-            "handler_warn_after_s, liveness_stuck_after_s, measure_times, print_events_info_threshold, queue_capacity, "
-            "queue_full_policy, "
+            ": unknown key dispatcher.batchsize; allowed here: at_exit, batch_size, drain_events_on_stop, "
+            "drain_timeout_s, handler_warn_after_s, liveness_stuck_after_s, measure_times, "
+            "print_events_info_threshold, queue_capacity, queue_full_policy, "
             "queue_full_timeout_s",
         ),
         ("queues: [{name: a}, {name: b, cap: 1}]", ": unknown key queues[1].cap; allowed here: capacity, name"),
