@@ -199,11 +199,12 @@ class OperatorChain:
         return [operator.snapshot_state() for operator, _, _ in self._links]
 
     def end_input(self) -> None:
-        """End one operator after the other, each with its timers, and with the mail of its priority or higher."""
+        """End one operator after the other, each with its timers, and with the mail of its priority or higher, also
+        deferrable mail, and what that sends."""
         for operator, executor, timers in self._links:
             operator.end_input()
             timers.quiesce().result()  # waits for a callback that is sending its mail, which never blocks
-            while executor.try_yield():
+            while executor.try_yield(ignore_deferrable=True):  # after FLINK-39481
                 pass
 
     def quiesce_timers(self) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dispatcher.errors import DispatcherError
-from dispatcher.mailbox import ManualClock
+from dispatcher.mailbox import MailOptions, ManualClock
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.task.inputs import InputStatus, IterableInput, QueueInput
 from pipeline.streaming.task.stream_task import StreamTask
@@ -82,6 +84,74 @@ def test_mail_of_an_operator_that_has_ended_runs_before_the_next_one_ends() -> N
     StreamTask(IterableInput([]), [Mailing, lambda ctx: Noting(ctx, log, "b")], lambda _: None).run()
 
     assert log == ["b open", "b late", "b end_input", "b close"]
+
+
+class Continuation(NamedTuple):
+    """A mail that posts itself again."""
+
+    position: int
+    """Of the operator that sends it."""
+    behind: int
+    """By how many operators the one lies behind it with whose executor it is sent."""
+    times: int
+    kinds: tuple[MailOptions, ...]
+    """Of its runs, in turns."""
+    begins: Literal["timer", "open", "end_input"]
+
+
+_KINDS = st.lists(st.sampled_from([MailOptions.DEFAULT, MailOptions.DEFERRABLE]), min_size=1, max_size=3).map(tuple)
+_BEGINS: st.SearchStrategy[Any] = st.sampled_from(["timer", "open", "end_input"])
+_CONTINUATIONS = st.lists(
+    st.builds(Continuation, st.integers(0, 3), st.integers(0, 3), st.integers(1, 5), _KINDS, _BEGINS), max_size=8
+)
+
+
+@settings(deadline=None)
+@given(_CONTINUATIONS)
+def test_mail_that_posts_itself_again_runs_to_its_end_before_the_next_operator_ends(plan: list[Continuation]) -> None:
+    """A continuation of deferrable mail outlived the chain, and failed the task (FLINK-39481)."""
+    log: list[Any] = []
+    contexts: dict[int, OperatorContext] = {}
+    clock = ManualClock()
+
+    def send(one: Continuation, run: int) -> None:
+        def mail() -> None:
+            log.append(one)
+            if run + 1 < one.times:
+                send(one, run + 1)
+
+        contexts[min(3, one.position + one.behind)].mailbox_executor.execute(
+            mail, options=one.kinds[run % len(one.kinds)]
+        )
+
+    class Continuing(LoggedOperator):
+        def __init__(self, context: OperatorContext) -> None:
+            super().__init__(context)
+            self.position = 3 - len(contexts)  # they are made from the last on
+            contexts[self.position] = context
+
+        def begin(self, at: str) -> None:
+            for one in plan:
+                if (one.position, one.begins) == (self.position, at):
+                    send(one, 0)
+
+        def open(self) -> None:
+            self.context.processing_time_service.register_timer(5, lambda _: self.begin("timer"))
+            if self.position == 0:  # the last one that is opened
+                clock.advance(5)
+            self.begin("open")
+
+        def end_input(self) -> None:
+            log.append(self.position)
+            self.begin("end_input")
+
+    StreamTask(IterableInput([]), [Continuing] * 4, lambda _: None, processing_time_service=clock).run()
+
+    for one in plan:
+        assert log.count(one) == sum(other.times for other in plan if other == one)
+        following = one.position + one.behind + 1
+        if following < 4:
+            assert one not in log[log.index(following) :]
 
 
 def test_timers_that_an_operator_sets_at_its_end_never_fire() -> None:
