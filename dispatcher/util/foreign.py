@@ -70,6 +70,15 @@ def describe(error: BaseException) -> str:
     return _cut(lambda: f"{class_name(error)}: {error}", lambda raised: f"{class_name(error)}: (its __str__ raised)")
 
 
+def message_of(error: BaseException) -> str:
+    """The error's message, whole."""
+    try:
+        return str.__str__(str(error))
+    except BaseException as raised:
+        reraise_interrupt(raised)
+        return f"(its __str__ raised {class_name(raised)})"
+
+
 def plain_text(text: str) -> str:
     """The text as a plain `str`; lone surrogates, which UTF-8 cannot encode, are escaped."""
     text = str.__str__(text)  # of a subclass, whose methods are foreign

@@ -20,10 +20,14 @@ A RetryAfter is not among them: a user's function raises it to say when the serv
 from __future__ import annotations
 
 import math
+import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 
 from dispatcher.errors import DispatcherError
+from dispatcher.util.foreign import cut_text, message_of
 from pipeline.streaming.number_checks import require_number
 
 _QUOTED_CHARACTERS = 500
@@ -171,13 +175,25 @@ class UnknownOutcomeError(StreamingError):
 
 
 class RetryAfter(Exception):
-    """Raised by a user's function: the service accepts no call for `delay_s` seconds.
+    """Raised by a user's function: the service accepts no call for a while.
+
+    `delay_s` may also be what the service's header `Retry-After` has: seconds as text, an HTTP date, or None if there
+    is no such header. The attribute of this name has the seconds from then on.
 
     All calls of the limit's scope wait until then. This one is then made again, before those that were not made yet,
-    within its timeout. It does not count as an attempt of the retry strategy.
+    within its timeout. It does not count as an attempt of the retry strategy. If a call is refused again and again, its
+    pauses grow from 50 ms to 5 s, even if the service asks for shorter ones; `rate_limit="adaptive"` finds the rate
+    instead.
+
+    Raises:
+        ValueError: `delay_s` is none of these.
     """
 
-    def __init__(self, delay_s: float, cause: BaseException | None = None) -> None:
+    def __init__(self, delay_s: float | str | None, cause: BaseException | None = None) -> None:
+        if delay_s is None:
+            delay_s = 0.0
+        elif isinstance(delay_s, str):
+            delay_s = _seconds_of_header(delay_s)
         require_number("delay_s", delay_s, least=0)
         if delay_s == math.inf:
             raise ValueError(f"delay_s is {delay_s}; it must be finite")
@@ -189,6 +205,17 @@ class RetryAfter(Exception):
         return f"the service asks for a pause of {self.delay_s:g} s" + (
             f" ({describe(self.cause)})" if self.cause is not None else ""
         )
+
+
+def _seconds_of_header(text: str) -> float:
+    with suppress(ValueError):
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"delay_s is {quoted(text)}; it must be seconds, or an HTTP date such as 'Wed, 21 Oct 2026 07:28:00 GMT'"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +238,7 @@ class CapturedError:
     def of(cls, value: object, error: BaseException, attempts: int, started_ns: int) -> CapturedError:
         """From an error that has just occurred; the record was taken in at `started_ns` (`time.perf_counter_ns`)."""
         spent_ms = (time.perf_counter_ns() - started_ns) / 1e6
-        return cls(value, class_name(error), str(error), attempts, spent_ms, error)
+        return cls(value, class_name(error), message_of(error), attempts, spent_ms, error)
 
 
 def class_name(error: BaseException) -> str:
@@ -221,11 +248,11 @@ def class_name(error: BaseException) -> str:
 
 def describe(error: BaseException) -> str:
     """One line: the error's class and message."""
-    message = " ".join(str(error).split())
+    message = " ".join(message_of(error).split())
     return f"{class_name(error)}: {message}" if message else class_name(error)
 
 
 def quoted(value: object) -> str:
     """The repr of a value, truncated for messages."""
-    text = repr(value)
+    text = cut_text(lambda: repr(value), sys.maxsize)
     return text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}... ({len(text)} characters)"

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import Final
 
 from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.calls.call_counts import CallMetrics
@@ -22,6 +23,10 @@ from pipeline.streaming.calls.record_call import BatchCall, RecordCall
 from pipeline.streaming.calls.thread import CallTimers, Mail, Timer
 from pipeline.streaming.errors import RetryAfter
 from pipeline.streaming.options import AsyncOptions
+
+_FIRST_PAUSE_MS: Final = 50
+"""The least pause after a call's first refusal; each further one doubles it."""
+_LONGEST_PAUSE_MS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,11 @@ class CallPath:
         now_ms = self._timers.current_processing_time()
         error = call.error
         if isinstance(error, RetryAfter):
-            self._turns.refused(call, now_ms, error.delay_s * 1000)
+            call.refusals += 1
+            delay_ms = error.delay_s * 1000
+            if not self._turns.adapts:  # otherwise the rate falls
+                delay_ms = max(delay_ms, min(_FIRST_PAUSE_MS * 2.0 ** (call.refusals - 1), _LONGEST_PAUSE_MS))
+            self._turns.refused(call, now_ms, delay_ms)
             self.start, self._advance = self._start, self._advance_line
             self._ask_again()
         elif error is None and self._turns.accepted(call, now_ms):

@@ -21,6 +21,7 @@ class RecordCall(Call):
     turns = 0  # timeouts for which it has waited in the host
     deadline_at_ms = 0  # its deadline; 0: there is none
     attempts = 1  # as the retry strategy counts them
+    refusals = 0  # answers that were a RetryAfter
     retry_timer: Timer | None = None  # set while it waits for a retry
     key: Any = None  # records of equal keys share a call
     is_begun = False  # an attempt is under way: neither answered nor given up

@@ -27,7 +27,7 @@ class Turns:
         # The operator's own limit, for its cost: equal limits share a limiter, whatever their cost functions are.
         self._limit = limit.limit if isinstance(limit, Limiter) else limit
         self._fixed = limiter if isinstance(limiter, RateLimiter) else None
-        self._adapts = isinstance(limiter, AdaptiveRateLimiter)
+        self.adapts = isinstance(limiter, AdaptiveRateLimiter)
         self._learned: LearnedRate
         if isinstance(limiter, AdaptiveRateLimiter):
             self._learned = limiter
@@ -44,12 +44,12 @@ class Turns:
     @property
     def learn(self) -> bool:
         """Whether answers are to be reported."""
-        return self._adapts or self._learned.is_used
+        return self.adapts or self._learned.is_used
 
     def try_take(self, call: RecordCall, now_ms: float) -> float:
         """Take the turn of the first call in line if it has come: then returns `now_ms`, else when to ask again."""
         cost = 1.0 if self._limit is None else self._limit.cost_of(call.value)
-        learned_cost = cost if self._adapts else 1.0
+        learned_cost = cost if self.adapts else 1.0
         if not self.learn:
             ready_ms = self._learned.ready_at(now_ms)
         elif not self._is_let_through:

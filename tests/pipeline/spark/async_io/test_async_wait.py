@@ -320,6 +320,31 @@ def test_failed_rows_are_dropped_on_demand(spark: SparkSession) -> None:
     assert [row.id for row in found.collect()] == [1, 3, 5]
 
 
+class UnprintableError(Exception):
+    def __init__(self, how: int) -> None:
+        self.how = how
+
+    def __str__(self) -> str:
+        if self.how == 0:
+            raise self
+        return None if self.how == 1 else "\ud800"  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def test_an_error_whose_text_cannot_be_made_is_captured_as_any_other(spark: SparkSession) -> None:
+    async def fail(row: Any) -> list[Any]:
+        raise UnprintableError(row.id)
+
+    found = ordered_wait(numbers(spark, 3), fail, "name string", timeout=TIMEOUT_S, on_error="capture").collect()
+
+    messages = [row.error.message for row in found]
+    assert messages[0].startswith("(its __str__ raised ")
+    assert messages[1:] == ["(its __str__ raised TypeError)", "\\ud800"]
+    assert all(row.error.error_class.endswith("UnprintableError") for row in found)
+
+
 def test_failed_rows_are_captured_with_their_input(spark: SparkSession) -> None:
     found = ordered_wait(numbers(spark, 4), odd_only, "number long not null", timeout=TIMEOUT_S, on_error="capture")
 
