@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 _ABSOLUTE: Final = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
@@ -34,7 +35,7 @@ def takes(values: Iterable[str], *names: str) -> bool:
     >>> [takes([each], "gzip", "*") for each in ("br, gzip", "*;q=0.5", "gzip;q=0, *", "identity", "")]
     [True, True, False, False, False]
     """
-    weights = _weights(values)
+    weights = _weights(",".join(values))
     return next((weights[name] for name in names if name in weights), False)
 
 
@@ -43,10 +44,11 @@ def takes_gzip(values: Iterable[str]) -> bool:
     return takes(values, "gzip", "x-gzip", "*")
 
 
-def _weights(values: Iterable[str]) -> dict[str, bool]:
+@lru_cache(maxsize=64)  # the same few texts come with each request
+def _weights(text: str) -> Mapping[str, bool]:
     """What the header names; False: with weight 0."""
     found: dict[str, bool] = {}
-    for each in ",".join(values).lower().split(","):
+    for each in text.lower().split(","):
         name, *parameters = (part.strip() for part in each.split(";"))
         weights = [part.removeprefix("q=").rstrip("0") for part in parameters if part.startswith("q=")]
         found[name] = found.get(name, False) or not any(weight in ("", "0.", ".") for weight in weights)
