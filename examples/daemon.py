@@ -4,6 +4,7 @@
     dispatcher top shop                               # in another terminal; or ps, status, stack
     touch runs/shop/maintenance                       # /readyz is 503 until the file is removed
 
+It continues the journal of the start before it, however that ended, so a supervisor can restart it on the same folder.
 The program prints where it serves health and metrics, and its door's socket, which `curl --unix-socket` takes too.
 """
 
@@ -19,6 +20,7 @@ from dispatcher import (
     AsyncDispatcher,
     CompositeService,
     DispatcherConfig,
+    JournalConfig,
     JournalWriter,
     MetricsServer,
     Service,
@@ -35,13 +37,13 @@ Letter = Enum("Letter", ["CONFIRMED"])
 
 @dataclass(slots=True)
 class ShopEvent:
-    type: Enum
+    type: Order | Letter
     entity: str  # the order's id, by which the journal finds it
 
 
 def place_orders() -> None:
     """Stands in for whatever brings work: an order every 10 ms, until the dispatcher stops and takes no more."""
-    for number in itertools.count(1):
+    for number in itertools.count(time.time_ns() // 10_000_000):  # beyond every number of an earlier start
         if not orders.post(ShopEvent(Order.PLACED, f"order_{number}")):
             return
         time.sleep(0.01)
@@ -57,9 +59,10 @@ folder = Path(sys.argv[1])
 settings = DispatcherConfig(queue_capacity=10_000, drain_timeout_s=5, handler_warn_after_s=5)
 door, metrics = OpsDoor(name="shop"), MetricsServer()
 letters = AsyncDispatcher(settings, name="letters")
-orders = AsyncDispatcher(settings, name="orders", journal=JournalWriter(folder / "journal"))
+journal = JournalWriter(folder / "journal", JournalConfig(write_ahead=True))
+orders = AsyncDispatcher(settings, name="orders", journal=journal)
 letters.register(Letter, lambda event: None)
-orders.register(Order, lambda event: letters.post(ShopEvent(Letter.CONFIRMED, event.entity)))
+orders.register(Order, lambda event: letters.post(ShopEvent(Letter.CONFIRMED, event.entity)), events=ShopEvent)
 register_check("maintenance", lambda: not (folder / "maintenance").exists())
 daemon = CompositeService("shop")
 for service in (door, metrics, letters, orders):  # started in this order, stopped in the reverse one

@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dispatcher.journal import verify
+from dispatcher.journal import EVENTS, read_rows, verify
 
 from .commands import COMMAND
+from .dispatcher.waiting import until
 
 pytest.importorskip("uvicorn", reason="the door's extra is not installed: pip install 'central-dispatcher[web]'")
 pytestmark = pytest.mark.long
@@ -122,6 +123,11 @@ def wait_for_status(shop: Shop, path: str, wanted: int) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(body)
             return found
         assert time.monotonic() < deadline, body
+
+
+def wait_until_handled(shop: Shop, count: int) -> None:
+    """Until this start has handled so many orders."""
+    until(lambda: shop.ask("/dispatchers/orders")["handled"] >= count, f"the handling of {count} orders")
 
 
 def test_its_door_shows_both_dispatchers_and_its_parts(shop: Shop) -> None:
@@ -236,6 +242,34 @@ def test_sigterm_ends_it_in_time_twenty_times_of_twenty(tmp_path: Path) -> None:
     assert max(took_s) <= DRAIN_TIMEOUT_S + STOP_S
     # Its handlers take no time, so there is nothing to drain; a busy machine may delay one end or another.
     assert statistics.median(took_s) <= STOP_S
+
+
+def entities(journal: Path) -> list[str]:
+    return [row["entity"] for row in read_rows(journal, EVENTS)]
+
+
+def test_it_comes_back_on_the_same_folder_after_an_orderly_stop(tmp_path: Path) -> None:
+    """Its second start ended with a JournalError: the folder held a journal already."""
+    for _ in range(2):
+        with running(tmp_path) as shop:
+            wait_until_handled(shop, 1)
+            assert shop.terminate()[1] == ""
+
+    handled = entities(shop.folder / "journal")
+    assert len(handled) >= 2
+    assert len(set(handled)) == len(handled), "an order of the second start has the id of one of the first"
+    assert verify(shop.folder / "journal").problems == ()
+
+
+def test_it_comes_back_on_the_same_folder_after_a_kill(tmp_path: Path) -> None:
+    with running(tmp_path) as killed:
+        wait_until_handled(killed, 1)
+    with running(tmp_path) as shop:
+        wait_until_handled(shop, 1)
+        shop.terminate()
+
+    assert shop.process.returncode == 128 + signal.SIGTERM
+    assert verify(shop.folder / "journal").problems == ()
 
 
 def test_the_readme_shows_its_lines() -> None:

@@ -46,6 +46,8 @@ _SETTLED_COARSE_NS: Final = 3_000_000_000
 """The same for a file system that keeps whole seconds."""
 _PIECE_S: Final = 0.003
 """Less than the switch interval, 5 ms. A wait beside a busy thread takes about that interval, so few are wanted."""
+_LOOK_S: Final = 0.05
+"""How often a look-up that waits for another one calls `on_pause`."""
 _BYTES_AT_ONCE: Final = 1 << 18
 """Searched in one call."""
 _ROWS_AT_ONCE: Final = 64
@@ -98,12 +100,15 @@ def entity_history(
     limit: int = 100,
     before_seq: int | None = None,
     on_damage: Callable[[str], None] = lambda line: None,
+    on_pause: Callable[[], object] = lambda: None,
 ) -> EntityHistory:
     """The newest rows about `entity` in the journal, including its open segment.
 
     `machine`: only transitions of machines of this name. `before_seq`: only rows with a smaller seq; the last row's
     seq gives the next page. `limit`: the most rows; since the rows of an event stay together, an event that alone has
     more than that comes whole. `on_damage` gets a line for each damaged stretch and each missing segment it meets.
+    `on_pause` is called after each small piece of the work, and while another look-up in the journal goes on. What it
+    raises ends this one; the next goes on from what was read.
 
     The rows of a partitioned journal are ordered by their times. `before_seq` is for one partition: name its folder.
 
@@ -115,13 +120,21 @@ def entity_history(
         raise ValueError(f"limit={limit}: must be at least 1")
     parts = parts_of(path)
     if not parts.is_partitioned:
-        return _look_up(parts.path, entity, machine, limit, before_seq, on_damage)
+        return _look_up(parts.path, entity, machine, limit, before_seq, on_damage, on_pause)
     if before_seq is not None:
         raise JournalError(f"{path}: {OF_ONE_PARTITION}")
     for line in parts.problems:
         on_damage(line)
     found = [
-        _look_up(folder, entity, machine, limit, None, lambda line, of=folder: on_damage(parts.named(of, line)))  # type: ignore[misc]
+        _look_up(
+            folder,
+            entity,
+            machine,
+            limit,
+            None,
+            lambda line, of=folder: on_damage(parts.named(of, line)),  # type: ignore[misc]
+            on_pause,
+        )
         for folder in parts.folders
     ]
     events = [list(rows) for each in found for _, rows in groupby(each.transitions, attrgetter("seq"))]
@@ -140,10 +153,15 @@ def _look_up(
     limit: int,
     before_seq: int | None,
     on_damage: Callable[[str], None],
+    on_pause: Callable[[], object],
 ) -> EntityHistory:
     kept = _kept(path)
-    with kept.lock:
-        return _LookUp(kept, path, entity, machine, limit, before_seq, on_damage).run()
+    while not kept.lock.acquire(timeout=_LOOK_S):
+        on_pause()
+    try:
+        return _LookUp(kept, path, entity, machine, limit, before_seq, on_damage, on_pause).run()
+    finally:
+        kept.lock.release()
 
 
 class _Kept:
@@ -214,6 +232,7 @@ class _LookUp:
         limit: int,
         before_seq: int | None,
         on_damage: Callable[[str], None],
+        on_pause: Callable[[], object],
     ) -> None:
         self._kept = kept
         self._path = path
@@ -223,7 +242,8 @@ class _LookUp:
         self._before_seq = before_seq
         self._on_damage = on_damage
         self._fields = AcceptedFields(path)
-        self._pause = Pace(_PIECE_S).pause
+        self._pace = Pace(_PIECE_S)
+        self._on_pause = on_pause
         self._rows: list[HistoryRow] = []
         self._is_whole = True  # nothing older is missing
 
@@ -244,6 +264,10 @@ class _LookUp:
         else:
             return self._answer(is_whole=self._is_whole)
         return self._answer(is_whole=False)
+
+    def _pause(self) -> None:
+        self._pace.pause()
+        self._on_pause()
 
     def _answer(self, *, is_whole: bool) -> EntityHistory:
         rows = self._rows

@@ -95,7 +95,10 @@ class PartitionedJournal:
             # Before the first partition: a crash in between must not leave partitions without their number.
             Partitions().write(self.path, mode=self._mode)
         elif not self.config.write_ahead:
-            raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
+            raise JournalError(
+                f"{self.path}: holds a journal already; choose a new or an empty folder (with write_ahead, a start "
+                "continues the journal that it finds)"
+            )
         losses = self._missing()
 
         def writer_of(number: int) -> JournalWriter:

@@ -123,7 +123,10 @@ class SegmentLog:
             manifest.write(self.path, sync=self._syncs, mode=self._permissions.file_mode)
             return recovered
         if not self.config.write_ahead:
-            raise JournalError(f"{self.path}: holds a journal already; choose a new or an empty folder")
+            raise JournalError(
+                f"{self.path}: holds a journal already; choose a new or an empty folder (with write_ahead, a start "
+                "continues the journal that it finds)"
+            )
         recovered = self._repair()
         for line in recovered.done:
             tell(log, logging.WARNING, "%s: %s", self.path, line)

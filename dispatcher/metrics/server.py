@@ -19,6 +19,7 @@ from dispatcher.service import Service
 from dispatcher.supervision.health import Health, HealthAnswer
 from dispatcher.supervision.health import health as health_of_process
 from dispatcher.util.foreign import reraise_interrupt
+from dispatcher.util.http_heads import takes_gzip
 from dispatcher.util.http_server import BoundedHTTPServer
 from dispatcher.util.terminal import one_line
 
@@ -153,8 +154,7 @@ class _Pages:
         names = parse_qs(environ.get("QUERY_STRING", "")).get("name[]")
         body = render_page(self._registry, encode, names)
         headers = [("Content-Type", content_type)]
-        accepted = environ.get("HTTP_ACCEPT_ENCODING", "").split(",")
-        if any(each.split(";")[0].strip().lower() == "gzip" for each in accepted):
+        if takes_gzip([environ.get("HTTP_ACCEPT_ENCODING", "")]):
             headers.append(("Content-Encoding", "gzip"))
             body = gzip.compress(body)
         return "200 OK", headers, body

@@ -226,7 +226,7 @@ async def _machine_entities(ops: Ops, request: Request) -> Response:
 async def _entity(ops: Ops, request: Request) -> Response:
     entity, machine = request.path_params["id"], request.query_params.get("machine")
     limit, before = limit_of(request), number(request, "after", None, 0, _MOST_SEQ)
-    readers = entities.history_readers(dispatchers())
+    readers = entities.history_readers(dispatchers(), journals.Deadline())
     return answer(await ops.workers.run(lambda: entities.entity_answer(entity, machine, limit, before, readers)))
 
 

@@ -61,6 +61,7 @@ def numbers(view: DispatcherView, sampler: Sampler) -> dict[str, Any]:
             "next": [_scheduled(each) for each in view.scheduled()],
         },
         "rate": sampler.rates(view),
+        "failure_rate": sampler.failure_rates(view),
         "idle_share_10s": sampler.idle_share(view),
         "running": running_now(view.running()),
         "mails": stats.mails_run,
@@ -123,7 +124,7 @@ def failure_item(record: FailureRecord) -> dict[str, Any]:
 
 
 def type_items(view: DispatcherView, sampler: Sampler, sorts: Sequence[str]) -> list[dict[str, Any]]:
-    """The items of /types. Walks over the queue."""
+    """The items of /types, by these columns, greatest first; equal ones by time, rate, name. Walks over the queue."""
     queued = _by_name(view.queue_contents())
     types = {(each.event_class, each.event_type): each for each in view.types()}
     last_failures: dict[tuple[str, str], FailureRecord] = {}
@@ -134,7 +135,7 @@ def type_items(view: DispatcherView, sampler: Sampler, sorts: Sequence[str]) -> 
         _type_item(key, types.get(key), queued[key], rates.get(key), last_failures.get(key))
         for key in dict.fromkeys((*types, *queued))
     ]
-    by = [_SORT_KEYS[sort] for sort in sorts]
+    by = [_SORT_KEYS[sort] for sort in (*sorts, "time", "rate")]
     items.sort(key=lambda item: (*(-key(item) for key in by), item["event_class"], item["event_type"]))
     return items
 
@@ -190,7 +191,7 @@ def _type_item(
     rate: TypeRate | None,
     last_failure: FailureRecord | None,
 ) -> dict[str, Any]:
-    rate = rate or TypeRate(0.0, 0.0)
+    rate = rate or TypeRate(0.0, 0.0, 0.0)
     return {
         "event_class": key[0],
         "event_type": key[1],
@@ -198,6 +199,7 @@ def _type_item(
         "handled": numbers.handled if numbers is not None else 0,
         "failed": numbers.failed if numbers is not None else 0,
         "rate_10s": rate.rate,
+        "failed_rate_10s": rate.failed_rate,
         "handling_mean_s": _mean(numbers.handling_s, numbers.timed) if numbers is not None else None,
         "handling_share_10s": rate.share,
         "queue_mean_s": _mean(numbers.queue_s, numbers.queue_timed) if numbers is not None else None,

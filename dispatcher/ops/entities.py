@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,12 +18,14 @@ from dispatcher.metrics.entities import (
 )
 from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing, ring
 from dispatcher.ops.answers import Refusal, listed, milliseconds
+from dispatcher.ops.journals import Deadline
 from dispatcher.util.units import NS_PER_S
 from dispatcher.view import DispatcherView
 
 _NS_PER_MS = 1_000_000
 _ROWS_OF_AN_EVENT = 100
 """More than an event has about one entity."""
+_AGAIN = "ask again: the next look-up goes on from what was read"
 
 
 def machine_items() -> list[dict[str, Any]]:
@@ -58,20 +61,22 @@ class HistoryReader(Protocol):
         """The items, the cursor of the next page, and whether the last item is the entity's first."""
 
 
-def from_journal(path: Path) -> HistoryReader:
+def from_journal(path: Path, deadline: Deadline) -> HistoryReader:
     """The history of entities from a journal. Raises JournalError where it cannot be read."""
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
-        found = entity_history(path, entity, machine=machine, limit=limit, before_seq=before)
+        found = entity_history(
+            path, entity, machine=machine, limit=limit, before_seq=before, on_pause=partial(deadline.check, _AGAIN)
+        )
         items = [_journal_item(row) for row in found.transitions]
         return items, str(items[-1]["seq"]) if items and not found.complete else None, found.complete
 
     return read
 
 
-def from_partitions(path: Path) -> HistoryReader:
+def from_partitions(path: Path, deadline: Deadline) -> HistoryReader:
     """The history of entities from a partitioned journal: `before` is the number of rows on the pages before.
 
     Raises JournalError where it cannot be read.
@@ -82,7 +87,8 @@ def from_partitions(path: Path) -> HistoryReader:
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
         begin, end = before or 0, (before or 0) + limit
         # The rows of an event come together or not at all, so a page may need some more.
-        found = entity_history(path, entity, machine=machine, limit=end + _ROWS_OF_AN_EVENT)
+        most = end + _ROWS_OF_AN_EVENT
+        found = entity_history(path, entity, machine=machine, limit=most, on_pause=partial(deadline.check, _AGAIN))
         items = [_journal_item(row) for row in found.transitions[begin:end]]
         is_complete = found.complete and len(found.transitions) <= end
         return items, str(end) if items and not is_complete else None, is_complete
@@ -106,13 +112,20 @@ def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) 
     return read
 
 
-def history_readers(views: Iterable[DispatcherView]) -> list[HistoryReader]:
-    """Readers of the dispatchers' journals, and of the transitions that the process keeps."""
+def history_readers(views: Iterable[DispatcherView], deadline: Deadline) -> list[HistoryReader]:
+    """Readers of the dispatchers' journals, and of the transitions that the process keeps.
+
+    Those of journals raise Refusal (503) once the deadline has passed.
+    """
     paths = dict.fromkeys(view.journal_path for view in views if view.journal_path is not None)
     # An entity may have rows in several partitions: an earlier run may have had another number of them.
     wholes = dict.fromkeys(path.parent for path in paths if read_partitions(path.parent)[0] is not None)
     single = (path for path in paths if path.parent not in wholes)
-    return [*map(from_partitions, wholes), *map(from_journal, single), from_ring(ring, _initial_state)]
+    return [
+        *(from_partitions(path, deadline) for path in wholes),
+        *(from_journal(path, deadline) for path in single),
+        from_ring(ring, _initial_state),
+    ]
 
 
 def _initial_state(machine: str) -> str | None:
@@ -124,7 +137,7 @@ def entity_answer(
 ) -> dict[str, Any]:
     """The answer of /entities/{id}: its state, and its history from the first of `readers` that knows it.
 
-    Raises Refusal: 404, it is unknown; 400, several machines have an entity of this id.
+    Raises Refusal: 404, it is unknown; 400, several machines have an entity of this id; 503, a journal took too long.
     """
     # Before the history: a source publishes what has happened up to now when it is asked.
     found = [now for source in entity_sources() for now in source.find_entity(entity, machine)]

@@ -33,6 +33,7 @@ class _OfType(NamedTuple):
     """The counters of one event type."""
 
     ended: int
+    failed: int
     timed: int
     handling_s: float
 
@@ -42,6 +43,7 @@ class _Sample(NamedTuple):
 
     at_s: float
     ended: int
+    failed: int
     idle_s: float
     latency_ns: int
     latencies: int
@@ -52,6 +54,8 @@ class TypeRate(NamedTuple):
 
     rate: float
     """Events a second that were handled or failed."""
+    failed_rate: float
+    """Events a second that failed."""
     share: float
     """Of the handler thread's time, 0 to 1; estimated from the events that were timed."""
 
@@ -87,12 +91,15 @@ class Sampler:
             sample = _Sample(
                 now_s,
                 stats.handled + stats.failed,
+                stats.failed,
                 stats.idle_s,
                 latency.total_ns if latency is not None else 0,
                 sum(latency.counts) if latency is not None else 0,
             )
             by_type = {
-                (each.event_class, each.event_type): _OfType(each.handled + each.failed, each.timed, each.handling_s)
+                (each.event_class, each.event_type): _OfType(
+                    each.handled + each.failed, each.failed, each.timed, each.handling_s
+                )
                 for each in types
             }
             with self._lock:
@@ -104,9 +111,16 @@ class Sampler:
 
     def rates(self, view: DispatcherView) -> dict[str, float]:
         """Events a second over the last 1, 10 and 60 seconds, by `1s`, `10s` and `60s`; 0 in the first second."""
+        return self._rates(view, lambda sample: sample.ended)
+
+    def failure_rates(self, view: DispatcherView) -> dict[str, float]:
+        """As `rates`, of the events that failed."""
+        return self._rates(view, lambda sample: sample.failed)
+
+    def _rates(self, view: DispatcherView, count: Callable[[_Sample], int]) -> dict[str, float]:
         spans = {f"{window_s}s": self._span(view, window_s) for window_s in WINDOWS_S}
         return {
-            window: 0.0 if span is None else _per_second(span[1].ended - span[0].ended, span)
+            window: 0.0 if span is None else _per_second(count(span[1]) - count(span[0]), span)
             for window, span in spans.items()
         }
 
@@ -136,7 +150,7 @@ class Sampler:
         if end_s <= begin_s:
             return {}
         took_s = end_s - begin_s
-        return {key: _type_rate(first.get(key, _OfType(0, 0, 0.0)), now, took_s) for key, now in latest.items()}
+        return {key: _type_rate(first.get(key, _OfType(0, 0, 0, 0.0)), now, took_s) for key, now in latest.items()}
 
     def _span(
         self, view: DispatcherView, window_s: float, *, from_zero: bool = False
@@ -146,7 +160,7 @@ class Sampler:
             history = self._histories.get(view)
             samples = list(history.samples) if history is not None else []
         if from_zero and len(samples) < WINDOWS_S[-1]:
-            samples = [_Sample(float("-inf"), 0, 0.0, 0, 0), *samples]
+            samples = [_Sample(float("-inf"), 0, 0, 0.0, 0, 0), *samples]
             return (samples[0], samples[-1]) if len(samples) > 1 else None
         if len(samples) < 2:
             return None
@@ -162,11 +176,13 @@ def _per_second(count: int, span: tuple[_Sample, _Sample]) -> float:
 
 def _type_rate(first: _OfType, now: _OfType, took_s: float) -> TypeRate:
     ended, timed = max(0, now.ended - first.ended), now.timed - first.timed
+    failed = max(0, now.failed - first.failed)
     if timed > 0:
         mean_s = (now.handling_s - first.handling_s) / timed
     else:  # none of them was timed: as long as those before
         mean_s = now.handling_s / now.timed if now.timed else 0.0
-    return TypeRate(round(ended / took_s, 3), round(min(1.0, max(0.0, ended * mean_s / took_s)), 4))
+    share = round(min(1.0, max(0.0, ended * mean_s / took_s)), 4)
+    return TypeRate(round(ended / took_s, 3), round(failed / took_s, 3), share)
 
 
 class SharedSampler:

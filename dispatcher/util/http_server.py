@@ -20,6 +20,7 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from dispatcher.util.descriptors import NO_DESCRIPTORS
+from dispatcher.util.http_heads import origin_form
 from dispatcher.util.threads import try_to_start
 
 MOST_CONNECTIONS: Final = 32
@@ -227,6 +228,8 @@ class _Handler(WSGIRequestHandler):
 
     def parse_request(self) -> bool:
         is_sound = super().parse_request()
+        if is_sound:
+            _, self.path = origin_form(self.path)
         self.server.note(self.request, waits=False)
         return is_sound
 

@@ -67,7 +67,11 @@ class WebConfig(ConfigModel):
         default=16_384, ge=512, description="longest request line with headers, in bytes; beyond it: 431"
     )
     connections: int = Field(
-        default=256, ge=1, le=100_000, description="most open connections, on both sockets together; one more gets 503"
+        default=256,
+        ge=1,
+        le=100_000,
+        description="most open connections, on the Unix socket and on TCP each; one more takes the place of one that "
+        "waits for a request, or gets 503 if all are in use",
     )
     writes: int = Field(
         default=64, ge=1, description="most concurrent requests other than GET and HEAD; one more gets 429"

@@ -9,8 +9,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 from dispatcher.util.foreign import describe, tell
+from dispatcher.util.http_heads import origin_form
 from dispatcher.web import login
 from dispatcher.web.answers import ErrorBody, Refusal, Send, plain_error, send_answer, with_security_headers
 from dispatcher.web.config import WebConfig
@@ -113,6 +115,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         await self._wait_for_turn()
+        _take_host_from_target(scope)
         peer = Peer.of(scope)
         sender = _Sender(send, peer, self._settings.request_deadline_s)
         is_write = scope["method"] not in ("GET", "HEAD")
@@ -309,6 +312,15 @@ class _Body:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 return message
+
+
+def _take_host_from_target(scope: Scope) -> None:
+    """Make a request whose target is a URL one for its path, with the URL's host as the header Host."""
+    host, target = origin_form(scope["raw_path"].decode("latin-1"))
+    if host is not None:
+        scope["path"], scope["raw_path"] = unquote(target), target.encode("latin-1")
+        others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+        scope["headers"] = [(b"host", host.encode("latin-1")), *others]
 
 
 async def _caught(running: Awaitable[None]) -> BaseException | None:

@@ -13,7 +13,7 @@ import selectors
 import socket
 import ssl
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -29,28 +29,40 @@ _SPARE_CONNECTIONS: Final = 128
 
 
 class Listener(socket.socket):
-    """A listening socket that tracks the connections it has accepted, and closes those beyond `most` at once."""
+    """A listening socket that tracks the connections it has accepted, and makes room for those beyond `most`.
 
-    __slots__ = ("_accepted", "_most")
+    The oldest whose TLS handshake is not over is ended then; without one, the new connection is.
+    """
+
+    __slots__ = ("_accepted", "_handed_over", "_most")
 
     @classmethod
-    def of(cls, listening: socket.socket, most: int) -> Self:
-        """Take over a listening socket, which is detached."""
+    def of(cls, listening: socket.socket, most: int, handed_over: Collection[int] | None) -> Self:
+        """Take over a listening socket, which is detached. `handed_over`: see `Listeners`; None without TLS."""
         listener = cls(listening.family, listening.type, listening.proto, fileno=listening.detach())
-        listener._accepted = weakref.WeakSet()
+        listener._accepted = weakref.WeakKeyDictionary()
         listener._most = most
+        listener._handed_over = handed_over
         return listener
 
-    _accepted: weakref.WeakSet[socket.socket]
+    _accepted: weakref.WeakKeyDictionary[socket.socket, bool]  # in the order of acceptance; False: it is being ended
     _most: int
+    _handed_over: Collection[int] | None
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
         is_full = len(self._accepted) >= self._most  # perhaps with closed ones that are still referred to
-        if is_full and sum(each.fileno() >= 0 for each in self._accepted) >= self._most:
-            connection.close()
-            raise ConnectionAbortedError("too many connections")  # the loop goes on to the next
-        self._accepted.add(connection)
+        kept = [each for each, is_kept in self._accepted.items() if is_kept and each.fileno() >= 0] if is_full else []
+        if len(kept) >= self._most:
+            known = self._handed_over
+            oldest = next((each for each in kept if known is not None and each.fileno() not in known), None)
+            if oldest is None:
+                connection.close()
+                raise ConnectionAbortedError("too many connections")  # the loop goes on to the next
+            self._accepted[oldest] = False
+            with contextlib.suppress(OSError):  # the client has closed it
+                oldest.shutdown(socket.SHUT_RDWR)  # the loop, which waits for it, closes it
+        self._accepted[connection] = True
         return connection, address
 
     def close_all(self) -> None:
@@ -82,22 +94,26 @@ class DoorLoop(asyncio.SelectorEventLoop):
 class Listeners:
     """The sockets of a door.
 
+    `handed_over` has the descriptors of connections that the server knows, as it says; others are in a TLS handshake.
+
     Raises:
         ConfigError: a socket cannot, or must not, listen on its address.
     """
 
     def __init__(self, settings: WebConfig, name: str) -> None:
         self.sockets: list[Listener] = []
+        self.handed_over: set[int] = set()  # the loop's thread only
         self.socket_path: Path | None = None
         self.address: tuple[str, int] | None = None
         self._identity: tuple[int, int] | None = None  # of the socket's file
+        most = settings.connections + _SPARE_CONNECTIONS
         try:
             if settings.unix_socket:
-                self._listen_at(settings.socket_path or doors.socket_path(name), settings.connections)
+                self._listen_at(settings.socket_path or doors.socket_path(name), most)
             if settings.port is not None:
                 found = _tcp_socket(settings, settings.host, settings.port)
                 self.address = found.getsockname()[:2]
-                self.sockets.append(Listener.of(found, settings.connections + _SPARE_CONNECTIONS))
+                self.sockets.append(Listener.of(found, most, self.handed_over if settings.tls is not None else None))
         except BaseException:
             self.close()
             raise
@@ -124,9 +140,9 @@ class Listeners:
         for each in self.sockets:
             each.close_all()
 
-    def _listen_at(self, path: Path, connections: int) -> None:
+    def _listen_at(self, path: Path, most: int) -> None:
         found = doors.listen_at(path, BACKLOG)
-        self.sockets.append(Listener.of(found, connections + _SPARE_CONNECTIONS))
+        self.sockets.append(Listener.of(found, most, None))
         self.socket_path = path
         known = path.lstat()
         self._identity = (known.st_dev, known.st_ino)

@@ -15,6 +15,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
+from dispatcher.util.http_heads import takes
 from dispatcher.web.answers import Refusal
 from dispatcher.web.config import WebConfig
 from dispatcher.web.origins import Headers, header, header_values, is_json
@@ -141,7 +142,7 @@ def cookie_name_of(scope: Any) -> str:
 def not_logged_in(headers: Headers, path: str, has_login: bool) -> Refusal:
     """401 for programs; for browsers that want a page, the way to `/login`."""
     reason = "this door needs a token (Authorization: Bearer TOKEN) or a client certificate"
-    if has_login and "text/html" in (header(headers, b"accept") or ""):
+    if has_login and takes(header_values(headers, b"accept"), "text/html"):
         return Refusal(303, reason, [(b"location", f"{PATH}?next={quote(path)}".encode())])
     return Refusal(401, reason, [_BEARER])
 

@@ -1,5 +1,8 @@
 """HTTP connections of a door: uvicorn's, with limits on their number, headers and time. Needs the extra `web`.
 
+The Unix socket and TCP have places of their own (`Places`), so that clients of one cannot shut out those of the other.
+Once all are taken, a connection that waits for its client's request yields its place to a new one.
+
 Threads: the loop's thread only.
 """
 
@@ -9,6 +12,7 @@ import asyncio
 import logging
 import os
 import pwd
+import select
 import socket
 import struct
 import sys
@@ -27,6 +31,10 @@ _LINGER_S: Final = 0.5
 _DRAINED_BODIES: Final = 16
 """The rest of a refused body is read and thrown away, up to this many times `body_bytes`: closing the connection while
 its client still sends would lose the answer."""
+_NEW_S: Final = 0.05
+"""A new client has this long to send its request before its connection is the first to yield."""
+_RESTING_S: Final = 1.0
+"""A client that has had an answer has this long to send its next request before its connection may be the first."""
 _PEER: Final = "web_peer"
 
 log = logging.getLogger(__name__)
@@ -52,11 +60,64 @@ class Peer:
         return found
 
 
+class Places:
+    """The connections on one of a door's sockets, `most` of them."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken: set[DoorProtocol] = set()
+        # Those that wait for a request, with the time since when they do, longest first.
+        self._new: dict[DoorProtocol, float] = {}  # for their first
+        self._resting: dict[DoorProtocol, float] = {}  # for another one
+
+    def take(self, connection: DoorProtocol, now_s: float) -> bool:
+        """Take a place for a new connection, if necessary one that another yields; False: all are in use."""
+        if len(self._taken) >= self.most:
+            idle = self._longest_idle(now_s)
+            if idle is None:
+                return False
+            self.leave(idle)
+            idle.yield_place()
+        self._taken.add(connection)
+        self._new[connection] = now_s
+        return True
+
+    def begin(self, connection: DoorProtocol) -> None:
+        """Its request has come."""
+        self._new.pop(connection, None)
+        self._resting.pop(connection, None)
+
+    def rest(self, connection: DoorProtocol, now_s: float) -> None:
+        """Its answer is over."""
+        if connection in self._taken:
+            self._resting[connection] = now_s
+
+    def leave(self, connection: DoorProtocol) -> None:
+        self._taken.discard(connection)
+        self.begin(connection)
+
+    def _longest_idle(self, now_s: float) -> DoorProtocol | None:
+        """The connection that yields: one that has been idle for long, else a new one before one that was in use."""
+        for idle, least_s in ((self._new, _NEW_S), (self._resting, _RESTING_S), (self._new, 0), (self._resting, 0)):
+            for connection, since_s in idle.items():
+                if now_s - since_s < least_s:
+                    break
+                if not connection.has_unread():
+                    return connection
+        return None
+
+
 class DoorProtocol(H11Protocol):
-    """One connection. A subclass for each door has its `settings`, and its open connections in `all_open`."""
+    """One connection. A subclass for each door has its `settings` and what all its connections share.
+
+    `all_open`: those that are open. `handed_over`: the descriptors of their sockets. `places`: by whether the socket is
+    the Unix one.
+    """
 
     settings: WebConfig
     all_open: set[DoorProtocol]
+    handed_over: set[int]
+    places: dict[bool, Places]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -71,13 +132,19 @@ class DoorProtocol(H11Protocol):
         super().connection_made(transport)
         self.all_open.add(self)
         self._begun_s = self.loop.time()
-        if len(self.connections) > self.settings.connections:
+        connection = transport.get_extra_info("socket")
+        self._fileno = connection.fileno()
+        self.handed_over.add(self._fileno)
+        self._places = self.places[connection.family == socket.AF_UNIX]
+        if not self._places.take(self, self._begun_s):
             self.connections.discard(self)
-            self.refuse(503, f"{self.settings.connections} connections are open already")
+            self.refuse(503, self._no_place)
             return
         self.app_state = {**self.app_state, _PEER: _peer_of(transport)}
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._places.leave(self)
+        self.handed_over.discard(self._fileno)
         peer = self.app_state.get(_PEER)
         if peer is not None:
             peer.is_lost = True
@@ -97,10 +164,14 @@ class DoorProtocol(H11Protocol):
         super().data_received(data)
         if self.is_answering:
             self._begun_s, self._drained = None, 0
+            self._places.begin(self)
 
     def on_response_complete(self) -> None:
         self._begun_s = None
+        self._places.rest(self, self.loop.time())
         super().on_response_complete()
+        if self.is_answering:  # the next request was here already
+            self._places.begin(self)
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn while it handles the error of a request that cannot be read."""
@@ -118,6 +189,25 @@ class DoorProtocol(H11Protocol):
     @property
     def _is_draining(self) -> bool:
         return not self.is_answering and self.conn.their_state is h11.SEND_BODY
+
+    @property
+    def _no_place(self) -> str:
+        return f"{self._places.most} connections are open already"
+
+    def has_unread(self) -> bool:
+        """Whether something has come from the client that the loop has not read yet."""
+        poll = select.poll()
+        poll.register(self._fileno, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def yield_place(self) -> None:
+        """End the connection, which waits for its client, in favor of another."""
+        self._is_refused = True
+        self._unset_keepalive_if_required()
+        # Between two requests nothing is sent: the client would take it for the answer to its next one.
+        if self._begun_s is not None and not self.transport.is_closing():
+            self.transport.write(raw_refusal(503, self._no_place))
+        self.transport.close()
 
     def refuse(self, status: int, reason: str) -> None:
         """Answer without a request, and end the connection as soon as the client has read it, or `_LINGER_S` later."""

@@ -22,7 +22,7 @@ from dispatcher.util.threads import NO_THREAD
 from dispatcher.web.config import WebConfig
 from dispatcher.web.gate import Gate
 from dispatcher.web.listeners import BACKLOG, DoorLoop, Listeners
-from dispatcher.web.protocol import DoorProtocol
+from dispatcher.web.protocol import DoorProtocol, Places
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,13 @@ class ServerThread:
         self._is_listening = threading.Event()
         self._failure: BaseException | None = None  # written by the loop's thread, before it ends
         self._open: set[DoorProtocol] = set()  # the loop's thread only
-        protocol = type("Protocol", (DoorProtocol,), {"settings": settings, "all_open": self._open})
+        shared = {
+            "settings": settings,
+            "all_open": self._open,
+            "handed_over": listeners.handed_over,
+            "places": {is_local: Places(settings.connections) for is_local in (True, False)},
+        }
+        protocol = type("Protocol", (DoorProtocol,), shared)
         config = uvicorn.Config(
             gate,
             interface="asgi3",

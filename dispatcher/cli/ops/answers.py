@@ -84,7 +84,7 @@ class Queue(Answer):
 
 
 class Rate(Answer):
-    """Events handled per second over the last 1, 10 and 60 s; None: not known yet."""
+    """Events per second over the last 1, 10 and 60 s; None: not known yet."""
 
     s1: Real | None = Field(default=None, alias="1s")
     s10: Real | None = Field(default=None, alias="10s")
@@ -189,6 +189,7 @@ class DispatcherNumbers(Answer):
     rejected: dict[str, Whole] = {}
     scheduled: Schedule = Schedule()
     rate: Rate = Rate.model_validate({})
+    failure_rate: Rate = Rate.model_validate({})
     idle_share_10s: Real | None = None
     running: Running | None = None
     mails: Whole | None = None
@@ -208,6 +209,7 @@ class TypeNumbers(Answer):
     failed: Whole = 0
     slow: Whole = 0
     rate_10s: Real | None = None
+    failed_rate_10s: Real | None = None
     handling_mean_s: Real | None = None
     handling_share_10s: Real | None = None
     queue_mean_s: Real | None = None
@@ -215,6 +217,20 @@ class TypeNumbers(Answer):
     @property
     def name(self) -> str:
         return event_name(self.event_class, self.event_type)
+
+
+class QueuedEntity(Answer):
+    """One of `/dispatchers/{name}/queue?by=entity`."""
+
+    entity: str
+    queued: Whole = 0
+
+
+class QueuedEntities(Page[QueuedEntity]):
+    """`/dispatchers/{name}/queue?by=entity`."""
+
+    approximate: bool = False
+    """Scaled from a sample of a long queue."""
 
 
 class Failure(Answer):

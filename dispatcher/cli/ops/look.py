@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dispatcher.cli.ops.answers import DispatcherNumbers, Failure, Frame, Page, Process, Reason, Running, RunningOrNull
 from dispatcher.cli.ops.client import Client
@@ -36,6 +37,14 @@ class Summary:
         failed = [each.name for each in self.dispatchers if each.failure is not None]
         stuck = [each.name for each in self.dispatchers if self.is_stuck(each.name)]
         return next(iter([*failed, *stuck, *(each.name for each in self.dispatchers)]), None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "status": self.status,
+            "reasons": [each.model_dump() for each in self.reasons],
+            "process": self.process.model_dump(by_alias=True, exclude={"health"}),
+            "dispatchers": [each.model_dump(by_alias=True) for each in self.dispatchers],
+        }
 
 
 def summary_of(client: Client) -> Summary:

@@ -82,22 +82,12 @@ def _ask(daemon: str | None, token_file: Path | None, ca: Path | None) -> tuple[
 
 
 def _as_json(summary: Summary, details: Details) -> dict[str, Any]:
-    dispatchers = []
-    for each in summary.dispatchers:
-        running, failure = details.get(each.name, (each.running, None))
-        dispatchers.append(
-            {
-                **each.model_dump(by_alias=True),
-                "running": running.model_dump() if running else None,
-                "last_failure": failure.model_dump() if failure else None,
-            }
-        )
-    return {
-        "status": summary.status,
-        "reasons": [each.model_dump() for each in summary.reasons],
-        "process": summary.process.model_dump(by_alias=True, exclude={"health"}),
-        "dispatchers": dispatchers,
-    }
+    found = summary.as_json()
+    for each, numbers in zip(found["dispatchers"], summary.dispatchers, strict=True):
+        running, failure = details.get(numbers.name, (numbers.running, None))
+        each["running"] = running.model_dump() if running else None
+        each["last_failure"] = failure.model_dump() if failure else None
+    return found
 
 
 # -- one screen --------------------------------------------------------------------------------------------------------

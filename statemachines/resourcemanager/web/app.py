@@ -28,7 +28,7 @@ from dispatcher.web.security import describe_write
 from statemachines.resourcemanager.web import pages, rest
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel
-from statemachines.resourcemanager.web.shared import RMWeb
+from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
 from statemachines.resourcemanager.web.users import UserCookies
 
 if TYPE_CHECKING:
@@ -135,8 +135,7 @@ def _metrics(registry: CollectorRegistry, workers: Workers) -> Callable[[Request
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         names = request.query_params.getlist("name[]") or None
-        accepted = request.headers.get("accept-encoding", "").split(",")
-        is_zipped = any(each.split(";")[0].strip().lower() == "gzip" for each in accepted)
+        is_zipped = wants_gzip(request)
 
         def render() -> bytes:
             body = render_page(registry, encode, names)

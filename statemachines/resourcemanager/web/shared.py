@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from starlette.requests import Request
+
 from dispatcher.ops.answers import Workers
+from dispatcher.util.http_heads import takes_gzip
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel
 from statemachines.resourcemanager.web.past import Past
@@ -41,3 +44,8 @@ class RMWeb:
         self.users = Users(self.config)
         self.waits = Waits(self.clients.get_waiting_later)
         self.past = Past(self.model)
+
+
+def wants_gzip(request: Request) -> bool:
+    """Whether the client takes an answer that is compressed."""
+    return takes_gzip(request.headers.getlist("accept-encoding"))

@@ -352,6 +352,11 @@ def test_a_page_may_be_asked_for_by_names_and_compressed(site: Site) -> None:
     assert b"one_total" not in page
 
 
+@pytest.mark.parametrize("path", ["/livez", "/metrics?name[]=one_total"])
+def test_a_target_that_is_a_url_is_served_as_its_path(site: Site, path: str) -> None:
+    assert site.ask(f"http://metrics.example:80{path}")[0] == 200
+
+
 def test_the_process_s_information_is_on_the_page() -> None:
     registry = CollectorRegistry(target_info={"env": "test"})
     Counter("one", "", registry=registry).inc()

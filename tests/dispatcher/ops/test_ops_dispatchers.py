@@ -16,7 +16,8 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, Retry
 from dispatcher.ops import app as app_module
 from dispatcher.ops import ops_app
-from dispatcher.ops.sampler import Sampler
+from dispatcher.ops.dispatchers import type_items
+from dispatcher.ops.sampler import Sampler, TypeRate
 from dispatcher.view import dispatchers
 
 from ..conftest import Numbered, Work
@@ -194,6 +195,25 @@ def test_types_are_sorted(client: Client, central: Hanging, sort: str, first: st
 
     assert items[0]["event_type"] == first
     assert {each["event_type"] for each in items} >= {"WAIT", "START", "FAIL"}
+
+
+def test_types_that_are_equal_in_the_column_are_sorted_by_time_and_then_by_rate() -> None:
+    """They were sorted by name: of a daemon that keeps up, the first hundred letters of the alphabet."""
+    rates = {
+        ("Job", "FAIL"): TypeRate(50.0, 0.0, 0.1),
+        ("Job", "START"): TypeRate(1.0, 0.0, 0.7),
+        ("Job", "WAIT"): TypeRate(90.0, 0.0, 0.1),
+    }
+    with hanging("sorted") as found:
+        for type in (Job.FAIL, Job.START, Job.WAIT):
+            found.post(type)
+        assert found.dispatcher.await_drained(WAIT_S)
+        sampler = Sampler()
+        sampler.type_rates = lambda view: rates  # type: ignore[method-assign]
+
+        items = type_items(found.dispatcher.view, sampler, ["queued"])
+
+    assert [each["event_type"] for each in items] == ["START", "WAIT", "FAIL"]
 
 
 def test_rates_and_shares_come_from_the_sampler() -> None:

@@ -15,7 +15,8 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, JournalWriter
 from dispatcher.config import JournalConfig
-from dispatcher.ops import OpsConfig, journals, ops_app
+from dispatcher.journal.history import entity_history
+from dispatcher.ops import OpsConfig, entities, journals, ops_app
 from dispatcher.ops.answers import Refusal
 from dispatcher.ops.journals import Deadline, Moment, parse_moment, states_at
 
@@ -159,6 +160,38 @@ def test_a_scan_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> N
         states_at(journaled.core.journal.path, Moment(), Deadline(3, lambda: next(now_s)))
 
     assert given_up.value.status == 503
+
+
+def test_a_history_that_takes_too_long_is_given_up(journaled: AsyncDispatcher) -> None:
+    """Its client got 503, but the look-up went on, and held up the others, on a thread that was never given back."""
+    now_s = iter(range(100))
+    readers = entities.history_readers([journaled.view], Deadline(3, lambda: next(now_s)))
+
+    with pytest.raises(Refusal, match="the journal was not read within 3 s; ask again") as given_up:
+        entities.entity_answer("thing_1", None, 1000, None, readers)
+
+    assert given_up.value.status == 503
+
+
+def test_a_history_that_waits_for_another_look_up_is_given_up(journaled: AsyncDispatcher) -> None:
+    assert journaled.core.journal is not None
+    entered, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        assert release.wait(WAIT_S)
+
+    path = journaled.core.journal.path
+    other = threading.Thread(target=lambda: entity_history(path, "thing_2", on_pause=hold))
+    other.start()
+    assert entered.wait(WAIT_S)
+    readers = entities.history_readers([journaled.view], Deadline(0))
+
+    with pytest.raises(Refusal, match="the journal was not read within 0 s"):
+        entities.entity_answer("thing_1", None, 1000, None, readers)
+
+    release.set()
+    other.join(WAIT_S)
 
 
 def test_one_scan_is_made_at_a_time(

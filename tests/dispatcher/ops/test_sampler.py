@@ -93,6 +93,29 @@ def test_failed_events_count(course: Course) -> None:
     assert course.sampler.rates(course.view)["10s"] == 2.0
 
 
+def test_failed_events_have_rates_of_their_own(course: Course) -> None:
+    def fail(stats: Stats) -> None:
+        stats.handled += 10
+        stats.failed += 2
+
+    course.run(15, fail)
+    course.run(1, handle(10))
+
+    assert course.sampler.failure_rates(course.view) == {"1s": 0.0, "10s": 1.8, "60s": pytest.approx(1.9, abs=0.1)}
+
+
+def test_the_failed_events_of_a_type_have_a_rate(course: Course) -> None:
+    def of_types(failed: int) -> list[TypeNumbers]:
+        return [TypeNumbers("Job", "FAIL", 5, failed, 0, timed=0, handling_s=0, queue_timed=0, queue_s=0)]
+
+    course.view.of_types = of_types(4)
+    course.run(1, handle(0))
+    course.view.of_types = of_types(7)
+    course.run(1, handle(0))
+
+    assert course.sampler.type_rates(course.view)["Job", "FAIL"].failed_rate == 3.0
+
+
 def test_the_idle_share_is_of_the_last_ten_seconds(course: Course) -> None:
     def idle(share: float) -> Callable[[Stats], None]:
         def add(stats: Stats) -> None:

@@ -158,23 +158,78 @@ def test_what_is_no_request_is_400_and_not_logged(
     assert not caplog.records
 
 
-def test_256_connections_are_served_and_one_more_gets_503(make_host: MakeHost) -> None:
+def held_connections(host: WebHost, app: App, stack: contextlib.ExitStack, count: int) -> list[socket.socket]:
+    """Connections that have sent a request, whose answer the app holds back."""
+    held = [stack.enter_context(connect(host)) for _ in range(count)]
+    for each in held:
+        each.sendall(b"GET /held HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    until(lambda: app.entered == count, f"{count} requests in the app")
+    return held
+
+
+def test_256_connections_are_in_use_and_one_more_gets_503(make_host: MakeHost, app: App) -> None:
     host = make_host()
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(connect(host)) for _ in range(255)]
-        with by_tcp(host) as last:
-            assert last.get("/who").status_code == 200
-            for _ in range(300):  # beyond, each is refused by itself
-                refused = raw(host, b"")
-                assert refused.startswith(b"HTTP/1.1 503 ")
-                assert body_of(refused) == b'{"error": "256 connections are open already"}\n'
-                assert b"retry-after: 1" in refused
-            with by_socket(host) as local:  # one limit for both doors
-                assert local.get("/who").status_code == 503
+        held = held_connections(host, app, stack, 256)
+        for _ in range(300):  # beyond, each is refused by itself
+            refused = raw(host, b"")
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert body_of(refused) == b'{"error": "256 connections are open already"}\n'
+            assert b"retry-after: 1" in refused
 
-            assert last.get("/who").status_code == 200
-            idle[0].close()
-            until(lambda: raw_who(host).startswith(b"HTTP/1.1 200 "), "the room that one has left")
+        held[0].close()
+        until(lambda: raw_who(host).startswith(b"HTTP/1.1 200 "), "the room that one has left")
+
+
+def test_connections_in_use_on_tcp_leave_the_unix_socket_its_own(make_host: MakeHost, app: App) -> None:
+    """Both shared one limit: clients of TCP shut out the administrator."""
+    host = make_host(connections=4)
+    with contextlib.ExitStack() as stack:
+        held_connections(host, app, stack, 4)
+        assert raw_who(host).startswith(b"HTTP/1.1 503 ")
+
+        with by_socket(host) as local:
+            assert local.get("/who").status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /who HT"])
+def test_idle_connections_yield_to_new_ones(make_host: MakeHost, sent: bytes) -> None:
+    """As many as the limit shut out every other client until their deadline."""
+    host = make_host()
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connect(host)) for _ in range(300)]
+        for each in idle:
+            with contextlib.suppress(ConnectionError):
+                each.sendall(sent)
+
+        answers = [raw_who(host) for _ in range(20)]
+
+        assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+        assert b"256 connections are open already" in read_to_end(idle[0])
+
+
+def test_a_connection_that_has_had_its_answer_yields_without_a_word(make_host: MakeHost) -> None:
+    """The client would take it for the answer to its next request."""
+    host = make_host(connections=1)
+    with connect(host) as resting:
+        resting.sendall(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        first = resting.recv(1 << 16)
+        other = raw_who(host)
+        rest = read_to_end(resting)
+
+    assert first.startswith(b"HTTP/1.1 200 ")
+    assert other.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1" not in rest
+
+
+def test_a_stream_that_is_open_yields_to_nobody(make_host: MakeHost) -> None:
+    host = make_host(connections=1)
+    with by_tcp(host) as client, client.stream("GET", "/silent") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == ": still here"
+
+        assert raw_who(host).startswith(b"HTTP/1.1 503 ")
+        assert next(lines) == ""
 
 
 def host_connections(host: WebHost) -> int:

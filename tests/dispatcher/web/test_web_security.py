@@ -18,7 +18,7 @@ from dispatcher.web.tokens import add_line, new_token
 
 from ..conftest import TIMEOUT_S
 from ..waiting import until
-from .conftest import MakeHost, by_socket, by_tcp, error_of
+from .conftest import MakeHost, by_socket, by_tcp, connect, error_of, read_to_end
 
 pytestmark = pytest.mark.long
 
@@ -70,6 +70,40 @@ def test_a_foreign_host_is_421_on_tcp_and_not_asked_on_the_unix_socket(make_host
     assert curl(host, "/who", "--http1.0", "-H", "Host:")[0] == 421
     with by_socket(host, headers={"host": "evil.example"}) as client:
         assert client.get("/who").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "host_header", "status"),
+    [
+        ("http://localhost/who?x=1", "localhost", 200),
+        ("HTTP://LOCALHOST:80/who", "evil.example", 200),
+        ("http://localhost/big%20one", "localhost", 404),
+        ("http://localhost", "localhost", 404),
+        ("http://evil.example/who", "localhost", 421),
+        ("http:///who", "localhost", 421),
+        ("http://localhost@evil.example/who", "localhost", 421),
+    ],
+)
+def test_a_target_that_is_a_url_is_served_as_its_path_and_its_host_counts(
+    make_host: MakeHost, target: str, host_header: str, status: int
+) -> None:
+    """Each was 404: the whole URL was taken for the path."""
+    host = make_host()
+    with connect(host) as connection:
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {host_header}\r\nConnection: close\r\n\r\n".encode())
+        answer = read_to_end(connection)
+
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_url_as_target_does_not_make_another_site_s_origin_our_own(make_host: MakeHost) -> None:
+    host = make_host(anonymous_role="admin", allowed_hosts=["ops.example"])
+    head = "DELETE http://localhost/who HTTP/1.1\r\nHost: ops.example\r\nOrigin: http://ops.example\r\n"
+    with connect(host) as connection:
+        connection.sendall(f"{head}Connection: close\r\n\r\n".encode())
+        answer = read_to_end(connection)
+
+    assert answer.startswith(b"HTTP/1.1 403 ")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "X-ANY"])

@@ -194,6 +194,20 @@ def test_clients_that_begin_tls_and_stop_take_no_place_and_end(
         each.close()
 
 
+def test_clients_that_begin_tls_and_stop_yield_to_one_that_goes_on(
+    make_host: MakeHost, ca: Authority, tls: TLSConfig
+) -> None:
+    """Until the deadline of their handshake, every other client lost its connection."""
+    host = make_host(tls=tls, connections=2, request_deadline_s=100 * TIMEOUT_S)
+    silent = [connect(host) for _ in range(200)]
+
+    assert is_answered(host, ca)
+
+    host.stop()
+    for each in silent:
+        each.close()
+
+
 def is_answered(host: WebHost, ca: Authority) -> bool:
     try:
         with client_of(host, ca) as client:

@@ -24,6 +24,7 @@ q      sort event types by events queued
 r      by rate: handled per second, over 10 s
 t      by share of the handler thread's time, over 10 s
 f      by failures since the start
+       (equal ones by time, then by rate)
 /      filter event types; Enter keeps, Esc clears it
 e      show an entity's history; Esc closes it
 ↑ ↓    select another dispatcher (also k and j)

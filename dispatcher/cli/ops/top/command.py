@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dispatcher.cli.console import echo
+from dispatcher.cli.console import echo, echo_json
 from dispatcher.cli.ops.errors import DoorError
 from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_again, answering
 
@@ -23,6 +24,7 @@ _WIDTH, _HEIGHT = 80, 24
 def top(
     daemon: Daemon = None,
     once: Annotated[bool, typer.Option("--once", help="print one frame as text and exit")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="with --once: print one line of JSON")] = False,
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
@@ -33,6 +35,8 @@ def top(
     from dispatcher.cli.ops.top.state import Wish
     from dispatcher.cli.ops.top.watching import Watcher
 
+    if as_json and not once:
+        raise DoorError("--json prints a single look: add --once")
     if not once and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise DoorError("top needs a terminal as standard input and standard error; --once prints a single frame")
     watcher = Watcher(lambda last: address_again(last, daemon, token_file, ca))
@@ -40,7 +44,10 @@ def top(
         first = watcher.look(Wish())
     if once:
         watcher.close()
-        _print(first)
+        if as_json:
+            echo_json(json.dumps(first.as_json()))
+        else:
+            _print(first)
     else:
         _watch(watcher, first)
 

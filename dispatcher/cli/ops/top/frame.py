@@ -12,7 +12,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Frame, Running, TypeNumbers
+from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Frame, QueuedEntities, Running, TypeNumbers
 from dispatcher.cli.ops.figures import clock_time, count, duration, share, size, sparkline
 from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
@@ -133,7 +133,7 @@ def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Tex
     elif chosen.failure is not None:
         lines.append(_line(f"  {chosen.name} failed: {chosen.failure}", width, _BAD))
     else:
-        lines.append(_line(f"  {', '.join(_details(chosen))}", width, _DIM))
+        lines.append(_line(f"  {', '.join(_details(chosen, look.queued))}", width, _DIM))
     return lines
 
 
@@ -143,9 +143,12 @@ def _both_ends(name: str, most: int) -> str:
     return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[len(shown) - (most - most // 2 - 1) :]}"
 
 
-def _details(numbers: DispatcherNumbers) -> Iterator[str]:
+def _details(numbers: DispatcherNumbers, queued: QueuedEntities | None) -> Iterator[str]:
     """Figures of the selected dispatcher that its line has no room for."""
     queue, journal = numbers.queue, numbers.journal
+    if queued is not None and queued.items:
+        about = "queued, about:" if queued.approximate else "queued:"
+        yield f"{about} {', '.join(f'{each.entity} {count(each.queued)}' for each in queued.items)}"
     if journal is not None:
         yield f"journal {'FAILED' if journal.failed else 'sound'} with {count(journal.outstanding)} outstanding"
     if numbers.dead_letters is not None and numbers.dead_letters.count:
@@ -186,7 +189,7 @@ def _queue_style(numbers: DispatcherNumbers) -> str:
 
 def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int, height: int) -> list[Text]:
     is_wide = width >= 100
-    name = width - (56 if is_wide else 49)
+    name = width - (64 if is_wide else 49)
     known = f"{len(shown)}/{len(look.types)}" if state.filter else f"{len(shown)}" if look.has_details else "-"
     chosen = f" {state.filter!r}" if state.filter else ""
     header = _Line(width, _BAND)
@@ -199,6 +202,7 @@ def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int
         ("WAIT", 8, None),
         *((("SLOW", 6, None),) if is_wide else ()),
         ("FAILED", 7, Sort.FAILED),
+        *((("FAIL/s", 7, None),) if is_wide else ()),
     ):
         header.number(title, columns, _SORTED if sort is state.wish.sort else "")
     lines = [header.done()]
@@ -209,7 +213,10 @@ def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int
         line.number(duration(each.queue_mean_s), 8)
         if is_wide:
             line.number(count(each.slow), 6, _BAD if each.slow else "")
-        lines.append(line.number(count(each.failed), 7, _BAD if each.failed else "").done())
+        line.number(count(each.failed), 7, _BAD if each.failed else "")
+        if is_wide:
+            line.number(count(each.failed_rate_10s), 7, _BAD if each.failed_rate_10s else "")
+        lines.append(line.done())
     if not shown:
         none = "no event type matches the filter" if state.filter else "none yet"
         lines.append(_line(f"  {none if look.has_details else _NOT_ASKED}", width, _DIM))
@@ -249,8 +256,10 @@ def _innermost(running: Running, room: int) -> Sequence[Frame]:
 
 
 def _failures(look: Look, width: int, height: int) -> list[Text]:
-    failed = next((each.failed for each in look.summary.dispatchers if each.name == look.dispatcher), 0)
-    lines = [_line(f" LAST FAILURES, newest first: {failed:,} since start", width, _BAND)]
+    chosen = next((each for each in look.summary.dispatchers if each.name == look.dispatcher), None)
+    failed, rate = (chosen.failed, chosen.failure_rate.s10) if chosen is not None else (0, None)
+    now = f", {count(rate)}/s" if rate else ""
+    lines = [_line(f" LAST FAILURES, newest first: {failed:,} since start{now}", width, _BAND)]
     room = height - 1
     for number, each in enumerate(look.failures[:room]):
         lines.append(_failure(each, width))

@@ -6,32 +6,36 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from dispatcher.cli.ops.answers import Entity, Failure, Running, TypeNumbers
+from dispatcher.cli.ops.answers import Entity, Failure, QueuedEntities, Running, TypeNumbers
 from dispatcher.cli.ops.look import Summary
 
 HISTORY_S: Final = 60
 
 
 class Sort(Enum):
-    """The column that sorts the event types, greatest first. The values are the ops API's."""
+    """The column that sorts the event types, greatest first; equal ones by time, then by rate, as in the ops API.
+
+    The values are the ops API's.
+    """
 
     QUEUED = "queued"
     RATE = "rate"
     TIME = "time"
     FAILED = "failed"
 
-    def of(self, numbers: TypeNumbers) -> float:
-        """The value of a type in this column."""
+    def of(self, numbers: TypeNumbers) -> tuple[float, float, float]:
+        """The values of a type that decide."""
+        time, rate = numbers.handling_share_10s or 0.0, numbers.rate_10s or 0.0
         match self:
             case Sort.QUEUED:
-                return numbers.queued
+                return numbers.queued, time, rate
             case Sort.RATE:
-                return numbers.rate_10s or 0.0
+                return rate, time, rate
             case Sort.TIME:
-                return numbers.handling_share_10s or 0.0
-        return numbers.failed
+                return time, time, rate
+        return numbers.failed, time, rate
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,26 @@ class Look:
     types: Sequence[TypeNumbers] = ()
     running: Running | None = None
     failures: Sequence[Failure] = ()
+    queued: QueuedEntities | None = None
+    """The entities with most events in the queue; None: nothing is queued."""
     entity: Entity | str | None = None
     """The requested entity, or why it cannot be shown."""
     has_details: bool = True
-    """False: types, run and failures have not been asked for yet."""
+    """False: types, run, failures and queue have not been asked for yet."""
 
     def of_another(self, dispatcher: str) -> Look:
         """The same look, after the user has selected another dispatcher."""
-        return replace(self, dispatcher=dispatcher, types=(), running=None, failures=(), has_details=False)
+        return replace(self, dispatcher=dispatcher, types=(), running=None, failures=(), queued=None, has_details=False)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.summary.as_json(),
+            "dispatcher": self.dispatcher,
+            "types": [each.model_dump() for each in self.types],
+            "running": self.running.model_dump() if self.running is not None else None,
+            "failures": [each.model_dump() for each in self.failures],
+            "queued_by_entity": self.queued.model_dump(include={"items", "approximate"}) if self.queued else None,
+        }
 
 
 @dataclass

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.cli.ops.answers import Entity, Page, TypeNumbers
+from dispatcher.cli.ops.answers import Entity, Page, QueuedEntities, TypeNumbers
 from dispatcher.cli.ops.client import Address, Client
 from dispatcher.cli.ops.errors import DoorError, ErrorAnswerError, NotThereError
 from dispatcher.cli.ops.look import failures_of, running_of, summary_of
@@ -20,6 +20,7 @@ _TYPES: Final = 100
 _ALL_TYPES: Final = 1000
 _FAILURES: Final = 20
 _TRANSITIONS: Final = 50
+_ENTITIES: Final = 3
 MACHINE: Final = " machine="
 """Separates an entity's id from its machine's name, which tells apart machines with the same id."""
 
@@ -59,8 +60,8 @@ class Watcher:
     def _ask(self, client: Client, wish: Wish) -> Look:
         summary = summary_of(client)
         at_s = time.monotonic()
-        names = {each.name for each in summary.dispatchers}
-        name = wish.dispatcher if wish.dispatcher in names else summary.needs_attention()
+        sizes = {each.name: each.queue.size for each in summary.dispatchers}
+        name = wish.dispatcher if wish.dispatcher in sizes else summary.needs_attention()
         entity = self._entity(client, wish.entity) if wish.entity else None
         if name is None:
             return Look(at_s, summary, None, entity=entity)
@@ -73,10 +74,14 @@ class Watcher:
                 client.get(Page[TypeNumbers], "dispatchers", name, "types", sort=wish.sort.value, limit=limit).items,
                 running_of(client, name),
                 failures_of(client, name, _FAILURES),
+                self._queued(client, name) if sizes[name] else None,
                 entity,
             )
         except NotThereError:
             return Look(at_s, summary, name, entity=entity)  # the dispatcher has stopped since
+
+    def _queued(self, client: Client, name: str) -> QueuedEntities:
+        return client.get(QueuedEntities, "dispatchers", name, "queue", by="entity", limit=_ENTITIES)
 
     def _entity(self, client: Client, entity: str) -> Entity | str:
         name, _, machine = entity.partition(MACHINE)

@@ -14,6 +14,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.metrics.entities import entity_sources
 from dispatcher.ops.answers import Workers
 from dispatcher.ops.entities import HistoryReader, history_readers
+from dispatcher.ops.journals import Deadline
 from dispatcher.util.foreign import tell
 from dispatcher.view import dispatchers
 
@@ -67,7 +68,7 @@ class Histories:
 
 def sound_readers() -> list[HistoryReader]:
     """Readers of histories. A journal that cannot be read has none, so the page and the other readers go on."""
-    return [_forgiving(read) for read in history_readers(dispatchers())]
+    return [_forgiving(read) for read in history_readers(dispatchers(), Deadline())]
 
 
 def _forgiving(read: HistoryReader) -> HistoryReader:

@@ -26,6 +26,7 @@ from starlette.responses import Response
 from dispatcher.errors import DispatcherError
 from dispatcher.ops.answers import Refusal
 from dispatcher.util.foreign import describe, tell
+from dispatcher.util.http_heads import takes
 from dispatcher.util.terminal import one_line
 from dispatcher.web.events import event_bytes, event_stream
 from dispatcher.web.host import WebHost
@@ -33,7 +34,7 @@ from dispatcher.web.pages import environment
 from statemachines.resourcemanager.web.model import ReadModel
 from statemachines.resourcemanager.web.pages import formats
 from statemachines.resourcemanager.web.pages.access import Viewer, viewer_of
-from statemachines.resourcemanager.web.shared import RMWeb
+from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
 from statemachines.resourcemanager.web.users import UserError
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Site:
         """The endpoint of a page."""
 
         async def answer(request: Request) -> Response:
-            if "text/event-stream" in request.headers.get("accept", ""):
+            if takes(request.headers.getlist("accept"), "text/event-stream"):
                 if request.method == "HEAD":  # a stream of nothing would hold the place of a client
                     return Response(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
                 host = request.scope.get("web_host")
@@ -261,16 +262,11 @@ async def compressed(
     """The text as an answer, with gzip where the client takes it."""
     body = text.encode("utf-8", "backslashreplace")
     all_headers = {"Content-Type": content_type, "Vary": "Accept-Encoding, Accept", **(headers or {})}
-    if len(body) > _PLAIN_BYTES and accepts_gzip(request):
+    if len(body) > _PLAIN_BYTES and wants_gzip(request):
         await asyncio.sleep(0)
         body = gzip.compress(body, 4)
         all_headers["Content-Encoding"] = "gzip"
     return Response(body, status, all_headers)
-
-
-def accepts_gzip(request: Request) -> bool:
-    accepted = request.headers.get("accept-encoding", "").split(",")
-    return any(each.split(";")[0].strip().lower() == "gzip" for each in accepted)
 
 
 async def static_file(request: Request) -> Response:

@@ -9,16 +9,14 @@ import asyncio
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from statemachines.resourcemanager.web.rest.answers import JSON, json_answer
-from statemachines.resourcemanager.web.rest.reading import ZIP_LEVEL, wants_zip
-
-if TYPE_CHECKING:
-    from statemachines.resourcemanager.web.shared import RMWeb
+from statemachines.resourcemanager.web.rest.reading import ZIP_LEVEL
+from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
 
 PIECE_NS: Final = 3_000_000
 """How long one piece may take to make."""
@@ -47,7 +45,7 @@ async def list_answer(request: Request, rm: RMWeb, outer: str, inner: str, items
         if not first and rm.config.empty_as_null:
             return json_answer(b'{"%s":null}' % outer.encode())
         return json_answer(b'{"%s":{"%s":[%s]}}' % (outer.encode(), inner.encode(), first))
-    headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"} if wants_zip(request) else {}
+    headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"} if wants_gzip(request) else {}
     if request.method == "HEAD":
         return Response(b"", 200, headers, JSON)
     texts = _whole(rm, outer, inner, (first, second), pieces)

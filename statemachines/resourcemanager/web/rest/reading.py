@@ -6,18 +6,17 @@ The loop's thread.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from dispatcher.util.http_heads import takes
 from statemachines.resourcemanager.web.rest.answers import BASE, RestError
 from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
-
-if TYPE_CHECKING:
-    from statemachines.resourcemanager.web.shared import RMWeb
+from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -25,7 +24,6 @@ ZIP_LEVEL: Final = 1
 """Of gzip: JSON of many equal keys shrinks to a tenth of its size at any level."""
 _LEAST_ZIPPED: Final = 1024
 """Bytes: a shorter answer fits into one packet anyhow."""
-_ACCEPTED: Final = frozenset({"*/*", "application/*", "application/json"})
 
 
 def route(
@@ -64,23 +62,12 @@ def accepts_json(accept: str) -> bool:
     """
     if accept in ("*/*", "", "application/json"):
         return True
-    kinds = [each.split(";") for each in accept.lower().split(",") if each.strip()]
-    return not kinds or any(kind.strip() in _ACCEPTED and not _is_refused(more) for kind, *more in kinds)
-
-
-def _is_refused(parameters: Sequence[str]) -> bool:
-    weights = [each.partition("=")[2].strip() for each in parameters if each.strip().startswith("q=")]
-    return any(weight.rstrip("0") in ("", "0.", ".") for weight in weights)
-
-
-def wants_zip(request: Request) -> bool:
-    encodings = [each.split(";") for each in request.headers.get("accept-encoding", "").lower().split(",")]
-    return any(name.strip() in ("gzip", "*") and not _is_refused(more) for name, *more in encodings)
+    return not accept.strip(", ") or takes([accept], "application/json", "application/*", "*/*")
 
 
 def _zipped(request: Request, response: Response) -> Response:
     """A stream sees to it itself."""
-    if isinstance(response, StreamingResponse) or len(response.body) < _LEAST_ZIPPED or not wants_zip(request):
+    if isinstance(response, StreamingResponse) or len(response.body) < _LEAST_ZIPPED or not wants_gzip(request):
         return response
     response.body = gzip.compress(response.body, ZIP_LEVEL)
     response.headers["content-length"] = str(len(response.body))

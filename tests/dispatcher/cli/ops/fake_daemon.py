@@ -250,6 +250,10 @@ def answers_of(*dispatchers: dict[str, Any], **process_changes: Any) -> Answers:
         answers[f"{base}/running"] = {**now, "stack": stack()} if now is not None else None
         answers[f"{base}/failures"] = page()
         answers[f"{base}/running?"] = samples_of(now)
+        answers[f"{base}/queue"] = {
+            **page({"entity": "node_17", "queued": each["queue"]["size"]}),
+            "approximate": False,
+        }
     return answers
 
 

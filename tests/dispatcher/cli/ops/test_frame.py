@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Page, Process, Running, TypeNumbers
+from dispatcher.cli.ops.answers import (
+    DispatcherNumbers,
+    Entity,
+    Failure,
+    Page,
+    Process,
+    QueuedEntities,
+    Running,
+    TypeNumbers,
+)
 from dispatcher.cli.ops.look import Summary
 from dispatcher.cli.ops.top.frame import frame_of
 from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish
@@ -145,6 +154,50 @@ def test_types_are_sorted_the_greatest_first(sort: Sort, first: str) -> None:
 
     lines = frame(state)
     assert lines[lines.index(line_with(lines, " TYPES")) + 1].startswith(f" {first}")
+
+
+def test_types_without_a_queue_are_sorted_by_time_and_then_by_rate() -> None:
+    answers = fake.calm()
+    answers["/dispatchers/central/types"] = fake.page(
+        fake.type_numbers("A", "IDLE", rate_10s=0.0, handling_share_10s=0.0),
+        fake.type_numbers("B", "BRIEF", rate_10s=900.0, handling_share_10s=0.1),
+        fake.type_numbers("C", "RARE", rate_10s=0.0, handling_share_10s=None),
+        fake.type_numbers("D", "BRIEF", rate_10s=901.0, handling_share_10s=0.1),
+        fake.type_numbers("E", "LONG", rate_10s=1.0, handling_share_10s=0.7),
+    )
+
+    lines = frame(state_of(answers))
+
+    at = lines.index(line_with(lines, " TYPES")) + 1
+    assert [line.split()[0] for line in lines[at : at + 3]] == ["E.LONG", "D.BRIEF", "B.BRIEF"]
+
+
+def test_failures_per_second_are_beside_their_count() -> None:
+    central = fake.numbers(failed=12, failure_rate={"1s": 9.0, "10s": 3.2, "60s": 0.1})
+    answers = fake.answers_of(central)
+    answers["/dispatchers/central/types"] = fake.page(fake.type_numbers("A", "B", failed=12, failed_rate_10s=3.2))
+
+    lines = frame(state_of(answers), width=120)
+
+    assert line_with(lines, "LAST FAILURES").strip() == "LAST FAILURES, newest first: 12 since start, 3.2/s"
+    assert line_with(lines, "FAIL/s").split()[-2:] == ["FAILED", "FAIL/s"]
+    assert line_with(lines, " A.B ").split()[-2:] == ["12", "3.2"]
+
+
+@pytest.mark.parametrize(
+    ("approximate", "shown"),
+    [
+        (False, "queued: node_17 80,011, node_3 12, "),
+        (True, "queued, about: node_17 80,011, node_3 12, "),
+    ],
+)
+def test_the_entities_that_flood_the_queue_are_named(approximate: bool, shown: str) -> None:
+    items = [{"entity": "node_17", "queued": 80_011}, {"entity": "node_3", "queued": 12}]
+    queued = QueuedEntities.model_validate({"items": items, "approximate": approximate})
+
+    lines = frame(state_of(fake.flooded(), queued=queued), width=120)
+
+    assert line_with(lines, "node_3 ").strip().startswith(shown)
 
 
 def test_a_filter_takes_part_of_a_name_in_any_case() -> None:

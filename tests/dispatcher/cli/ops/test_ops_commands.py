@@ -267,6 +267,31 @@ def test_top_once_prints_a_frame_as_text(run: Run, start: Start) -> None:
     assert any("RUNNING for 61.2 s: NodeEventType.UPDATE of node_17" in line for line in lines)
 
 
+def test_top_once_prints_a_look_as_json(run: Run, start: Start) -> None:
+    start(answers=fake.hanging())
+
+    ended = run("top", "--once", "--json")
+
+    assert ended.code == 0
+    assert ended.out.count("\n") == 1
+    found = json.loads(ended.out)
+    assert (found["status"], found["dispatcher"]) == ("stuck", "scheduler")
+    assert [each["name"] for each in found["dispatchers"]] == ["central", "scheduler"]
+    assert found["types"][0]["event_type"] == "UPDATE"
+    assert found["running"]["stack"][-1]["function"] == "__enter__"
+    assert found["failures"] == []
+    assert found["queued_by_entity"] == {"items": [{"entity": "node_17", "queued": 1204}], "approximate": False}
+
+
+def test_top_json_is_for_a_single_look(run: Run, start: Start) -> None:
+    start()
+
+    ended = run("top", "--json")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.endswith("--json prints a single look: add --once\n")
+
+
 def test_top_without_a_terminal_refers_to_once(run: Run, start: Start) -> None:
     start()
 

@@ -7,7 +7,7 @@ import gzip
 import io
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,18 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
-from dispatcher import AsyncDispatcher, Event, JournalWriter
+from dispatcher import AsyncDispatcher, Event, JournalWriter, MetricsServer
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 
 from ....simulation.replays import TIMEOUT_S
-from ..front import NODE, NODE_ID, Front, front, until
+from ..front import BASE, NODE, NODE_ID, Front, front, until
 
 pytestmark = pytest.mark.long
 
 MARKUP = "<img src=x onerror=alert(1)>\"'&</td>"
 BIDI = "a\u202eb\u2066c\u200f"
 PAGES = ("/cluster", "/cluster/apps", "/cluster/nodes", "/cluster/scheduler", "/cluster/dispatcher", "/cluster/about")
+OPS = "/ops/v1/machines"
 MOST_BYTES = 60_000
 
 
@@ -216,6 +217,38 @@ def test_the_style_sheet_and_the_script_are_small_and_kept_by_browsers(busy: Fro
     assert "immutable" in kept.headers["cache-control"]
     assert plain.headers["cache-control"] == "no-store"
     assert busy.http.get("/cluster/static/other.js").status_code == 404
+
+
+@pytest.fixture
+def encodings_for(busy: Front) -> Iterator[Callable[[str], dict[str, str]]]:
+    """The encoding of an answer of each kind, by its address, for a client that sends this Accept-Encoding."""
+    with MetricsServer() as metrics:
+        cluster = ("/cluster", "/cluster/static/live.js", f"{BASE}/scheduler", "/metrics", OPS)
+        addresses = (*cluster, metrics.url)
+
+        def ask(accepted: str) -> dict[str, str]:
+            answers = {each: busy.http.get(each, headers={"Accept-Encoding": accepted}) for each in addresses}
+            assert {answer.status_code for answer in answers.values()} == {200}
+            return {each: answer.headers.get("content-encoding", "identity") for each, answer in answers.items()}
+
+        yield ask
+
+
+@pytest.mark.parametrize("accepted", ["gzip;q=0", "GZIP; q=0.000", "gzip;q=0, *", "*;q=0", "identity", "br", ""])
+def test_no_answer_is_compressed_for_a_client_that_does_not_take_gzip(
+    encodings_for: Callable[[str], dict[str, str]], accepted: str
+) -> None:
+    """Pages and /metrics came compressed for a weight of 0."""
+    assert set(encodings_for(accepted).values()) == {"identity"}
+
+
+@pytest.mark.parametrize("accepted", ["gzip", "br;q=1.0, gzip;q=0.5", "x-gzip", "*", "*;q=0, gzip"])
+def test_every_large_answer_is_compressed_for_a_client_that_takes_gzip(
+    encodings_for: Callable[[str], dict[str, str]], accepted: str
+) -> None:
+    plain = {address for address, encoding in encodings_for(accepted).items() if encoding != "gzip"}
+
+    assert plain == {OPS}  # which compresses nothing
 
 
 def test_gzip_is_used_where_the_client_takes_it(busy: Front) -> None:
