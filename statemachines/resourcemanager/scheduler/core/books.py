@@ -176,7 +176,7 @@ class SchedulerBooks:
             del attempt.pending[allocator.priority, allocator.requirements]
             self._policy.pending.remove(allocator)
         self._count_pending(attempt, allocator.requirements, -1)
-        self.allocate(attempt, ask.request, node, reserved)
+        self.allocate(attempt, ask.request, node, reserved).asked_ms = ask.since_ms
 
     def allocate(
         self,
@@ -184,7 +184,7 @@ class SchedulerBooks:
         request: ContainerRequest,
         node: SchedulerNode,
         reserved: RMContainer | None = None,
-    ) -> None:
+    ) -> RMContainer:
         """Allocate a container on a node that has room for it."""
         container_id = attempt.next_container_id() if reserved is None else reserved.entity
         devices = node.take(container_id, request.resource)
@@ -199,6 +199,7 @@ class SchedulerBooks:
             attempt.master = container_id
         self._policy.charge(attempt, node.partition, request.resource)
         self._context.post(RMContainerStartEvent(container))
+        return container
 
     def make_container(
         self,
