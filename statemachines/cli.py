@@ -144,7 +144,7 @@ def _workload(settings: ResourceManagerConfig) -> Workload:
     nodes = tuple(map(_node_spec, settings.nodes))
     if settings.workload is None:
         return Workload("none", nodes, ())
-    workload = read_workload(settings.workload, settings.simulation.workload_defaults)
+    workload = read_workload(settings.workload, settings.simulation.workload_defaults, needs_nodes=not nodes)
     for remark in workload.remarks:
         echo(f"{settings.workload}: {remark}")
     return Workload(workload.name, nodes or workload.nodes, workload.applications)

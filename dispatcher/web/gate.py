@@ -109,6 +109,7 @@ class Gate:
         self._pace = Pace(settings.requests_per_s)
         self._under_way: set[asyncio.Future[None]] = set()  # one for each request that waits for its turn or the app
         self._tasks: set[asyncio.Task[BaseException | None]] = set()  # the app's; a late one outlives its request
+        self._has_ended = False  # the loop's thread only; once True, what still waits is woken without an answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -140,6 +141,7 @@ class Gate:
 
     def end_requests(self) -> None:
         """Wake every request that waits: the host has stopped."""
+        self._has_ended = True
         for each in self._under_way:
             _wake(each)
 
@@ -281,7 +283,11 @@ class Gate:
         if sender.status is not None:
             await sender.give_up()
             return
-        reason = f"no answer within {self._settings.request_deadline_s:g} s"
+        reason = (
+            "the daemon stopped before the answer"
+            if self._has_ended
+            else f"no answer within {self._settings.request_deadline_s:g} s"
+        )
         scope["audit"].reason = reason
         sender.is_taken_over = True
         await send_answer(sender.deliver, 503, self._error_body(scope["path"], 503, reason), [*_RETRY_SOON, *_END])

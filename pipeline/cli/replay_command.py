@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -178,11 +178,18 @@ def _print_replay(run: Replay, console: Console) -> None:
     console.print(summary)
     print_refusals(run.refusals(), console)
     _print_recorded_waits(run, console)
-    waiting = run.waiting()
-    for line in waiting[:10]:
+    first, *holders = run.deadlock() or [""]
+    if first:
+        say(console, first)
+        _say_first(holders, "such applications", console)
+    _say_first(run.waiting(), "wait for room", console)
+
+
+def _say_first(lines: Sequence[str], what: str, console: Console) -> None:
+    for line in lines[:10]:
         say(console, line)
-    if len(waiting) > 10:
-        say(console, f"and {len(waiting) - 10:,} more wait for room")
+    if len(lines) > 10:
+        say(console, f"and {len(lines) - 10:,} more {what}")
 
 
 def _print_recorded_waits(run: Replay, console: Console) -> None:

@@ -27,8 +27,10 @@ _CONTAINER_ENDS = frozenset(state.name for state in CONTAINER_FINAL_STATES)
 class Outcome:
     """The result of one combination. Deterministic, except for `wall_s`.
 
-    An application waits from its submission to its first container. The makespan is the time from the first submission
-    to the last end of an application or container; `*_used` are mean shares of the cluster's capacity over that time.
+    An application waits from its submission to its first container, which is its master's. A container, a master's
+    included, waits from its request to its allocation. The turnaround of an application is the time from its submission
+    to its end, if it finished. The makespan is the time from the first submission to the last end of an application or
+    container; `*_used` are mean shares of the cluster's capacity over that time.
     """
 
     applications: int
@@ -45,6 +47,16 @@ class Outcome:
     """Percentiles are interpolated between the two nearest waits."""
     wait_p95_s: float | None
     wait_max_s: float | None
+    container_wait_mean_s: float | None
+    """All of these are None if no container was allocated."""
+    container_wait_p50_s: float | None
+    container_wait_p95_s: float | None
+    container_wait_max_s: float | None
+    turnaround_mean_s: float | None
+    """All of these are None if no application finished."""
+    turnaround_p50_s: float | None
+    turnaround_p95_s: float | None
+    turnaround_max_s: float | None
     makespan_s: float | None
     """None if nothing has ended."""
     memory_used: float | None
@@ -60,7 +72,7 @@ class Outcome:
 
 
 class RunRecorder(TransitionRecorder):
-    """Counts transitions, and measures waits and resource use. Read it once the handler thread has ended.
+    """Counts transitions, and measures waits, turnarounds and resource use. Read it once the handler thread has ended.
 
     A container uses its resources from its allocation to its end. Of ended containers only sums are kept.
     """
@@ -68,7 +80,8 @@ class RunRecorder(TransitionRecorder):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(lists_entities=False)
         self._now_ms = now_ms
-        self._waiting: dict[str, int] = {}  # submission time of each application without a container
+        self._submitted: dict[str, int] = {}  # submission time of each application that has not ended
+        self._waiting: set[str] = set()  # applications without a container
         self._taken: dict[str, tuple[int, Resource]] = {}  # by running container: allocation time and resources
         self._first_submission_ms: int | None = None
         self._last_end_ms: int | None = None
@@ -76,6 +89,10 @@ class RunRecorder(TransitionRecorder):
         self.containers = 0
         self.waits_ms = array("q")
         """One per application with a container, in the order of their first containers."""
+        self.container_waits_ms = array("q")
+        """One per allocated container, in the order of their allocations."""
+        self.turnarounds_ms = array("q")
+        """One per finished application, in the order of their ends."""
 
     @property
     def span_ms(self) -> int | None:
@@ -100,21 +117,25 @@ class RunRecorder(TransitionRecorder):
 
     def _application(self, application: str, before: str, after: str) -> None:
         if before == "NEW":
-            now_ms = self._now_ms()
-            self._waiting[application] = now_ms
+            now_ms = self._submitted[application] = self._now_ms()
+            self._waiting.add(application)
             if self._first_submission_ms is None:
                 self._first_submission_ms = now_ms
         if after in _APPLICATION_ENDS:
-            self._last_end_ms = self._now_ms()
+            self._last_end_ms = now_ms = self._now_ms()
+            submitted_ms = self._submitted.pop(application, None)
+            if submitted_ms is not None and after == "FINISHED":
+                self.turnarounds_ms.append(now_ms - submitted_ms)
 
     def _container(self, container: Any, after: str) -> None:
         if after == "ALLOCATED":
             now_ms = self._now_ms()
             self.containers += 1
             self._taken[container.entity] = now_ms, container.request.resource
-            submitted_ms = self._waiting.pop(container.application, None)
-            if submitted_ms is not None:
-                self.waits_ms.append(now_ms - submitted_ms)
+            self.container_waits_ms.append(now_ms - container.asked_ms)
+            if container.application in self._waiting:
+                self._waiting.remove(container.application)
+                self.waits_ms.append(now_ms - self._submitted[container.application])
         elif after in _CONTAINER_ENDS:
             taken = self._taken.pop(container.entity, None)
             if taken is not None:
@@ -144,7 +165,6 @@ def run(workload: Workload, combination: Combination) -> Outcome:
     states = progress.applications_by_state
     ended = {name: states.get(name, 0) for name in ("FINISHED", "FAILED", "KILLED")}
     applications = len(workload.applications)
-    waits_ms = sorted(recorder.waits_ms)
     span_ms = recorder.span_ms
     sizes = [each.capacity for each in changed.nodes]
     capacity = (
@@ -162,11 +182,10 @@ def run(workload: Workload, combination: Combination) -> Outcome:
         failed=ended["FAILED"],
         killed=ended["KILLED"],
         unfinished=applications - sum(ended.values()),
-        never_placed=applications - len(waits_ms),
-        wait_mean_s=sum(waits_ms) / len(waits_ms) / _MS_PER_S if waits_ms else None,
-        wait_p50_s=percentile_s(waits_ms, 0.5),
-        wait_p95_s=percentile_s(waits_ms, 0.95),
-        wait_max_s=percentile_s(waits_ms, 1.0),
+        never_placed=applications - len(recorder.waits_ms),
+        **_spread("wait", recorder.waits_ms),
+        **_spread("container_wait", recorder.container_waits_ms),
+        **_spread("turnaround", recorder.turnarounds_ms),
         makespan_s=None if span_ms is None else span_ms / _MS_PER_S,
         memory_used=shares[0],
         vcores_used=shares[1],
@@ -196,6 +215,17 @@ def run_row(workload: Workload, combination: Combination) -> dict[str, Any]:
 def run_all(workload: Workload, combinations: Iterable[Combination]) -> list[dict[str, Any]]:
     """The rows of all combinations, run in this process one after the other."""
     return [run_row(workload, combination) for combination in combinations]
+
+
+def _spread(name: str, values_ms: Iterable[int]) -> dict[str, Any]:
+    """The fields of an Outcome that describe these values."""
+    in_order = sorted(values_ms)
+    return {
+        f"{name}_mean_s": sum(in_order) / len(in_order) / _MS_PER_S if in_order else None,
+        f"{name}_p50_s": percentile_s(in_order, 0.5),
+        f"{name}_p95_s": percentile_s(in_order, 0.95),
+        f"{name}_max_s": percentile_s(in_order, 1.0),
+    }
 
 
 def percentile_s(sorted_ms: Sequence[int], share: float) -> float | None:

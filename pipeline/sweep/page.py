@@ -1,6 +1,6 @@
 """The comparison of a sweep's combinations: its table, for the terminal as well, and its page.
 
-The page has headline figures, three plots and the table, in one self-contained file.
+The page has headline figures, five plots and the table, in one self-contained file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ Row = Mapping[str, Any]
 """A row of `pipeline.sweep.run_row`."""
 
 _FLOOR_S = 0.1
-_WAITS = (("wait_p50_s", "median", "blue"), ("wait_p95_s", "95 %", "amber"), ("wait_max_s", "longest", "red"))
+_SPREAD = (("p50_s", "median", "blue"), ("p95_s", "95 %", "amber"), ("max_s", "longest", "red"))
 _SHARES = (("memory_used", "memory", "blue"), ("vcores_used", "cores", "amber"), ("gpus_used", "GPUs", "green"))
 _ROOM = 1.2  # for a text behind the longest bar
 _ANCHOR = "combinations"
 _ABOUT_ALL = (
     "Click a heading to sort. The best value of a column is green. An application waits from its submission to its "
-    "first container; applications that were never placed have no wait, and are counted. Utilisation is the mean over "
-    "the makespan."
+    "first container, its master's; applications that were never placed have no wait, and are counted. A container "
+    "waits from its request to its allocation. The turnaround is the time from an application's submission to its "
+    "finish. Utilisation is the mean over the makespan."
 )
 
 
@@ -61,6 +62,10 @@ COLUMNS: Final = (
     ComparedColumn("95 % wait", "wait_p95_s", duration, min),
     ComparedColumn("Longest wait", "wait_max_s", duration, min),
     ComparedColumn("Never placed", "never_placed", count, min),
+    ComparedColumn("Mean container wait", "container_wait_mean_s", duration, min),
+    ComparedColumn("95 % container wait", "container_wait_p95_s", duration, min),
+    ComparedColumn("Mean turnaround", "turnaround_mean_s", duration, min),
+    ComparedColumn("95 % turnaround", "turnaround_p95_s", duration, min),
     ComparedColumn("Makespan", "makespan_s", duration, min),
     ComparedColumn("Memory", "memory_used", percent, max),
     ComparedColumn("Cores", "vcores_used", percent, max),
@@ -103,7 +108,14 @@ def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
     cut = f" The first {DRAWN} combinations." if len(ran) > DRAWN else ""
     drawn = ran[:DRAWN]
     plots = [
-        plot("Waiting time", f"From submission to the first container.{cut}", _waiting(drawn), wide=True),
+        plot("Waiting time", f"From submission to the first container.{cut}", _spread(drawn, "wait"), wide=True),
+        plot(
+            "Waiting time of containers",
+            f"From the request of a container, or of a master, to its allocation.{cut}",
+            _spread(drawn, "container_wait"),
+            wide=True,
+        ),
+        plot("Turnaround", f"From submission to the finish.{cut}", _spread(drawn, "turnaround"), wide=True),
         plot("Makespan", f"From the first submission to the last end.{cut}", _makespan(drawn), wide=True),
         plot("Utilisation", f"Mean share in use over the makespan.{cut}", _utilisation(drawn), wide=True),
     ]
@@ -118,6 +130,8 @@ def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
 def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
     figures = [
         _best("Shortest mean wait", ran, "wait_mean_s", -1, duration),
+        _best("Shortest mean wait of containers", ran, "container_wait_mean_s", -1, duration),
+        _best("Shortest mean turnaround", ran, "turnaround_mean_s", -1, duration),
         _best("Shortest makespan", ran, "makespan_s", -1, duration),
         _best("Highest use of memory", ran, "memory_used", 1, percent),
     ]
@@ -169,10 +183,12 @@ def _figure(column: ComparedColumn, best: frozenset[int]) -> TableColumn:
     )
 
 
-def _waiting(rows: Sequence[Row]) -> RowChart | None:
-    placed = [row for row in rows if row["wait_max_s"] is not None]
-    longest_s = max((row["wait_max_s"] for row in placed), default=0.0)
-    return spread_plot([settings_text(row) for row in placed], placed, _WAITS, longest_s, _FLOOR_S)
+def _spread(rows: Sequence[Row], name: str) -> RowChart | None:
+    """Median, 95 % and longest of a time: of `wait`, for example."""
+    found = [row for row in rows if row[f"{name}_max_s"] is not None]
+    longest_s = max((row[f"{name}_max_s"] for row in found), default=0.0)
+    marks = [(f"{name}_{key}", title, colour) for key, title, colour in _SPREAD]
+    return spread_plot([settings_text(row) for row in found], found, marks, longest_s, _FLOOR_S)
 
 
 def _makespan(rows: Sequence[Row]) -> RowChart | None:

@@ -153,6 +153,20 @@ class QueueACLs:
         """Whether the caller may submit to the queue, as one of its users or as an administrator."""
         return any(self.check(queue, acl, caller) for acl in QueueACL)
 
+    def open_to_all(self) -> list[str]:
+        """The paths of the queues for applications to which everyone may submit, in spite of a list that names users.
+
+        Everyone administers these, for want of a list, and who administers a queue may submit to it.
+        """
+        if not self._is_open:
+            return []
+        return [
+            path
+            for path in ([_FIFO_QUEUE] if self._is_fifo else self._leaves.values())
+            if QueueACL.ADMINISTER_QUEUE not in self._lists[path]
+            and not any(each.is_for_all for each in self._lists[path].get(QueueACL.SUBMIT_APPLICATIONS, (_ALL,)))
+        ]
+
     # -- the cluster --------------------------------------------------------------------------------------------------
 
     def is_administrator(self, caller: Caller) -> bool:
@@ -186,6 +200,7 @@ class QueueACLs:
 
 
 _Lists = Mapping[QueueACL, tuple[AccessControlList, ...]]
+_ALL = AccessControlList(is_for_all=True)
 
 
 def _extended(inherited: _Lists, submit: str | None, administer: str | None) -> _Lists:

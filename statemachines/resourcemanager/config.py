@@ -258,6 +258,11 @@ class SchedulerConfig(ConfigModel):
     containers_per_heartbeat: int = Field(
         default=100, ge=-1, description="maximum of containers assigned to a node per heartbeat; -1: no limit"
     )
+    reservations_continue_look_all_nodes: bool = Field(
+        default=True,
+        description="whether a request for which a node is reserved takes another node that has room, although limits "
+        "count the reservation: it is cancelled then; kind capacity only",
+    )
     preemption: PreemptionConfig = Field(
         default_factory=PreemptionConfig, description="room for queues below their guarantees; kind capacity only"
     )

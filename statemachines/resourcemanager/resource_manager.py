@@ -202,9 +202,21 @@ class ResourceManager(CompositeService):
         self._recovered = self.store.load_state()
         super().service_start()
         if self._virtual_time is None:
+            self._warn_of_open_queues()
             # Also the precision of the deadlines of node managers in this process.
             self.context.timers.schedule_with_fixed_delay(
                 lambda _: self._expire_due(), _EXPIRE_EVERY_MS, _EXPIRE_EVERY_MS
+            )
+
+    def _warn_of_open_queues(self) -> None:
+        queues = self.clients.acls.open_to_all()
+        if queues:
+            log.warning(
+                "%s: everyone may submit to %s, whatever acl_submit_applications says: without acl_administer_queue "
+                "everyone administers it, because callers may claim any name (web.auth: simple); set "
+                'acl_administer_queue there or on a queue above, to " " for nobody',
+                self.name,
+                ", ".join(queues),
             )
 
     def _add_dispatchers(self) -> None:

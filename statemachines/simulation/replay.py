@@ -6,8 +6,9 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from dispatcher import JournalWriter
@@ -15,13 +16,21 @@ from dispatcher.journal import write_run_config
 from dispatcher.mailbox import ManualClock
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import FINAL_STATES, RMAppState
 from statemachines.resourcemanager.resource_manager import ResourceManager
+from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
+from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
+from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, quantities
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.queues import Queues, for_workload
 from statemachines.simulation.workload import Workload
 
 _FINAL = frozenset(state.name for state in FINAL_STATES)
+_MOST_LOOKS = 1_000
+"""Of one report at the end: a second or two on 10,000 nodes."""
+_FOR_CONTAINERS = frozenset({WaitCause.NO_ROOM, WaitCause.QUEUE_LIMIT, WaitCause.USER_LIMIT})
+"""What the end of containers would change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +157,46 @@ class Replay:
         )
 
     def waiting(self) -> list[str]:
-        """After the end: the pending requests and their reasons, in the order of service."""
-        scheduler = self.manager.context.scheduler
+        """After the end: the pending requests and their reasons, equal ones together, in the order of service.
+
+        Those that a deadlock explains are left to `deadlock`.
+        """
+        explained = _FOR_CONTAINERS if self.deadlock() else frozenset()
         return [
-            f"{attempt_id} waits for {request.resource}: {scheduler.why_waiting(attempt_id, request)}"
-            for attempt_id, request in scheduler.waiting()
+            f"{attempt} waits for {_times(ask)}: {ask.sentence}"
+            for attempt, asks in self._waiting_asks().items()
+            for ask in asks
+            if ask.reason.cause not in explained
         ]
+
+    def deadlock(self) -> list[str]:
+        """After the end: a line that tells of a deadlock, and one for each application that holds containers in it.
+
+        In a deadlock, all applications with containers wait for what only containers of theirs could give back. The
+        list is empty without one, and for a replay that was stopped before it was done: something might still end.
+        """
+        if not self._done.is_set():
+            return []
+        context, asks_of = self.manager.context, self._waiting_asks()
+        live = {attempt: context.scheduler.live_containers(attempt) for attempt in context.attempts}
+        holders = {attempt: held for attempt, held in live.items() if held}
+        causes = [{ask.reason.cause for ask in asks_of.get(attempt, ())} for attempt in holders]
+        if not holders or not all(each and each <= _FOR_CONTAINERS for each in causes):
+            return []
+        everything = _holding(list(chain.from_iterable(holders.values())))
+        head = f"Deadlock: every application with containers ({len(holders):,}) waits for more. They hold {everything}"
+        others = len(asks_of) - len(holders)
+        if others:
+            head += f", and {others:,} more have no container"
+        if self._config.scheduler.kind == "fifo":
+            head += ". In queues of the capacity scheduler, maximum_am_resource_percent keeps room free of masters"
+        return [head, *(_held_up(attempt, held, asks_of[attempt]) for attempt, held in holders.items())]
+
+    def _waiting_asks(self) -> dict[str, list[WaitingAsk]]:
+        """By attempt, in the order of service."""
+        scheduler, looks = self.manager.context.scheduler, NodeLooks(_MOST_LOOKS)
+        attempts = dict.fromkeys(attempt for attempt, _ in scheduler.waiting())
+        return {attempt: scheduler.waiting_asks(attempt, looks) for attempt in attempts}
 
     def refusals(self) -> Counter[str]:
         """After the end: why applications were refused, with their number, of those that are still known."""
@@ -166,3 +209,21 @@ class Replay:
         if not self._done.is_set():  # the handler thread may wake again, without an event, until it is stopped
             self._done.set()
             self._on_done()
+
+
+def _times(ask: WaitingAsk) -> str:
+    return str(ask.resource) if ask.count == 1 else f"{ask.count:,} x {ask.resource}"
+
+
+def _holding(containers: Sequence[RMContainer]) -> str:
+    amounts: dict[str, int] = {}
+    for container in containers:
+        add(amounts, amounts_of(container.request.resource))
+    count = len(containers)
+    return f"{quantities(amounts.items())} in {count:,} {'container' if count == 1 else 'containers'}"
+
+
+def _held_up(attempt: str, held: Sequence[RMContainer], asks: Sequence[WaitingAsk]) -> str:
+    wanted = " and ".join(map(_times, asks))
+    limits = dict.fromkeys(ask.sentence for ask in asks if ask.reason.cause is not WaitCause.NO_ROOM)
+    return "; ".join([f"{attempt} holds {_holding(held)}, and waits for {wanted}", *limits])

@@ -13,8 +13,11 @@ import pytest
 
 from dispatcher.journal import verify
 from statemachines.cli import GraphFormat, graph
+from statemachines.cli import _workload as daemons_workload
 from statemachines.graph import to_csv
 from statemachines.registry import FACTORIES
+from statemachines.resourcemanager import ResourceManagerConfig
+from statemachines.simulation.workload import WorkloadError
 
 from ..commands import TIMEOUT_S, read_until, run_here, start_command
 
@@ -142,6 +145,26 @@ def test_the_daemon_ends_when_any_of_its_dispatchers_fails(tmp_path: Path, name:
 
     assert done.returncode == 1
     assert f"ResourceManager: failed: dispatcher {name}: ZeroDivisionError(" in done.stderr
+
+
+JOB_WITHOUT_NODES = '{"job.start.ms": 0, "job.queue.name": "q", "job.tasks": [{"duration.ms": 20}]}'
+POD = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+pod,1000,1024,0,0,,LS,Succeeded,0,20,0
+"""
+
+
+@pytest.mark.parametrize("work", [JOB_WITHOUT_NODES, POD], ids=["SLS", "openb"])
+def test_configured_nodes_stand_in_for_those_that_a_workload_lacks(tmp_path: Path, work: str) -> None:
+    (tmp_path / "jobs").write_text(work)
+    nodes = [{"host": "node1", "memory_mb": 4096, "vcores": 4}]
+    configured = {"workload": tmp_path / "jobs", "nodes": nodes}
+
+    found = daemons_workload(ResourceManagerConfig.model_validate(configured))
+
+    assert [node.host for node in found.nodes] == ["node1"]
+    assert len(found.applications) == 1
+    with pytest.raises(WorkloadError, match="no node"):
+        daemons_workload(ResourceManagerConfig.model_validate({"workload": tmp_path / "jobs"}))
 
 
 def storm(folder: Path, first: signal.Signals) -> tuple[int, str]:

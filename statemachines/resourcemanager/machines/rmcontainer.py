@@ -75,6 +75,7 @@ class RMContainer(Entity[ContainerContext]):
 
     __slots__ = (
         "application",
+        "asked_ms",
         "attempt",
         "created_ms",
         "finish_ms",
@@ -104,7 +105,7 @@ class RMContainer(Entity[ContainerContext]):
         self.node = node
         self.request = request  # its resource is the booked size
         self.gpu_devices = gpu_devices
-        self.created_ms = context.now_ms()
+        self.created_ms = self.asked_ms = context.now_ms()  # asked_ms: once allocated, when it was asked for
         self.last_confirmed = request.resource  # the size that its node has confirmed
         self.reserved_resource: Resource | None = None
         self.finish_ms: int | None = None

@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from dispatcher.compiled.native import mypyc_attr
@@ -356,10 +357,15 @@ class ResourceScheduler:
         if held_up is not None:
             return held_up
         opportunity = self._opportunity() if self._on_heartbeat else None
+        context = self._context
+        known = (
+            (node.state.name, node.spec.partition)
+            for node in chain(context.nodes.values(), context.inactive_nodes.values())
+        )
         if looks is None or allocator is None:
-            reason = why_unplaced(self._nodes, requirements, allocator, opportunity)
+            reason = why_unplaced(self._nodes, known, requirements, allocator, opportunity)
         else:
-            reason = looks.why_unplaced(self._nodes, requirements, allocator, opportunity)
+            reason = looks.why_unplaced(self._nodes, known, requirements, allocator, opportunity)
         if reason.cause is WaitCause.HEARTBEAT:
             return self._policy.why_held_up(attempt, requirements, has_node=True) or reason
         return reason

@@ -20,7 +20,7 @@ class WaitCause(Enum):
     NODE = "it waits for a node; the report does not say why"
     NO_ROOM = "no node has room"
     NEVER_FITS = "no node could ever take it"
-    NO_NODES = "there are no nodes"
+    NO_NODES = "there are no nodes in use"
     PLACEMENT = "the nodes that it requires do not exist, or it has blacklisted them"
     DRAINING = "the nodes that could take it are being decommissioned"
     RESERVED = "a node is reserved"

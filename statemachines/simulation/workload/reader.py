@@ -33,13 +33,18 @@ class _Format(Enum):
 
 
 def read_workload(
-    path: Path | str, defaults: WorkloadDefaults = _SLS_DEFAULTS, *, skip_bad_rows: bool = False
+    path: Path | str,
+    defaults: WorkloadDefaults = _SLS_DEFAULTS,
+    *,
+    skip_bad_rows: bool = False,
+    needs_nodes: bool = True,
 ) -> Workload:
     """The workload in a file, or in the *.csv and *.json files of a folder (without subfolders), which may end in .gz.
 
     The content determines the format, and whether it is packed. The node list of a single pod list is looked up in the
     same folder. `skip_bad_rows` skips rows (CSV) and objects (JSON) with a bad value and lists them in
-    `Workload.bad_rows`; bad JSON is read up to the error. An error that concerns a whole file is raised.
+    `Workload.bad_rows`; bad JSON is read up to the error. An error that concerns a whole file is raised. A workload
+    without nodes is one, unless the caller has nodes of its own: `needs_nodes` False.
 
     Raises:
         WorkloadError: what is wrong, where, and what was expected; the only error that any content can cause.
@@ -55,17 +60,17 @@ def read_workload(
     if _Format.SLS in found:
         if len(found) > 1:
             raise _mixed(path, formats)
-        return read_sls(path, texts.items(), defaults, skip_bad_rows=skip_bad_rows)
+        return read_sls(path, texts.items(), defaults, skip_bad_rows=skip_bad_rows, needs_nodes=needs_nodes)
     pod_lists = [file for file in files if formats[file] is _Format.PODS]
     node_lists = [file for file in files if formats[file] is _Format.NODES]
     if not pod_lists:
         raise WorkloadError(path, "a node list without pods; give the folder with the pod list, or the pod list")
-    if not node_lists:
+    if not node_lists and needs_nodes:
         node_list = _node_list_for(path)
         node_lists, texts[node_list] = [node_list], _text(node_list)
     return read_openb(
         path,
-        [(file, texts[file]) for file in node_lists],
+        [(file, texts[file]) for file in node_lists if needs_nodes],
         [(file, texts[file]) for file in pod_lists],
         defaults,
         skip_bad_rows=skip_bad_rows,

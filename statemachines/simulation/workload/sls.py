@@ -44,19 +44,24 @@ _T = TypeVar("_T")
 
 
 def read_sls(
-    path: Path, files: Iterable[tuple[Path, str]], defaults: WorkloadDefaults, *, skip_bad_rows: bool
+    path: Path,
+    files: Iterable[tuple[Path, str]],
+    defaults: WorkloadDefaults,
+    *,
+    skip_bad_rows: bool,
+    needs_nodes: bool,
 ) -> Workload:
     """The workload at `path`, which consists of `files` (path and text of each).
 
     `skip_bad_rows` skips whole objects with a bad value, and reads a file up to its first JSON syntax error.
 
     Raises:
-        WorkloadError: a bad value or bad JSON (unless skipped), no jobs, or no nodes.
+        WorkloadError: a bad value or bad JSON (unless skipped), no jobs, or no nodes (if it needs any).
     """
     reader = _Reader(defaults, skip_bad_rows)
     for file, text in files:
         reader.read(file, text)
-    return reader.workload(path)
+    return reader.workload(path, needs_nodes=needs_nodes)
 
 
 class _BadValueError(Exception):
@@ -103,13 +108,13 @@ class _Reader(Collected):
         except BadSyntaxError as bad:
             self._refuse(WorkloadError(path, bad.problem, row=bad.row, column=bad.column))
 
-    def workload(self, path: Path) -> Workload:
+    def workload(self, path: Path, *, needs_nodes: bool) -> Workload:
         """The result. Only now is it known whether any file defines nodes."""
         if not self._applications:
             raise WorkloadError(path, f"no jobs in it{self._left_out()}; expected objects with job.tasks")
         if not self._nodes:
             self._nodes = self._nodes_of_hosts()
-        if not self._nodes:
+        if not self._nodes and needs_nodes:
             raise WorkloadError(
                 path,
                 f"no nodes in it{self._left_out()}: no task has a container.host and there is no topology; "

@@ -254,6 +254,22 @@ def test_neither_held_nor_unread_nor_silent_clients_delay_a_stop(make_host: Make
         each.close()
 
 
+def test_a_write_that_a_stop_leaves_unanswered_has_that_in_its_audit_line(
+    make_host: MakeHost, app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line said `no answer within 15 s`, a moment after the request."""
+    caplog.set_level(logging.INFO)
+    host = make_host()
+    with connect(host) as held:
+        held.sendall(b"POST /held HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        until(lambda: app.entered)
+
+        host.stop()
+
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "dispatcher.audit"]
+    assert line.endswith(": the daemon stopped before the answer")
+
+
 def test_an_app_that_blocks_the_loop_does_not_delay_a_stop(
     make_host: MakeHost, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -136,6 +136,21 @@ def test_an_application_that_no_node_can_hold_is_named_as_waiting(
     assert "waits for <memory:999999 MB, vCores:1>: no node could ever take it" in done.out
 
 
+def test_a_deadlock_is_told_once_with_what_holds_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = ", ".join(['{"container.host": "/r/n", "duration.ms": 9000, "container.memory": 1024}'] * 3)
+    job = f'{{"job.start.ms": 0, "job.queue.name": "q", "am.memory-mb": 1024, "job.tasks": [{tasks}]}}\n'
+    (tmp_path / "jobs.json").write_text(job * 12)
+
+    done = run_here("replay", "jobs.json", "--no-report")
+
+    assert done.code == 0
+    said = " ".join(done.out.split())
+    assert said.count("Deadlock: every application with containers (10) waits for more.") == 1
+    assert said.count(" holds 1,024 MB and 1 vcore in 1 container, and waits for 3 x ") == 10
+    assert "waits for <" not in said
+
+
 def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}

@@ -32,6 +32,14 @@ def test_figures_of_two_applications_in_a_row(two_in_a_row: Workload) -> None:
         wait_p50_s=3.0,
         wait_p95_s=5.7,
         wait_max_s=6.0,
+        container_wait_mean_s=3.0,
+        container_wait_p50_s=3.0,
+        container_wait_p95_s=5.7,
+        container_wait_max_s=6.0,
+        turnaround_mean_s=13.0,
+        turnaround_p50_s=13.0,
+        turnaround_p95_s=15.7,
+        turnaround_max_s=16.0,
         makespan_s=20.0,
         memory_used=0.75,  # half of the node for one half of the time, then all of it
         vcores_used=0.375,
@@ -72,6 +80,29 @@ def test_containers_that_a_master_asks_for_are_counted_and_take_room(
     assert found.memory_used == pytest.approx((1024 * 9 + 2 * 1024 * 8) / (4096 * 9))
 
 
+def test_containers_that_wait_show_beside_a_master_that_did_not(application: Callable[..., ApplicationSpec]) -> None:
+    """The wait of the application ends with its master, whatever its containers wait for afterwards."""
+    size, large = Resource(1024, 1000), Resource(3072, 1000)
+    one = application("a", 0, 1, size, containers=(ContainerSpec(large, 8000), ContainerSpec(large, 8000)))
+    workload = Workload("w", (NodeSpec("n", Resource(4096, 4000)),), (one,))
+
+    found = run(workload, only(workload))
+
+    # Both are asked for after a second, and the second one has room when the first one has ended.
+    assert (found.wait_max_s, found.container_wait_p50_s, found.container_wait_max_s) == (0.0, 0.0, 8.0)
+    assert (found.turnaround_mean_s, found.turnaround_max_s, found.makespan_s) == (17.0, 17.0, 17.0)
+
+
+def test_only_finished_applications_have_a_turnaround(application: Callable[..., ApplicationSpec]) -> None:
+    size = Resource(1024, 1000)
+    applications = application("finishes", 0, 9, size), application("is killed", 0, 60, size, kill_ms=5000)
+    workload = Workload("w", (NodeSpec("n", Resource(4096, 4000)),), applications)
+
+    found = run(workload, only(workload))
+
+    assert (found.turnaround_mean_s, found.turnaround_p50_s, found.turnaround_max_s) == (9.0, 9.0, 9.0)
+
+
 def test_shares_of_gpus_count_as_such(application: Callable[..., ApplicationSpec]) -> None:
     half = Resource(1024, 1000, gpus=1, gpu_milli=500)
     workload = Workload("w", (NodeSpec("n", Resource(4096, 4000, gpus=2)),), (application("a", 0, 10, half),))
@@ -104,6 +135,7 @@ def test_figures_are_none_where_nothing_was_placed(application: Callable[..., Ap
     found = run(workload, only(workload))
 
     assert (found.wait_mean_s, found.wait_p95_s, found.makespan_s, found.memory_used) == (None, None, None, None)
+    assert (found.container_wait_mean_s, found.turnaround_max_s) == (None, None)
     assert (found.unfinished, found.never_placed) == (1, 1)
 
 

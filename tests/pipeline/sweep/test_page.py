@@ -24,6 +24,14 @@ FIGURES = {
     "wait_p50_s": 0.0,
     "wait_p95_s": 65.0,
     "wait_max_s": 90.0,
+    "container_wait_mean_s": 4.0,
+    "container_wait_p50_s": 1.0,
+    "container_wait_p95_s": 70.0,
+    "container_wait_max_s": 95.0,
+    "turnaround_mean_s": 600.0,
+    "turnaround_p50_s": 500.0,
+    "turnaround_p95_s": 900.0,
+    "turnaround_max_s": 1000.0,
     "makespan_s": 7200.0,
     "memory_used": 0.75,
     "vcores_used": 0.5,
@@ -80,13 +88,15 @@ def test_the_page_compares_all_combinations_and_marks_the_best() -> None:
 
     assert [text for text, _ in headings] == [
         *("#", "scheduler", "Total nodes", "Mean wait", "Median wait", "95 % wait", "Longest wait", "Never placed"),
+        *("Mean container wait", "95 % container wait", "Mean turnaround", "95 % turnaround"),
         *("Makespan", "Memory", "Cores"),
     ]
     assert [text for text, _ in first] == [
-        *("1", "fifo", "10", "3 s", "0 s", "1 min 5 s", "1 min 30 s", "0", "2 h", "75.0 %", "50.0 %"),
+        *("1", "fifo", "10", "3 s", "0 s", "1 min 5 s", "1 min 30 s", "0"),
+        *("4 s", "1 min 10 s", "10 min", "15 min", "2 h", "75.0 %", "50.0 %"),
     ]
     assert (first[3], second[3]) == (("3 s", "number"), ("2 s", "number best"))
-    assert (first[9], second[9]) == (("75.0 %", "number best"), ("70.0 %", "number"))
+    assert (first[13], second[13]) == (("75.0 %", "number best"), ("70.0 %", "number"))
 
 
 def test_problems_get_columns_only_where_there_are_any() -> None:
@@ -107,6 +117,8 @@ def test_headline_figures_name_the_best_combination_and_count_the_failed() -> No
 
     assert figures == [
         ("", "combinations", "Shortest mean wait", "1.5 s", "with scheduler=capacity."),
+        ("", "combinations", "Shortest mean wait of containers", "4 s", "with scheduler=fifo, and 1 more."),
+        ("", "combinations", "Shortest mean turnaround", "10 min", "with scheduler=fifo, and 1 more."),
         ("", "combinations", "Shortest makespan", "2 h", "with scheduler=fifo, and 1 more."),
         ("", "combinations", "Highest use of memory", "75.0 %", "with scheduler=fifo, and 1 more."),
         ("bad", "combinations", "Failed combinations", "1", "of 3 combinations."),
@@ -143,7 +155,10 @@ def test_plots_of_many_combinations_say_where_they_stop(count: int) -> None:
 def test_a_sweep_of_failures_has_a_page_too() -> None:
     page = render_sweep_page("w", [failed_row(1)])
 
-    assert re.findall(r'<span id="(plot-.*?)">', page) == ["plot-waiting-time", "plot-makespan", "plot-utilisation"]
+    assert re.findall(r'<span id="(plot-.*?)">', page) == [
+        *("plot-waiting-time", "plot-waiting-time-of-containers", "plot-turnaround"),
+        *("plot-makespan", "plot-utilisation"),
+    ]
     assert 'class="chart"' not in page
 
 
@@ -152,9 +167,12 @@ def test_the_plots_have_a_row_for_each_combination_that_has_the_figure() -> None
 
     page = render_sweep_page("w", rows)
 
-    waiting, makespan, utilisation = re.findall(r'<section class="panel wide" id="plot-.*?</section>', page, re.DOTALL)
+    waiting, _, turnaround, makespan, utilisation = re.findall(
+        r'<section class="panel wide" id="plot-.*?</section>', page, re.DOTALL
+    )
     assert re.findall(r'<span title="(.*?)"', waiting) == ["scheduler=fifo", "scheduler=fair"]
     assert "<title>scheduler=fifo: 95 % 1 min 5 s</title>" in waiting
+    assert re.findall(r'<span title="(.*?)"', turnaround) == ["scheduler=fifo", "scheduler=capacity", "scheduler=fair"]
     assert makespan.count("<rect") == 3
     assert re.findall(r'class="\w+" x="0%"[^>]*><title>(.*?)</title>', utilisation)[-1] == "scheduler=fair: GPUs 25.0 %"
 

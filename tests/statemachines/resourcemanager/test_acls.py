@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import ApplicationSubmission, LaunchContext, Resource, ResourceManagerConfig
+from statemachines.resourcemanager import (
+    ApplicationSubmission,
+    LaunchContext,
+    Resource,
+    ResourceManager,
+    ResourceManagerConfig,
+)
 from statemachines.resourcemanager.acls import AccessControlList, Caller, QueueACL, QueueACLs
 from statemachines.resourcemanager.errors import AccessDeniedError
 from statemachines.resourcemanager.reports import application_report
@@ -121,6 +127,47 @@ def test_administrator_of_a_queue_may_submit_to_it() -> None:
     lists = acls({"name": "a", "acl_submit_applications": "ann", "acl_administer_queue": "bob"})
 
     assert [lists.may_submit("a", caller) for caller in (ANN, BOB, ETL)] == [True, True, False]
+
+
+def queue(name: str, **lists: str) -> dict[str, Any]:
+    return {"name": name, "capacity": 50, **{f"acl_{key}": text for key, text in lists.items()}}
+
+
+@pytest.mark.parametrize(
+    ("lists", "is_open"),
+    [
+        ({}, False),
+        ({"submit_applications": "*"}, False),
+        ({"submit_applications": "ann"}, True),
+        ({"submit_applications": "ann", "administer_queue": " "}, False),
+    ],
+)
+def test_list_of_submitters_without_one_of_administrators_leaves_the_queue_open(
+    lists: dict[str, str], is_open: bool
+) -> None:
+    of_queue = acls(queue("etl", **lists), queue("other"))
+
+    assert of_queue.open_to_all() == ["root.etl"] * is_open
+    assert of_queue.may_submit("etl", BOB) == (is_open or lists.get("submit_applications") != "ann")
+    assert acls(queue("etl", **lists), queue("other"), token=True).open_to_all() == []
+
+
+def test_list_of_submitters_above_leaves_those_queues_open_that_have_no_administrators() -> None:
+    queues = queue("etl"), queue("closed", administer_queue="ann")
+
+    assert acls(*queues, acl_submit_applications="ann").open_to_all() == ["root.etl"]
+    assert acls(acl_submit_applications="ann").open_to_all() == ["root.default"]
+
+
+def test_start_warns_once_of_queues_that_are_open_to_all(caplog: pytest.LogCaptureFixture) -> None:
+    queues = [queue("etl", submit_applications="ann"), queue("ml", submit_applications="ann")]
+    config = {"scheduler": {"kind": "capacity", "queues": queues}}
+
+    with ResourceManager(ResourceManagerConfig.model_validate(config)):
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    assert len(warnings) == 1
+    assert "everyone may submit to root.etl, root.ml, whatever acl_submit_applications says" in warnings[0]
 
 
 # -- administrators ---------------------------------------------------------------------------------------------------

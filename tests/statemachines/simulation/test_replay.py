@@ -235,6 +235,57 @@ def test_replay_reports_asks_that_wait_behind_endless_applications() -> None:
     assert replay.progress().applications_by_state == {"RUNNING": 1, "ACCEPTED": 1}
 
 
+def test_masters_that_fill_a_fifo_cluster_are_a_deadlock_that_is_told_once() -> None:
+    """Each application had a line for each of its requests, all equal, and nothing said that this was the end."""
+    work = workload(node(memory_mb=4, vcores_milli=100), *[app(tasks=(task(5),) * 3) for _ in range(6)], app(am=5))
+
+    replay = run(work)
+
+    assert replay.deadlock() == [
+        "Deadlock: every application with containers (4) waits for more. They hold 4 MB and 0.004 vcores in 4 "
+        "containers, and 3 more have no container. In queues of the capacity scheduler, maximum_am_resource_percent "
+        "keeps room free of masters",
+        *(
+            f"appattempt_0_000{number}_000001 holds 1 MB and 0.001 vcores in 1 container, and waits for "
+            "3 x <memory:1 MB, vCores:0.001>"
+            for number in range(1, 5)
+        ),
+    ]
+    (giant,) = replay.waiting()  # what the deadlock does not explain
+    assert giant.startswith(
+        "appattempt_0_0007_000001 waits for <memory:5 MB, vCores:0.001>: no node could ever take it"
+    )
+
+
+def test_deadlock_of_a_queue_names_its_limit() -> None:
+    queues = [{"name": "default", "capacity": 50, "maximum_capacity": 50, "user_limit_factor": 9}]
+    queues[0]["maximum_am_resource_percent"] = 100
+    settings = {"kind": "capacity", "queues": [*queues, {"name": "other", "capacity": 50}]}
+
+    replay = run(workload(node(), *[app(am=2, tasks=(task(5, 2),)) for _ in range(2)]), scheduler=settings)
+
+    head, first, second = replay.deadlock()
+    assert head.startswith("Deadlock: every application with containers (2) waits for more.")
+    for line in (first, second):
+        assert line.endswith("; queue root.default has used 4 MB of its 5 MB; the request needs 2 MB")
+    assert replay.waiting() == []
+
+
+@pytest.mark.parametrize("other", [app("endless", am_duration_ms=None), app("giant", am=1, tasks=(task(5, 99),))])
+def test_no_deadlock_while_an_application_that_holds_room_does_not_wait_for_it(other: Any) -> None:
+    replay = run(workload(node(), other, app(am=9, tasks=(task(5),)), app(am=10)))
+
+    assert replay.deadlock() == []
+    assert replay.waiting() != []
+
+
+def test_equal_requests_of_an_application_that_wait_are_one_line() -> None:
+    replay = run(workload(node(), app(tasks=(task(5, 11),) * 3)))
+
+    (line,) = replay.waiting()
+    assert line.startswith("appattempt_0_0001_000001 waits for 3 x <memory:11 MB, vCores:0.001>: no node could ever")
+
+
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 

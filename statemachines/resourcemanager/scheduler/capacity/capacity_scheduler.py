@@ -63,7 +63,7 @@ class CapacityPolicy(ContainerAllocator):
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
-        super().__init__(nodes)
+        super().__init__(nodes, looks_on=config.reservations_continue_look_all_nodes)
         self._config = config
         self.tree = QueueTree(config)
         self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
@@ -104,7 +104,7 @@ class CapacityPolicy(ContainerAllocator):
         if not grown:
             return True
         app = app_of(attempt)
-        if full_queue(app.leaf, partition, grown) is not None:
+        if full_queue(app.leaf, partition, grown, self._unreserved) is not None:
             return False
         return not is_user_full(app.leaf, app.user, partition, grown)
 
@@ -125,7 +125,8 @@ class CapacityPolicy(ContainerAllocator):
         self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, *, has_node: bool = False
     ) -> WaitReason | None:
         app = app_of(attempt)
-        return why_held_up(app, requirements, is_first=self.activations[app.leaf].is_first(app), has_node=has_node)
+        is_first = self.activations[app.leaf].is_first(app)
+        return why_held_up(app, requirements, self._unreserved, is_first=is_first, has_node=has_node)
 
     def preemption_candidates(
         self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]
@@ -158,10 +159,11 @@ class CapacityPolicy(ContainerAllocator):
             self._move_up(app)
 
     def reservation_changed(
-        self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource, sign: int
+        self, allocator: AppPlacementAllocator, partition: str, resource: Resource, sign: int
     ) -> None:
-        app = app_of(attempt)
-        app.leaf.users[app.user].charge_reservation(partition, amounts_of(resource), sign)
+        app = app_of(allocator.attempt)
+        app.leaf.charge_reservation(app.user, partition, amounts_of(resource), sign)
+        self._note_holder(allocator)
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
         self.tree.grow(partition, amounts_of(capacity), sign)

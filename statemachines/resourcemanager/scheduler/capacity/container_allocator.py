@@ -15,6 +15,10 @@ Wait sets whose asks may be served now are ready sets. They are merged in order 
 priority and utilisation; within a leaf by its ordering policy; within an application by the priority of its asks. An
 ask taken from a ready set is assigned a node, or its UserAsks moves to the wait set for what it lacks next.
 
+A reservation counts against the limits, and an ask may be beyond them only for its own. As with YARN's
+`reservations-continue-look-all-nodes`, such asks go on looking: their UserAsks keeps waiting for room, and those with a
+reservation take a node that has room, in exchange for the reservation.
+
 Threading: under the scheduler's lock.
 """
 
@@ -28,8 +32,15 @@ from typing import Any
 from statemachines.resourcemanager.scheduler.capacity.limits import full_queue, is_user_full
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
-from statemachines.resourcemanager.scheduler.capacity.wait_sets import QueueAsks, UserAsks, WaitSet
-from statemachines.resourcemanager.scheduler.core.amounts import amounts_of
+from statemachines.resourcemanager.scheduler.capacity.wait_sets import (
+    QueueAsks,
+    UserAsks,
+    UserAsksName,
+    WaitSet,
+    service_key,
+    user_asks_name,
+)
+from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
@@ -173,10 +184,13 @@ class ContainerAllocator(SchedulingPolicy):
     """The policy's order of service: assigns pending asks to nodes, and tracks which limits have grown."""
 
     # All fields are guarded by the scheduler's lock.
-    def __init__(self, nodes: ClusterNodeTracker) -> None:
+    def __init__(self, nodes: ClusterNodeTracker, *, looks_on: bool) -> None:
+        """`looks_on`: asks with a reservation go on looking."""
         self.pending = self.asks = QueueAsks(nodes)
         self.allocates_on_arrival = False
         self._nodes = nodes
+        self._unreserved: Amounts | None = () if looks_on else None  # never changes
+        self._holders: dict[UserAsksName, dict[AppPlacementAllocator, None]] = {}  # with reservations; never empty ones
         self._shrunk: dict[str, dict[Queue, None]] = {}  # queues whose usage fell and that asks wait for; by partition
 
     # -- limits that have grown ---------------------------------------------------------------------------------------
@@ -313,7 +327,7 @@ class ContainerAllocator(SchedulingPolicy):
     def _is_allowed(self, ready: ReadySet, user_asks: UserAsks) -> bool:
         """Whether the limits allow the asks; if not, they wait for the limit that holds them up."""
         partition = user_asks.requirements.partition
-        queue = full_queue(user_asks.leaf, partition, user_asks.amounts)
+        queue = full_queue(user_asks.leaf, partition, user_asks.amounts, self._unreserved)
         if queue is not None:
             if ready.wait_set.queue is queue:
                 ready.is_done = True  # the queue holds up the whole set
@@ -350,8 +364,21 @@ class ContainerAllocator(SchedulingPolicy):
             for requirements, wait_set in wait_sets.items()
             if requirements.could_fit(node) and not requirements.fits(node)
         ]
-        first = self._first(ServiceOrder(node.partition, ready_sets), choose)
+        first = self._first(ServiceOrder(node.partition, ready_sets), choose, to_reserve=True)
         return first[0] if first is not None else None
+
+    def must_unreserve(self, allocator: AppPlacementAllocator) -> bool:
+        return not self._is_within(self.asks.of(allocator), self._unreserved)
+
+    def _note_holder(self, allocator: AppPlacementAllocator) -> None:
+        """The allocator got or lost a reservation."""
+        name, holders = user_asks_name(allocator), self._holders
+        if allocator.reservations:
+            holders.setdefault(name, {})[allocator] = None
+            return
+        del holders[name][allocator]
+        if not holders[name]:
+            del holders[name]
 
     def _wait_for_heartbeats(self) -> None:
         """Move unblocked asks, and those whose queue uses less now, to the wait sets for room."""
@@ -367,23 +394,62 @@ class ContainerAllocator(SchedulingPolicy):
                 asks.wait_for_room(user_asks)
 
     def _first(
-        self, order: ServiceOrder, choose: Callable[[AppPlacementAllocator], PendingAsk | None]
+        self,
+        order: ServiceOrder,
+        choose: Callable[[AppPlacementAllocator], PendingAsk | None],
+        *,
+        to_reserve: bool = False,
     ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
-        """The first ask that the limits and `choose` accept."""
+        """The first ask that the limits and `choose` accept; `to_reserve`: a reservation is to be added."""
+        asks = self.asks
         skipped: list[AppPlacementAllocator] = []
+        kept: list[UserAsks] = []
         first: tuple[AppPlacementAllocator, PendingAsk] | None = None
         while first is None and (taken := order.take()) is not None:
             ready, user_asks, _ = taken
             leaf = user_asks.leaf
-            if self._is_allowed(ready, user_asks):
+            if self._is_within(user_asks, None if to_reserve else self._unreserved):
                 allocator = user_asks.first()
                 ask = choose(allocator)
                 if ask is None:
-                    self.asks.remove(allocator)  # until the search ends
+                    asks.remove(allocator)  # until the search ends
                     skipped.append(allocator)
                 else:
                     first = allocator, ask
+            elif self._goes_on_looking(user_asks):
+                first = None if to_reserve else self._first_in_exchange(user_asks, choose)
+                if first is None:
+                    asks.take_out(user_asks)  # until the search ends
+                    kept.append(user_asks)
+            else:
+                self._is_allowed(ready, user_asks)  # no: they wait for the limit
             order.put_back(ready, leaf)
         for allocator in skipped:
-            self.asks.add(allocator)
+            asks.add(allocator)
+        for user_asks in kept:
+            asks.wait_for_room(user_asks)
         return first
+
+    def _is_within(self, user_asks: UserAsks, unreserved: Amounts | None) -> bool:
+        """Whether the limits allow the asks; `unreserved` is `full_queue`'s."""
+        leaf, partition, amounts = user_asks.leaf, user_asks.requirements.partition, user_asks.amounts
+        if full_queue(leaf, partition, amounts, unreserved) is not None:
+            return False
+        return not is_user_full(leaf, user_asks.user, partition, amounts, unreserved=unreserved or ())
+
+    def _goes_on_looking(self, user_asks: UserAsks) -> bool:
+        """Whether asks that may not be served as they are, or not reserve a node, still wait for room on a node."""
+        if self._unreserved is None:
+            return False
+        return user_asks.name in self._holders or self._is_within(user_asks, self._unreserved)
+
+    def _first_in_exchange(
+        self, user_asks: UserAsks, choose: Callable[[AppPlacementAllocator], PendingAsk | None]
+    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
+        """The first ask that `choose` accepts, and the limits in exchange for one of its reservations."""
+        if self._is_within(user_asks, user_asks.amounts):
+            for allocator in sorted(self._holders[user_asks.name], key=service_key):
+                ask = choose(allocator)
+                if ask is not None:
+                    return allocator, ask
+        return None

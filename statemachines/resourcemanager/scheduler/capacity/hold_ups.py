@@ -20,9 +20,16 @@ from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitReaso
 
 
 def why_held_up(
-    app: QueueApplication, requirements: NodeRequirements, *, is_first: bool, has_node: bool
+    app: QueueApplication,
+    requirements: NodeRequirements,
+    unreserved: Amounts | None,
+    *,
+    is_first: bool,
+    has_node: bool,
 ) -> WaitReason | None:
     """`is_first`: no other pending application comes before this one. `has_node`: some node has room for the ask.
+
+    `unreserved` is `full_queue`'s.
 
     None: no limit holds it up.
     """
@@ -35,11 +42,12 @@ def why_held_up(
     amounts = amounts_of(requirements.resource)
     for queue in leaf.lineage:
         share = queue.share(partition)
-        if share.maximum == 1 and not has_node and share.has_room(()):
+        may_use_all = share.maximum == 1 and not has_node
+        if may_use_all and (share.has_room(()) or share.has_room_without(unreserved, ())):
             # The queue may use the whole partition: the ask waits for room, not for the limit. With a node the limit
             # matters: containers on another node exceed its capacity.
             continue
-        if not share.has_room(amounts):
+        if not (share.has_room(amounts) or share.has_room_without(unreserved, amounts)):
             return _queue_full(queue, partition, amounts)
     if is_user_full(leaf, app.user, partition, amounts):
         return _user_full(leaf, app.user, partition, amounts)

@@ -13,10 +13,13 @@ from statemachines.resourcemanager.scheduler.core.amounts import Amounts, domina
 _ROUNDING = 1 + 1e-12  # the error of a share, as a float
 
 
-def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts) -> Queue | None:
-    """The first queue, from the root down, that `amounts` more would bring beyond its maximum, or None."""
+def full_queue(leaf: LeafQueue, partition: str, amounts: Amounts, unreserved: Amounts | None = None) -> Queue | None:
+    """The first queue, from the root down, that `amounts` more would bring beyond its maximum, or None.
+
+    `unreserved`: what would be given up for them, perhaps nothing; None: all reservations count in all queues.
+    """
     for level, share in enumerate(leaf.lineage_shares(partition)):
-        if not share.has_room(amounts):
+        if not share.has_room(amounts) and not share.has_room_without(unreserved, amounts):
             return leaf.lineage[level]
     return None
 
@@ -31,8 +34,17 @@ def user_limit(leaf: LeafQueue, partition: str, required: Amounts) -> float:
     return _limit(leaf, leaf.share(partition), required, _part(leaf, leaf.active_users))
 
 
-def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, newly_active: int = 0) -> bool:
-    """Whether the user has more than its limit; `newly_active`: additional users to count as active.
+def is_user_full(
+    leaf: LeafQueue,
+    user: str,
+    partition: str,
+    required: Amounts,
+    newly_active: int = 0,
+    unreserved: Amounts = (),
+) -> bool:
+    """Whether the user has more than its limit.
+
+    `newly_active`: additional users to count as active; `unreserved`: what would be given up of the user's.
 
     A user at or below the limit gets one more container of any size, as in YARN: with a hard bound, a container larger
     than a user's part would be pending for ever.
@@ -40,7 +52,7 @@ def is_user_full(leaf: LeafQueue, user: str, partition: str, required: Amounts, 
     share, part, has = (
         leaf.share(partition),
         _part(leaf, leaf.active_users + newly_active),
-        leaf.user_share(user, partition),
+        leaf.user_share(user, partition, unreserved),
     )
     # The limit is never lower than this, whatever is required and used: a quick answer for most users.
     if has <= share.guarantee * min(part, leaf.config.user_limit_factor):

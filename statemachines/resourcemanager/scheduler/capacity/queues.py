@@ -42,7 +42,8 @@ class Share:
     guarantee: float = field(init=False)  # the capacity
     total: Mapping[str, int] = field(init=False, default_factory=dict)  # of the partition
     limit: dict[str, int] = field(init=False, default_factory=dict)  # the maximum, by type; rounded down
-    used: dict[str, int] = field(init=False, default_factory=dict)
+    used: dict[str, int] = field(init=False, default_factory=dict)  # with what is reserved
+    reserved: dict[str, int] = field(init=False, default_factory=dict)
     order: _Order | None = field(init=False, default=None)  # cache of `find_order`; None: to be computed
     _used_share: float | None = field(init=False, default=0.0)  # cache; None: to be computed
 
@@ -93,6 +94,24 @@ class Share:
             if amount > limit.get(type_, 0):
                 return False
         return True
+
+    def has_room_without(self, unreserved: Amounts | None, amounts: Amounts) -> bool:
+        """Where `has_room` finds none: whether there is room once `unreserved`, which is reserved here, is given up.
+
+        The reservations of others count, unless the queue may use the whole partition. Then its nodes are its limit,
+        and a reserved node takes no other container anyway. `used` counts such a node's room
+        twice: what its containers have, and what the reservation waits for. None: all reservations count everywhere.
+        """
+        if unreserved is None:
+            return False
+        given_up = self.reserved if self.maximum == 1 else dict(unreserved)
+        if not given_up:
+            return False
+        used, limit, more = self.used, self.limit, dict(amounts)
+        return all(
+            used.get(type_, 0) - given_up.get(type_, 0) + more.get(type_, 0) <= limit.get(type_, 0)
+            for type_ in {**used, **more}
+        )
 
 
 class Queue:
@@ -206,10 +225,21 @@ class LeafQueue(Queue):
             queue.containers += sign
         self.users[user].charge(partition, amounts, sign)
 
-    def user_share(self, user: str, partition: str) -> float:
-        """The dominant share of the partition that the user's containers here have."""
+    def charge_reservation(self, user: str, partition: str, amounts: Amounts, sign: int) -> None:
+        """What has been charged (`sign` 1), or is about to be discharged (-1), is a reservation."""
+        for share in self.lineage_shares(partition):
+            add(share.reserved, amounts, sign)
+        self.users[user].charge_reservation(partition, amounts, sign)
+
+    def user_share(self, user: str, partition: str, unreserved: Amounts = ()) -> float:
+        """The dominant share of the partition that the user's containers here have; not counting `unreserved`."""
         used = self.users[user].used.get(partition)
-        return dominant_share(used.items(), self.share(partition).total) if used else 0.0
+        if not used:
+            return 0.0
+        if unreserved:
+            used = used.copy()
+            add(used, unreserved, -1)
+        return dominant_share(used.items(), self.share(partition).total)
 
     def enter(self, user: str) -> None:
         self.users.setdefault(user, User()).applications += 1

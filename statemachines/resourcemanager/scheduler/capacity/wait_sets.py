@@ -32,6 +32,15 @@ def service_key(allocator: AppPlacementAllocator) -> tuple[Any, ...]:
     return *leaf.place(allocator.requirements.partition), key, allocator.first.arrival
 
 
+UserAsksName = tuple[LeafQueue, str, NodeRequirements]
+"""Leaf, user and requirements."""
+
+
+def user_asks_name(allocator: AppPlacementAllocator) -> UserAsksName:
+    app = app_of(allocator.attempt)
+    return app.leaf, app.user, allocator.requirements
+
+
 class UserAsks:
     """The asks of one user of a leaf with the same requirements, by the leaf's ordering policy, then by priority.
 
@@ -59,6 +68,10 @@ class UserAsks:
         allocator = self.allocators.first()
         assert allocator is not None
         return allocator
+
+    @property
+    def name(self) -> UserAsksName:
+        return self.leaf, self.user, self.requirements
 
     @property
     def key(self) -> tuple[Any, int]:
@@ -222,7 +235,7 @@ class QueueAsks:
     # All fields are guarded by the scheduler's lock.
     def __init__(self, nodes: ClusterNodeTracker) -> None:
         self._nodes = nodes
-        self._user_asks: dict[tuple[LeafQueue, str, NodeRequirements], UserAsks] = {}  # never empty ones
+        self._user_asks: dict[UserAsksName, UserAsks] = {}  # never empty ones
         self._of: dict[AppPlacementAllocator, UserAsks] = {}
         self._for_room: dict[NodeSet, _WaitSets] = {}
         self._for_queue: dict[str, dict[Queue, _WaitSets]] = {}  # by partition
@@ -239,18 +252,20 @@ class QueueAsks:
             if user_asks is not None:
                 user_asks.add(allocator)
 
+    def of(self, allocator: AppPlacementAllocator) -> UserAsks:
+        """The UserAsks with an allocator that has been added."""
+        return self._of[allocator]
+
     def add(self, allocator: AppPlacementAllocator) -> None:
-        app = app_of(allocator.attempt)
-        if not app.is_active:
+        if not app_of(allocator.attempt).is_active:
             return
-        requirements = allocator.requirements
-        key = app.leaf, app.user, requirements
-        user_asks = self._user_asks.get(key)
+        requirements, name = allocator.requirements, user_asks_name(allocator)
+        user_asks = self._user_asks.get(name)
         if user_asks is not None:  # these asks wait for what the others wait for
             self._of[allocator] = user_asks
             user_asks.add(allocator)
             return
-        user_asks = self._user_asks[key] = self._of[allocator] = UserAsks(*key)
+        user_asks = self._user_asks[name] = self._of[allocator] = UserAsks(*name)
         user_asks.add(allocator)
         # Others with these requirements wait for room: no node has any, unless one was freed just now.
         wait_set = self.for_room(requirements) if not self._nodes.freed else None
@@ -265,18 +280,18 @@ class QueueAsks:
             return
         user_asks.allocators.discard(allocator)
         if not user_asks.allocators:
-            del self._user_asks[user_asks.leaf, user_asks.user, user_asks.requirements]
-            self._take_out(user_asks)
+            del self._user_asks[user_asks.name]
+            self.take_out(user_asks)
 
     # -- from one wait set to another ---------------------------------------------------------------------------------
 
     def unblock(self, user_asks: UserAsks) -> None:
         """The asks may be servable now."""
-        self._take_out(user_asks)
+        self.take_out(user_asks)
         self.unblocked_in(user_asks.requirements.partition).add(user_asks)
 
     def wait_for_room(self, user_asks: UserAsks) -> None:
-        self._take_out(user_asks)
+        self.take_out(user_asks)
         requirements = user_asks.requirements
         wait_set = self.for_room(requirements)
         if wait_set is None:
@@ -284,7 +299,7 @@ class QueueAsks:
         wait_set.add(user_asks)
 
     def wait_for_queue(self, user_asks: UserAsks, queue: Queue) -> None:
-        self._take_out(user_asks)
+        self.take_out(user_asks)
         requirements = user_asks.requirements
         wait_sets = self._for_queue.setdefault(requirements.partition, {}).setdefault(queue, {})
         wait_set = wait_sets.get(requirements)
@@ -293,14 +308,14 @@ class QueueAsks:
         wait_set.add(user_asks)
 
     def wait_for_user_limit(self, user_asks: UserAsks) -> None:
-        self._take_out(user_asks)
+        self.take_out(user_asks)
         key = user_asks.leaf, user_asks.requirements.partition
         wait_set = self._for_user_limit.get(key)
         if wait_set is None:
             wait_set = UserLimitWaitSet(self._for_user_limit, *key)
         wait_set.add(user_asks)
 
-    def _take_out(self, user_asks: UserAsks) -> None:
+    def take_out(self, user_asks: UserAsks) -> None:
         if user_asks.wait_set is not None:
             user_asks.wait_set.remove(user_asks)
 

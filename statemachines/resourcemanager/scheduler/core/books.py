@@ -7,7 +7,8 @@ A reservation holds a node for an ask that it could take but has not enough room
 ask may starve while small ones take each bit of room as it is freed. They are made on heartbeats only: event-driven, a
 large ask that is first in order gets a node as soon as it has enough room. A node has at most one reservation, and an
 allocator has no more reservations than asks. A reserved node takes no other container. Each of its heartbeats checks
-whether it has enough room now, and whether the ask is still pending: it may have got its container on another node.
+whether it has enough room now. An ask with a reservation goes on looking: if another node has room first, it gets its
+container there, and the reservation is cancelled.
 
 Threading: under the scheduler's lock. Containers' machines belong to the dispatcher's handler thread: they are created
 here, and only events change their state.
@@ -168,12 +169,14 @@ class SchedulerBooks:
     ) -> None:
         """Allocate a container for a pending ask; `reserved`: the container created with the node's reservation."""
         attempt = allocator.attempt
+        if allocator.reservations and reserved is None:
+            self._unreserve(allocator, node)
         allocator.allocate(ask, node)
         if not allocator:
             del attempt.pending[allocator.priority, allocator.requirements]
             self._policy.pending.remove(allocator)
         self._count_pending(attempt, allocator.requirements, -1)
-        self.allocate(attempt, ask.request, node, reserved)
+        self.allocate(attempt, ask.request, node, reserved).asked_ms = ask.since_ms
 
     def allocate(
         self,
@@ -181,7 +184,7 @@ class SchedulerBooks:
         request: ContainerRequest,
         node: SchedulerNode,
         reserved: RMContainer | None = None,
-    ) -> None:
+    ) -> RMContainer:
         """Allocate a container on a node that has room for it."""
         container_id = attempt.next_container_id() if reserved is None else reserved.entity
         devices = node.take(container_id, request.resource)
@@ -196,6 +199,7 @@ class SchedulerBooks:
             attempt.master = container_id
         self._policy.charge(attempt, node.partition, request.resource)
         self._context.post(RMContainerStartEvent(container))
+        return container
 
     def make_container(
         self,
@@ -307,16 +311,12 @@ class SchedulerBooks:
         attempt.reservations[container_id] = container
         resource = container.request.resource
         self._policy.charge(attempt, node.partition, resource)
-        self._policy.reservation_changed(attempt, node.partition, resource, 1)
+        self._policy.reservation_changed(allocator, node.partition, resource, 1)
         self._context.post(RMContainerReservedEvent(container_id, resource, container.payload()))
 
     def allocate_reserved(self, node: SchedulerNode, container: RMContainer) -> bool:
-        """Allocate the node's reserved container if the node has room; cancel it if its ask is no longer pending."""
+        """Allocate the node's reserved container if the node has room."""
         allocator = self._reserved[node]
-        is_pending = allocator.attempt.pending.get((allocator.priority, allocator.requirements)) is allocator
-        if not is_pending or allocator.reservations > len(allocator):
-            self.cancel_reservation(node, "its ask got a container on another node")
-            return False
         if not allocator.requirements.fits(node):
             return False
         ask = allocator.choose(node)
@@ -324,6 +324,14 @@ class SchedulerBooks:
         self._remove_reservation(node, container)
         self.satisfy(allocator, ask, node, container)
         return True
+
+    def _unreserve(self, allocator: AppPlacementAllocator, node: SchedulerNode) -> None:
+        """One of the asks gets a container on `node`: cancel a reservation that has no ask left, or is in its way."""
+        if allocator.reservations < len(allocator) and not self._policy.must_unreserve(allocator):
+            return
+        reserved = self.reserved_for(allocator)
+        assert reserved is not None  # the allocator counts its reservations
+        self.cancel_reservation(reserved, f"its ask gets a container on node {node.node_id}, which has room")
 
     def cancel_reservation(self, node: SchedulerNode, why: str) -> None:
         """Cancel the node's reservation, if it has one."""
@@ -344,5 +352,5 @@ class SchedulerBooks:
         allocator.reservations -= 1
         attempt, resource = allocator.attempt, container.request.resource
         del attempt.reservations[container.entity]
-        self._policy.reservation_changed(attempt, node.partition, resource, -1)
+        self._policy.reservation_changed(allocator, node.partition, resource, -1)
         self._policy.discharge(attempt, node.partition, resource)

@@ -172,10 +172,9 @@ class EventHandlers:
         books, policy, most = self._books, self._policy, self._config.containers_per_heartbeat  # -1: no limit
         reserved = node.reserved_container
         if reserved is not None:
-            if self._books.allocate_reserved(node, reserved):
-                most -= most > 0
-            elif node.reserved_container is not None:
+            if not books.allocate_reserved(node, reserved):
                 return
+            most -= most > 0
         opportunity, count = self.opportunity(), 0
         while count != most and books.pending_count and not node.is_draining:
             chosen = policy.choose(node, opportunity)
@@ -186,7 +185,7 @@ class EventHandlers:
         if count != most and books.pending_count and not node.is_draining:
             allocator = policy.choose_to_reserve(node, opportunity)
             if allocator is not None:
-                self._books.reserve(node, allocator)
+                books.reserve(node, allocator)
 
     def opportunity(self) -> SchedulingOpportunity:
         """The present heartbeat, and the locality delays as they are now."""

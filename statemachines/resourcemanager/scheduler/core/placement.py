@@ -6,6 +6,7 @@ Threading: under the scheduler's lock.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator, SchedulingOpportunity
@@ -26,27 +27,49 @@ _BY_PREFERENCE = frozenset({WaitCause.HEARTBEAT, WaitCause.LOCALITY})
 _MOST_REFUSED = 64
 """Nodes with room that an ask may refuse for another node before the search for one that it accepts ends."""
 
+KnownNode = tuple[str, str]
+"""A node's state, by its name in YARN, and its partition."""
+_STATE_WORDS = {"new": "registering", "running": "registering", "shutdown": "shut down"}
+"""The others are words already."""
+
 _Need = tuple[str, int, Callable[[SchedulerNode], int], Callable[[SchedulerNode], int]]
 """A resource type, the amount needed, and what a node has of it: free, and when empty."""
 
 
 def why_unplaced(
     nodes: Iterable[SchedulerNode],
+    known: Iterable[KnownNode],
     requirements: NodeRequirements,
     allocator: AppPlacementAllocator | None = None,
     opportunity: SchedulingOpportunity | None = None,
 ) -> WaitReason:
-    """`allocator` has the asks, if they are pending. `opportunity`: only on heartbeats."""
+    """`known`: all nodes, in use or not. `allocator` has the asks, if they are pending.
+
+    `opportunity`: only on heartbeats.
+    """
     partition = requirements.partition
     here = [node for node in nodes if node.partition == partition]
     if not here:
-        what = f"partition {partition} has no nodes" if partition else "the cluster has no nodes"
-        return WaitReason(WaitCause.NO_NODES, what, partition=partition)
+        return _no_nodes(partition, known)
     if requirements.host is not None or requirements.rack is not None or requirements.blacklist:
         here = [node for node in here if requirements.allows(node)]
         if not here:
             return _no_allowed(requirements)
     return _Search(requirements, here).reason(allocator, opportunity)
+
+
+def _no_nodes(partition: str, known: Iterable[KnownNode]) -> WaitReason:
+    """No node of the partition is in use: they are lost, decommissioned or the like, or it never had any."""
+    known = list(known)
+    states = Counter(state.lower() for state, where in known if where == partition)
+    what = f"partition {partition}"
+    if not partition:
+        what = "the default partition" if any(where for _, where in known) else "the cluster"
+    sentence = f"{what} has no nodes"
+    if states:
+        counts = [f"{count:,} {_STATE_WORDS.get(state, state)}" for state, count in sorted(states.items())]
+        sentence = f"{what} has no nodes in use: {', '.join(counts)}"
+    return WaitReason(WaitCause.NO_NODES, sentence, partition=partition)
 
 
 def why_reserved(node: SchedulerNode, requirements: NodeRequirements) -> WaitReason:
@@ -87,15 +110,17 @@ def _no_allowed(requirements: NodeRequirements) -> WaitReason:
 
 
 class NodeLooks:
-    """The reasons found so far for one report, by requirements, with MOST_LOOKS at most."""
+    """The reasons found so far for one report, by requirements, with a maximum of looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_LOOKS) -> None:
         self._reasons: dict[NodeRequirements, WaitReason] = {}
+        self._most = most
         self._looks = 0
 
     def why_unplaced(
         self,
         nodes: Iterable[SchedulerNode],
+        known: Iterable[KnownNode],
         requirements: NodeRequirements,
         allocator: AppPlacementAllocator,
         opportunity: SchedulingOpportunity | None,
@@ -103,12 +128,12 @@ class NodeLooks:
         reason = self._reasons.get(requirements)
         if reason is not None:
             return reason
-        if self._looks >= MOST_LOOKS:
+        if self._looks >= self._most:
             needs = quantities((type_, need) for type_, need, *_ in _needs(requirements) if need)
             sentence = f"it waits for a node{_in(requirements.partition)} with {needs} free"
             return WaitReason(WaitCause.NODE, sentence, partition=requirements.partition)
         self._looks += 1
-        reason = why_unplaced(nodes, requirements, allocator, opportunity)
+        reason = why_unplaced(nodes, known, requirements, allocator, opportunity)
         if opportunity is None or reason.cause not in _BY_PREFERENCE:
             self._reasons[requirements] = reason
         return reason

@@ -112,6 +112,10 @@ class SchedulingPolicy(ABC):
     def headroom(self, attempt: SchedulerApplicationAttempt) -> Mapping[str, int]:
         """ResourceScheduler's, in amounts by type."""
 
+    def must_unreserve(self, allocator: AppPlacementAllocator) -> bool:
+        """Whether an ask that `choose` has found is within the limits only without one of its reservations."""
+        return False
+
     def why_held_up(
         self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements, *, has_node: bool = False
     ) -> WaitReason | None:
@@ -136,9 +140,12 @@ class SchedulingPolicy(ABC):
         """The attempt lost a container or reservation."""
 
     def reservation_changed(
-        self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource, sign: int
+        self, allocator: AppPlacementAllocator, partition: str, resource: Resource, sign: int
     ) -> None:
-        """What was charged (`sign` 1), or is about to be discharged (-1), is a reservation."""
+        """What was charged (`sign` 1), or is about to be discharged (-1), is a reservation for these asks.
+
+        The allocator counts its reservations as they are after the change.
+        """
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
         """`capacity` was added to the partition (`sign` 1) or removed from it (-1)."""

@@ -112,7 +112,10 @@ def _version() -> str:
 
 
 def _metrics(found: ClusterMetrics) -> dict[str, Any]:
-    """Whole virtual cores are rounded such that their sum holds: what is available is what the others leave."""
+    """Whole virtual cores are rounded such that their sum holds: what is available is what the others leave.
+
+    Never less than nothing: a reservation waits on its node for room that the node's containers have.
+    """
     total, allocated, reserved = found.total, found.allocated, found.reserved
     total_cores, allocated_cores = cores(total.vcores_milli), cores(allocated.vcores_milli)
     reserved_cores = cores(allocated.vcores_milli + reserved.vcores_milli) - allocated_cores
@@ -125,12 +128,12 @@ def _metrics(found: ClusterMetrics) -> dict[str, Any]:
         "appsFailed": found.apps_failed,
         "appsKilled": found.apps_killed,
         "reservedMB": reserved.memory_mb,
-        "availableMB": total.memory_mb - allocated.memory_mb - reserved.memory_mb,
+        "availableMB": max(0, total.memory_mb - allocated.memory_mb - reserved.memory_mb),
         "allocatedMB": allocated.memory_mb,
         "pendingMB": found.pending.memory_mb,
         "totalMB": total.memory_mb,
         "reservedVirtualCores": reserved_cores,
-        "availableVirtualCores": total_cores - allocated_cores - reserved_cores,
+        "availableVirtualCores": max(0, total_cores - allocated_cores - reserved_cores),
         "allocatedVirtualCores": allocated_cores,
         "pendingVirtualCores": cores(found.pending.vcores_milli),
         "totalVirtualCores": total_cores,

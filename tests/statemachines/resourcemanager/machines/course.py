@@ -258,6 +258,8 @@ class Course:
                     count += 1
             if (info.used, info.containers) != (resource_of(used), count):
                 wrong.append(f"{info.path} uses {info.used} by its books, its {count} containers have {used}")
+            if info.maximum_capacity == 1:  # its nodes are its limit, and a reservation waits for room that others have
+                add(used, amounts_of(info.reserved), -1)
             for type_, amount in used.items():
                 self._used[info.path, type_] = amount
                 # A node that leaves takes its part of the maximum with it: what is used then stays, and may not grow.

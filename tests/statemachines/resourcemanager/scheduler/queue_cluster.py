@@ -96,13 +96,13 @@ class QueueCluster(Cluster):
         }
 
     def beyond_maximum(self) -> list[tuple[str, str, str]]:
-        """The keys of `used` under which a queue exceeds its maximum."""
+        """The keys of `used` under which a queue exceeds its maximum; where that is all, its containers alone."""
         return [
             (queue.path, partition, type_)
             for queue in self.tree.queues()
             for partition, share in queue.shares.items()
             for type_, amount in share.used.items()
-            if amount > share.limit.get(type_, 0)
+            if amount - (share.reserved.get(type_, 0) if share.maximum == 1 else 0) > share.limit.get(type_, 0)
         ]
 
     def check(self) -> None:
@@ -147,7 +147,7 @@ class QueueCluster(Cluster):
                 assert limit in why or (self.on_heartbeat and "is reserved for it" in why)
                 continue
             fitting = [node for node in nodes.values() if self.fits(attempt, request, node)]
-            full = full_queue(app.leaf, self.partition_of(app, request), amounts_of(request.resource))
+            full = full_queue(app.leaf, self.partition_of(app, request), amounts_of(request.resource), ())
             if fitting and full is not None:  # the containers of another node exceed its capacity
                 assert f"queue {full.path} has used" in why or self.on_heartbeat
                 continue
@@ -167,7 +167,8 @@ class QueueCluster(Cluster):
         full = [
             queue
             for queue, share in shares
-            if not share.has_room(amounts) and not (share.maximum == 1 and share.has_room(()))
+            if not share.has_room(amounts)
+            and not (share.maximum == 1 and (share.has_room(()) or share.has_room_without((), ())))
         ]
         if full:
             return f"queue {full[0].path} has used"

@@ -245,7 +245,7 @@ def test_report_says_why_an_ask_waits(cluster: Cluster) -> None:
     cluster.decommission(node)
     assert why(SMALL) == "all nodes that could take it are being decommissioned, such as n1:45454"
     cluster.lose_node(node)
-    assert why(SMALL) == "the cluster has no nodes"
+    assert why(SMALL) == "the cluster has no nodes in use: 1 lost"
     assert cluster.scheduler.why_waiting("appattempt_0_0099_000001", cluster.request(ALL)).sentence.endswith(
         "has ended"
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import FifoScheduler, Resource
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, NodeLooks, why_unplaced
@@ -127,6 +128,30 @@ def test_there_are_no_nodes(cluster: Cluster) -> None:
 
     assert sentences == ["the cluster has no nodes", "partition gpu has no nodes"]
     assert (later.sentence, later.partition) == ("partition gpu has no nodes", "gpu")
+
+
+def test_nodes_are_there_but_out_of_use(cluster: Cluster) -> None:
+    """They were all decommissioned, and the reason was that the cluster had none."""
+    first, second, third = (cluster.add_node(f"n{number}") for number in range(3))
+    cluster.add_node("labelled", partition="gpu")
+    attempt = cluster.new_attempt()
+    for node in (first, second):
+        cluster.post(RMNodeEvent(RMNodeEventType.DECOMMISSION, node))
+    cluster.lose_node(third)
+    cluster.ask(attempt, ONE)
+
+    reason = only(cluster, attempt).reason
+
+    assert reason.cause is WaitCause.NO_NODES
+    assert reason.sentence == "the default partition has no nodes in use: 2 decommissioned, 1 lost"
+
+
+def test_only_other_partitions_have_nodes(cluster: Cluster) -> None:
+    cluster.add_node("labelled", partition="gpu")
+    attempt = cluster.new_attempt()
+    cluster.ask(attempt, ONE)
+
+    assert only(cluster, attempt).sentence == "the default partition has no nodes"
 
 
 def test_host_that_it_requires_is_missing_or_blacklisted(cluster: Cluster) -> None:
@@ -464,7 +489,7 @@ def test_a_look_at_ten_thousand_nodes_is_short() -> None:
     best_s = 1.0
     for _ in range(5):
         began_s = time.perf_counter()
-        reason = why_unplaced(nodes, requirements)
+        reason = why_unplaced(nodes, (), requirements)
         best_s = min(best_s, time.perf_counter() - began_s)
 
     assert reason.sentence == "no node has 8,000 MB free; the closest, n6:1, has 4,102 MB"
