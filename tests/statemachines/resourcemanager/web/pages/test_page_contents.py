@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, Event, JournalWriter
 from statemachines.resourcemanager import ApplicationSubmission, Resource
+from statemachines.resourcemanager.events import ContainerStatus
+from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
+from statemachines.simulation.workload import Workload
 
 from ....simulation.replays import TIMEOUT_S
 from ..front import NODE, NODE_ID, Front, front, until
@@ -127,6 +131,39 @@ def test_every_application_has_its_page_and_its_history(busy: Front) -> None:
         assert "APP_NEW_SAVED" in page.text
         assert re.search(r'class="state now".*?ACCEPTED', entity.text, re.DOTALL)
         assert len(page.text) < 100_000
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+def test_the_timeline_draws_an_application_that_has_failed_after_many_reports_as_it_was(
+    tmp_path: Path, has_journal: bool
+) -> None:
+    """Its 200 newest transitions were reports, so that it was drawn as waiting, and its container as completed."""
+    spec = ApplicationSpec(
+        "job", 0, am_resource=Resource(512, 1000), containers=(ContainerSpec(Resource(1024, 1000), 3_600_000),)
+    )
+    with front(NODE, journal=tmp_path / "journal" if has_journal else None) as made:
+        manager = made.manager
+        manager.bring(Workload("one", (), (spec,)))
+        containers, machines = manager.context.containers, manager.recorder.machines
+        until(lambda: len(containers) == 2, "the task is allocated")
+        until(lambda: machines["RMAppAttempt"].transitions[("RUNNING", "RUNNING")] > 220, "its master reports often")
+        task = max(containers)
+        status = ContainerStatus(task, 1, "out of luck")
+        report = partial(manager.tracker.heartbeat, NODE_ID, (), (status,))
+        manager.dispatcher.mailbox_executor.submit(report, "report").result(TIMEOUT_S)
+        [app_id] = made.apps()
+        until(lambda: made.state(app_id) == "FINISHED", "it has finished")
+
+        def bars(label: str) -> list[str]:
+            page = made.http.get(f"/cluster/app/{app_id}").text
+            found = re.search(rf">{label}</span><svg.*?</svg>", page)
+            return re.findall(r'<rect class="(\w+)"', found[0]) if found else []
+
+        until(lambda: bars("attempt 1")[-1:] == ["good"], "the attempt is drawn as finished")
+        until(lambda: bars("container 2")[-1:] == ["bad"], "the container is drawn as failed")
+        shown = made.http.get(f"/cluster/app/{app_id}").text
+
+    assert "then COMPLETED, exit status 1" in shown
 
 
 def test_the_page_of_a_waiting_application_says_why_in_a_full_sentence(busy: Front) -> None:
