@@ -72,6 +72,7 @@ async def app_view(site: Site, histories: Histories, request: Request) -> View:
         "containers": containers[:CONTAINERS_SHOWN],
         "containers_left_out": max(0, len(containers) - CONTAINERS_SHOWN),
         "waiting": waits.get(id),
+        "has_ended": app.state in ENDED,
         "memory_mb_seconds": usage.memory_mb_seconds + grown_s * app.allocated.memory_mb,
         "vcore_seconds": usage.vcore_seconds + grown_s * app.allocated.vcores_milli / 1000,
         "timeline": await _timeline(histories, model.failures, app, attempts, containers, now_ms),

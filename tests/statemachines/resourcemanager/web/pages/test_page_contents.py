@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from enum import Enum, auto
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 from dispatcher import AsyncDispatcher, Event, JournalWriter
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.events import ContainerStatus
+from statemachines.resourcemanager.web.pages.formats import NOTHING
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import Workload
 
@@ -173,8 +175,46 @@ def test_the_page_of_a_waiting_application_says_why_in_a_full_sentence(busy: Fro
 
     page, listed = busy.http.get(f"/cluster/app/{app_id}").text, busy.http.get("/cluster/apps").text
 
-    assert report.sentence.replace("'", "&#39;") in page
-    assert f"{report.sentence[:77]}..." in listed
+    sentence = report.sentence.replace("'", "&#39;")
+    assert sentence in re.sub(r"</?a\b[^>]*>", "", page)
+    assert f'title="{sentence}"' in listed
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/cluster/app/{app}", "/cluster/entity/{app}", f"/cluster/node/{NODE_ID}"])
+def test_no_heading_skips_a_level(busy: Front, path: str) -> None:
+    """Four pages went from h1 to h3."""
+    app_id = min(busy.apps())
+
+    text = busy.http.get(path.format(app=app_id)).text
+
+    levels = [int(level) for level in re.findall(r"<h(\d)", text)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_every_drawing_that_is_a_picture_has_a_name(busy: Front) -> None:
+    """The state machine's had none."""
+    app_id = min(busy.apps())
+
+    text = busy.http.get(f"/cluster/entity/{app_id}").text
+
+    pictures = re.findall(r'<svg[^>]* role="img"[^>]*>', text)
+    assert pictures
+    assert all("aria-label=" in each for each in pictures)
+
+
+def test_an_ended_application_shows_no_zeros(busy: Front) -> None:
+    """What it has and wants is over."""
+    app_id = submit(busy, name="over", user="eve")
+    busy.manager.clients.force_kill_application(app_id, timeout=TIMEOUT_S)
+    until(lambda: "KILLED" in busy.http.get("/cluster/apps?user=eve").text, "it is listed as killed")
+
+    listed, page = busy.http.get("/cluster/apps?user=eve").text, busy.http.get(f"/cluster/app/{app_id}").text
+
+    numbers = re.findall(r'<td class="c\d number">([^<]*)</td>', listed)
+    assert numbers[-3:] == [NOTHING] * 3
+    assert re.findall(rf"<dd>{NOTHING}</dd>", page)
+    assert "0 containers, 0 MB" not in page
 
 
 def test_a_nodes_page_shows_its_use_and_history(busy: Front) -> None:
@@ -214,7 +254,7 @@ def test_what_is_not_there_or_makes_no_sense_is_a_page_too(busy: Front, path: st
 
 def test_the_list_is_filtered_searched_and_sorted_by_the_address(busy: Front) -> None:
     def names(query: str) -> list[str]:
-        return re.findall(r'<td class="c2"><bdi>(ann|bob|carl)</bdi>', busy.http.get(f"/cluster/apps{query}").text)
+        return re.findall(r"<bdi>(ann|bob|carl)</bdi></td>", busy.http.get(f"/cluster/apps{query}").text)
 
     assert names("") == ["carl", "bob", "ann"]
     assert names("?sort=user") == ["ann", "bob", "carl"]

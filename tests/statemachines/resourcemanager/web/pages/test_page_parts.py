@@ -100,6 +100,25 @@ def test_texts_from_outside_are_cut_and_show_unseen_characters() -> None:
     assert formats.moment(10**18) == formats.NOTHING
 
 
+def test_a_sentence_is_cut_between_words_and_never_within_a_number() -> None:
+    """The list showed "8,192 MB of the 16,3..."."""
+    assert formats.words("it has 8,192 MB of 16,384 MB", 26) == "it has 8,192 MB of ..."
+    assert formats.words("it has 8,192 MB", 26) == "it has 8,192 MB"
+
+
+def test_the_queue_the_node_and_the_user_of_a_sentence_are_links() -> None:
+    sentence = "user node has used 1 GB in queue root.a of node n1:1, not n1:10 nor <b>root.a"
+    reason = WaitReason(WaitCause.USER_LIMIT, sentence, "root.a", "node", "n1:1")
+
+    linked = formats.linked(sentence, reason)
+
+    assert linked == (
+        'user <a href="/cluster/apps?user=node">node</a> has used 1 GB in queue '
+        '<a href="/cluster/apps?queue=root.a">root.a</a> of node <a href="/cluster/node/n1%3A1">n1:1</a>, '
+        "not n1:10 nor &lt;b&gt;root.a"
+    )
+
+
 def test_a_curve_of_one_value_is_empty() -> None:
     assert "<path" not in formats.sparkline([1.0])
     assert formats.sparkline([0.0, 2.0, 1.0]).count("<path") == 2
