@@ -19,7 +19,7 @@ from dispatcher.ops.answers import Workers
 from dispatcher.ops.entities import HistoryReader, history_readers
 from dispatcher.util.foreign import tell
 from dispatcher.view import dispatchers
-from statemachines.resourcemanager.events.records import EXIT_STATUS
+from statemachines.resourcemanager.reports import EXIT_STATUS
 
 log = logging.getLogger(__name__)
 
