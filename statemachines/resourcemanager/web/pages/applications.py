@@ -36,7 +36,7 @@ _HIDDEN: Final = "not shown to you"
 
 COLUMNS: Final = (
     Column("id", "ID", lambda app: 0, "id", is_number=True),
-    Column("name", "Name", lambda app: app.name.lower()[:200], "cut"),
+    Column("name", "Name", lambda app: app.name.lower()[:200], "cut name"),
     Column("user", "User", lambda app: app.user.lower(), "c2 cut"),
     Column("queue", "Queue", lambda app: app.queue, "c2 cut"),
     Column("type", "Type", lambda app: app.application_type.lower(), "c4"),
