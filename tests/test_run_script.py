@@ -1,4 +1,4 @@
-"""scripts/run --live: the sample workload in real time, from a clone, until Ctrl-C."""
+"""scripts/run --live: a simulated cluster in real time, from a clone, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def test_it_shows_a_cluster_at_work_and_ctrl_c_ends_it() -> None:
     assert info["state"] == "STARTED"
     assert page.rstrip().endswith("</html>")
     assert process.returncode == 130
+    assert "journal: " in out
     assert "ResourceManager: stopped; events handled" in out
     assert "failed 0, discarded 0" in out
     assert "Traceback" not in err

@@ -99,16 +99,17 @@ def entity_history(
     machine: str | None = None,
     limit: int = 100,
     before_seq: int | None = None,
+    changes_only: bool = False,
     on_damage: Callable[[str], None] = lambda line: None,
     on_pause: Callable[[], object] = lambda: None,
 ) -> EntityHistory:
     """The newest rows about `entity` in the journal, including its open segment.
 
-    `machine`: only transitions of machines of this name. `before_seq`: only rows with a smaller seq; the last row's
-    seq gives the next page. `limit`: the most rows; since the rows of an event stay together, an event that alone has
-    more than that comes whole. `on_damage` gets a line for each damaged stretch and each missing segment it meets.
-    `on_pause` is called after each small piece of the work, and while another look-up in the journal goes on. What it
-    raises ends this one; the next goes on from what was read.
+    `machine`: only transitions of machines of this name. `changes_only`: only transitions from one state into another.
+    `before_seq`: only rows with a smaller seq; the last row's seq gives the next page. `limit`: the most rows; since
+    the rows of an event stay together, an event that alone has more than that comes whole. `on_damage` gets a line for
+    each damaged stretch and each missing segment it meets. `on_pause` is called after each small piece of the work, and
+    while another look-up in the journal goes on. What it raises ends this one; the next goes on from what was read.
 
     The rows of a partitioned journal are ordered by their times. `before_seq` is for one partition: name its folder.
 
@@ -120,7 +121,7 @@ def entity_history(
         raise ValueError(f"limit={limit}: must be at least 1")
     parts = parts_of(path)
     if not parts.is_partitioned:
-        return _look_up(parts.path, entity, machine, limit, before_seq, on_damage, on_pause)
+        return _look_up(parts.path, entity, machine, limit, before_seq, changes_only, on_damage, on_pause)
     if before_seq is not None:
         raise JournalError(f"{path}: {OF_ONE_PARTITION}")
     for line in parts.problems:
@@ -132,6 +133,7 @@ def entity_history(
             machine,
             limit,
             None,
+            changes_only,
             lambda line, of=folder: on_damage(parts.named(of, line)),  # type: ignore[misc]
             on_pause,
         )
@@ -152,6 +154,7 @@ def _look_up(
     machine: str | None,
     limit: int,
     before_seq: int | None,
+    changes_only: bool,
     on_damage: Callable[[str], None],
     on_pause: Callable[[], object],
 ) -> EntityHistory:
@@ -159,7 +162,7 @@ def _look_up(
     while not kept.lock.acquire(timeout=_LOOK_S):
         on_pause()
     try:
-        return _LookUp(kept, path, entity, machine, limit, before_seq, on_damage, on_pause).run()
+        return _LookUp(kept, path, entity, machine, limit, before_seq, changes_only, on_damage, on_pause).run()
     finally:
         kept.lock.release()
 
@@ -231,6 +234,7 @@ class _LookUp:
         machine: str | None,
         limit: int,
         before_seq: int | None,
+        changes_only: bool,
         on_damage: Callable[[str], None],
         on_pause: Callable[[], object],
     ) -> None:
@@ -240,6 +244,7 @@ class _LookUp:
         self._machine = machine
         self._limit = limit
         self._before_seq = before_seq
+        self._changes_only = changes_only
         self._on_damage = on_damage
         self._fields = AcceptedFields(path)
         self._pace = Pace(_PIECE_S)
@@ -350,7 +355,9 @@ class _LookUp:
     def _rows_in(self, frame: Frame) -> list[HistoryRow]:
         """The frame's rows about the entity, newest first."""
         payload, first_seq = decode_rows(frame.payload), frame.header.first_seq
-        rows = _entity_rows(payload, first_seq, self._name, self._machine, self._fields, self._pause)
+        rows = _entity_rows(
+            payload, first_seq, self._name, self._machine, self._changes_only, self._fields, self._pause
+        )
         return [row for row in rows if self._before_seq is None or row.seq < self._before_seq]
 
 
@@ -367,15 +374,20 @@ def _entity_rows(
     first_seq: int,
     name: bytes,
     machine: str | None,
+    changes_only: bool,
     fields: AcceptedFields,
     pause: Callable[[], None],
 ) -> Iterator[HistoryRow]:
     """The rows about the entity in a frame, newest first: its transitions, and events about it without any."""
     rows: dict[str, list[int]] = defaultdict(list)
     for table, column in ENTITIES:
+        if changes_only and table is not TRANSITIONS:
+            continue
         for some in payload.rows_with(table, column, name):
             rows[table.name] += some
             pause()
+    if changes_only:
+        rows[TRANSITIONS.name] = payload.changes_among(rows[TRANSITIONS.name])
 
     def at(table: Table, rows: list[int]) -> Iterator[dict[str, Any]]:
         for first in range(0, len(rows), _ROWS_AT_ONCE):

@@ -98,16 +98,25 @@ class TransitionRing:
         return self._size
 
     def history(
-        self, entity: str, machine: str | None = None, *, limit: int = 100, before: int | None = None
+        self,
+        entity: str,
+        machine: str | None = None,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        changes_only: bool = False,
     ) -> KeptHistory:
         """The transitions of an entity, the newest first, from the one before number `before`.
+
+        `changes_only`: only those from one state into another.
 
         It walks the whole ring, which takes a few milliseconds.
         """
         with self._lock:
             chunks, is_whole = tuple(self._chunks), self._size == self._added
             forgotten = self._added - min(self._size, self.most)  # the oldest chunk may still hold some of them
-        found = list(islice(_newest_first(chunks, entity, machine, before), limit + 1))
+        rows = _newest_first(chunks, entity, machine, before)
+        found = list(islice((row for row in rows if not changes_only or row.from_state != row.to_state), limit + 1))
         found = [each for each in found if each.number > forgotten]
         return KeptHistory(found[:limit], len(found) > limit, is_whole)
 

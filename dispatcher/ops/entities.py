@@ -56,19 +56,29 @@ class HistoryReader(Protocol):
     """Reads a page of an entity's history, newest first, and says whether it reaches back to the beginning."""
 
     def __call__(
-        self, entity: str, machine: str | None, limit: int, before: int | None
+        self, entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
-        """The items, the cursor of the next page, and whether the last item is the entity's first."""
+        """The items, the cursor of the next page, and whether the last item is the entity's first.
+
+        An item also has the event's `payload`, if that is known. `changes_only`: only changes of state.
+        """
 
 
 def from_journal(path: Path, deadline: Deadline) -> HistoryReader:
     """The history of entities from a journal. Raises JournalError where it cannot be read."""
 
     def read(
-        entity: str, machine: str | None, limit: int, before: int | None
+        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        on_pause = partial(deadline.check, _AGAIN)
         found = entity_history(
-            path, entity, machine=machine, limit=limit, before_seq=before, on_pause=partial(deadline.check, _AGAIN)
+            path,
+            entity,
+            machine=machine,
+            limit=limit,
+            before_seq=before,
+            changes_only=changes_only,
+            on_pause=on_pause,
         )
         items = [_journal_item(row) for row in found.transitions]
         return items, str(items[-1]["seq"]) if items and not found.complete else None, found.complete
@@ -83,12 +93,13 @@ def from_partitions(path: Path, deadline: Deadline) -> HistoryReader:
     """
 
     def read(
-        entity: str, machine: str | None, limit: int, before: int | None
+        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
         begin, end = before or 0, (before or 0) + limit
         # The rows of an event come together or not at all, so a page may need some more.
         most = end + _ROWS_OF_AN_EVENT
-        found = entity_history(path, entity, machine=machine, limit=most, on_pause=partial(deadline.check, _AGAIN))
+        on_pause = partial(deadline.check, _AGAIN)
+        found = entity_history(path, entity, machine=machine, limit=most, changes_only=changes_only, on_pause=on_pause)
         items = [_journal_item(row) for row in found.transitions[begin:end]]
         is_complete = found.complete and len(found.transitions) <= end
         return items, str(end) if items and not is_complete else None, is_complete
@@ -100,9 +111,9 @@ def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) 
     """The history of entities from the transitions that the process keeps."""
 
     def read(
-        entity: str, machine: str | None, limit: int, before: int | None
+        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
-        found = kept.history(entity, machine, limit=limit, before=before)
+        found = kept.history(entity, machine, limit=limit, before=before, changes_only=changes_only)
         items = [_ring_item(row) for row in found.transitions]
         is_complete = not found.has_more and (
             found.is_whole or bool(items and items[-1]["from_state"] == initial_state(items[-1]["machine"]))
@@ -133,9 +144,17 @@ def _initial_state(machine: str) -> str | None:
 
 
 def entity_answer(
-    entity: str, machine: str | None, limit: int, before: int | None, readers: list[HistoryReader]
+    entity: str,
+    machine: str | None,
+    limit: int,
+    before: int | None,
+    readers: list[HistoryReader],
+    *,
+    changes_only: bool = False,
 ) -> dict[str, Any]:
     """The answer of /entities/{id}: its state, and its history from the first of `readers` that knows it.
+
+    `changes_only`: of the history, only changes of state.
 
     Raises Refusal: 404, it is unknown; 400, several machines have an entity of this id; 503, a journal took too long.
     """
@@ -147,7 +166,7 @@ def entity_answer(
     items: list[dict[str, Any]] = []
     next, is_complete = None, False
     for read in readers:
-        items, next, is_complete = read(entity, machine, limit, before)
+        items, next, is_complete = read(entity, machine, limit, before, changes_only=changes_only)
         if items:
             break
     if not found and not items and before is None:
@@ -156,7 +175,7 @@ def entity_answer(
     return {
         "id": entity,
         **_present(found[0] if found else None, items, machine, is_newest=before is None),
-        "history": listed(items, next, None),
+        "history": listed([{name: item[name] for name in item if name != "payload"} for item in items], next, None),
         "complete": is_complete,
     }
 
@@ -196,6 +215,7 @@ def _journal_item(row: HistoryRow) -> dict[str, Any]:
         "wait_s": _seconds(row.queue_ns),
         "handling_s": _seconds(row.handling_ns),
         "error": row.error,
+        "payload": row.payload,
     }
 
 
@@ -211,6 +231,7 @@ def _ring_item(row: KeptTransition) -> dict[str, Any]:
         "wait_s": None,
         "handling_s": None,
         "error": None,
+        "payload": None,
     }
 
 

@@ -31,6 +31,7 @@ App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 _RETRY_SOON: Final = [(b"retry-after", b"1")]
 _RETRY_LATER: Final = [(b"retry-after", b"5")]
 _END: Final = [(b"connection", b"close")]
+_HTML: Final = b"text/html; charset=utf-8"
 
 
 class _Sender:
@@ -95,6 +96,8 @@ class Gate:
         extras: Mapping[str, Any],
         error_body: ErrorBody = plain_error,
         takes_form: Callable[[str], bool] = lambda _: False,
+        site: str = "",
+        style_sheet: str = "",
     ) -> None:
         self._app = app
         self._settings = settings
@@ -103,7 +106,7 @@ class Gate:
         self._extras = extras
         self._error_body = error_body
         self._takes_form = takes_form
-        self._login = LoginPage(identities, settings.session_s) if identities.has_login else None
+        self._login = LoginPage(identities, settings.session_s, site, style_sheet) if identities.has_login else None
         self._allowed = frozenset(each.lower() for each in settings.allowed_hosts)
         self._writes = 0
         self._pace = Pace(settings.requests_per_s)
@@ -121,11 +124,13 @@ class Gate:
         sender = _Sender(send, peer, self._settings.request_deadline_s)
         is_write = scope["method"] not in ("GET", "HEAD")
         note = WriteNote(scope["method"], scope["path"])
-        principal = self._identities.find(scope["headers"], peer, login.cookie_name_of(scope))
-        scope.update(self._extras, principal=principal, audit=note)
+        cookie_name = login.cookie_name_of(scope)
+        principal = self._identities.find(scope["headers"], peer, cookie_name)
+        has_session = not peer.is_local and self._identities.has_session(scope["headers"], cookie_name)
+        scope.update(self._extras, principal=principal, audit=note, has_session=has_session)
         try:
             self._check_request(scope, peer, is_write)
-            if scope["path"] == login.PATH and self._login is not None:
+            if self._login is not None and scope["path"] in login.PATHS:
                 principal = await self._log_in(self._login, scope, receive, sender, note) or principal
                 return
             if principal is None:
@@ -176,14 +181,31 @@ class Gate:
     async def _log_in(
         self, page: LoginPage, scope: Scope, receive: Receive, sender: _Sender, note: WriteNote
     ) -> Principal | None:
-        if scope["method"] in ("GET", "HEAD"):
-            await send_answer(sender.deliver, 200, page.show(scope["query_string"]), (), b"text/html; charset=utf-8")
+        headers, path, cookie_name = scope["headers"], scope["path"], login.cookie_name_of(scope)
+        allowed = {login.SHEET: ("GET", "HEAD"), login.LOGOUT: ("POST",), login.PATH: ("GET", "HEAD", "POST")}[path]
+        if scope["method"] not in allowed:
+            raise Refusal(405, f"only {' and '.join(allowed)}", [(b"allow", ", ".join(allowed).encode())])
+        if path == login.SHEET:
+            await send_answer(sender.deliver, 200, page.style_sheet, (), b"text/css; charset=utf-8")
             return None
         if scope["method"] != "POST":
-            raise Refusal(405, "only GET and POST", [(b"allow", b"GET, HEAD, POST")])
-        note.operation, note.target = "login", login.PATH
+            user = scope["principal"].name if scope["has_session"] else None
+            await send_answer(sender.deliver, 200, page.show(scope["query_string"], user), (), _HTML)
+            return None
+        note.operation, note.target = path[1:], path
         body = await self._body(scope, receive)
-        principal, target, cookie = page.answer(scope["headers"], body, login.cookie_name_of(scope), scope["scheme"])
+        if path == login.LOGOUT:
+            await send_answer(sender.deliver, 303, b"", page.log_out(headers, cookie_name))
+            return None
+        try:
+            principal, target, cookie = page.answer(headers, body, cookie_name, scope["scheme"])
+        except Refusal as refusal:
+            if not (is_form(headers) and login.wants_page(headers)):
+                raise
+            note.reason = refusal.reason
+            shown = page.show(body, problem=f"{refusal.reason[:1].upper()}{refusal.reason[1:]}.")
+            await send_answer(sender.deliver, refusal.status, shown, refusal.headers, _HTML)
+            return None
         await send_answer(sender.deliver, 303, b"", [(b"location", target.encode()), *cookie])
         return principal
 

@@ -54,8 +54,12 @@ class WebHost(Service):
         *,
         error_body: ErrorBody = plain_error,
         takes_form: Callable[[str], bool] = lambda _: False,
+        style_sheet: str = "",
     ) -> None:
-        """`error_body`: makes the body of an error that the host itself answers, on the loop's thread."""
+        """`error_body`: makes the body of an error that the host itself answers, on the loop's thread.
+
+        `style_sheet`: the CSS of `/login`, whose page has the elements and classes of the resource manager's pages.
+        """
         super().__init__(name)
         self.settings = config or WebConfig()
         self.stopping = asyncio.Event()
@@ -63,6 +67,7 @@ class WebHost(Service):
         self._app = app
         self._error_body = error_body
         self._takes_form = takes_form
+        self._style_sheet = style_sheet
         self._pid = os.getpid()
         self._sockets: Listeners | None = None  # written by start, and in a forked child
         self._server: ServerThread | None = None  # written by start, and in a forked child
@@ -102,7 +107,17 @@ class WebHost(Service):
         self._pid = os.getpid()
         tls = tls_for(settings.tls) if settings.tls is not None else None
         identities, extras = Identities(settings, time.monotonic), {"web_host": self}
-        gate = Gate(self._app, settings, identities, self.is_ending, extras, self._error_body, self._takes_form)
+        gate = Gate(
+            self._app,
+            settings,
+            identities,
+            self.is_ending,
+            extras,
+            self._error_body,
+            self._takes_form,
+            self.name,
+            self._style_sheet,
+        )
         self._sockets = Listeners(settings, self.name)
         self._warn_of_plain_tokens()
         self._server = ServerThread(self.name, gate, settings, self._sockets, tls, self.stopping, self.note_failure)

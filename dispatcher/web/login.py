@@ -1,4 +1,6 @@
-"""The user of a request, and `/login`, where a browser exchanges a token for a cookie. Needs the extra `web`.
+"""The user of a request; `/login`, where a browser exchanges a token for a cookie; and `/logout`.
+
+Needs the extra `web`.
 
 A cookie names a session and does not contain the token: browsers send a host's cookies to all of its ports. A session
 ends with its token.
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
@@ -24,6 +26,10 @@ from dispatcher.web.security import Principal
 from dispatcher.web.tokens import Tokens, digest_of
 
 PATH: Final = "/login"
+LOGOUT: Final = "/logout"
+SHEET: Final = "/login/style.css"
+"""The style sheet of the page, for browsers that have not logged in."""
+PATHS: Final = frozenset({PATH, LOGOUT, SHEET})
 _MOST_SESSIONS: Final = 1000
 _LONGEST_BODY: Final = 4096
 _BEARER: Final = (b"www-authenticate", b'Bearer realm="dispatcher"')
@@ -71,6 +77,15 @@ class Identities:
         self._sessions[digest_of(value)] = (digest_of(token), now_s + self._settings.session_s)
         return value, principal
 
+    def log_out(self, headers: Headers, cookie_name: str) -> None:
+        """End the session of a request, if it has one."""
+        for value in _cookies(headers, cookie_name):
+            self._sessions.pop(digest_of(value), None)
+
+    def has_session(self, headers: Headers, cookie_name: str) -> bool:
+        """Whether the user of a request is known by a session, which it can end."""
+        return not header_values(headers, b"authorization") and self._by_session(headers, cookie_name) is not None
+
     def _by_bearer(self, authorization: str) -> Principal | None:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or self._tokens is None:
@@ -80,16 +95,10 @@ class Identities:
     def _by_session(self, headers: Headers, cookie_name: str) -> Principal | None:
         if self._tokens is None:
             return None
-        for value in header_values(headers, b"cookie"):
-            cookies: SimpleCookie = SimpleCookie()
-            try:
-                cookies.load(value)
-            except CookieError:
-                continue
-            if cookie_name in cookies:
-                token_digest, end_s = self._sessions.get(digest_of(cookies[cookie_name].value), ("", 0.0))
-                if token_digest and self._now_s() < end_s:
-                    return self._tokens.find_digest(token_digest)
+        for value in _cookies(headers, cookie_name):
+            token_digest, end_s = self._sessions.get(digest_of(value), ("", 0.0))
+            if token_digest and self._now_s() < end_s:
+                return self._tokens.find_digest(token_digest)
         return None
 
     def _by_certificate(self, peer: Peer) -> Principal | None:
@@ -100,20 +109,45 @@ class Identities:
         return Principal(peer.user, role or tls.client_role)
 
 
-class LoginPage:
-    """`/login`: GET shows a form, POST takes the token, as a form or as JSON, and sets the cookie."""
+def _cookies(headers: Headers, name: str) -> Iterator[str]:
+    """The values of the cookies of that name."""
+    for value in header_values(headers, b"cookie"):
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(value)
+        except CookieError:
+            continue
+        if name in cookies:
+            yield cookies[name].value
 
-    def __init__(self, identities: Identities, session_s: float) -> None:
+
+class LoginPage:
+    """`/login`: GET shows a form, POST takes the token, as a form or as JSON, and sets the cookie. `/logout` ends both.
+
+    `site` is its title; `style_sheet` the text of its style sheet, whose classes are those of the site's pages.
+    """
+
+    def __init__(self, identities: Identities, session_s: float, site: str = "", style_sheet: str = "") -> None:
         from dispatcher.web.pages import LOGIN, environment  # doors without a login start sooner
 
         self._identities = identities
         self._session_s = session_s
         self._form = environment().get_template(LOGIN)
+        self._site = site
+        self.style_sheet = style_sheet.encode()
 
-    def show(self, query: bytes) -> bytes:
-        """The page of a GET."""
-        [target] = parse_qs(query.decode("latin-1")).get("next", ["/"])[:1]
-        return self._form.render(problem="", next=own_path(target)).encode()
+    def show(self, fields: bytes, user: str | None = None, problem: str = "") -> bytes:
+        """The page. `fields`: the query of a GET, or the form of a POST that has failed; `user`: of a session."""
+        [target] = parse_qs(fields.decode("latin-1")).get("next", ["/"])[:1]
+        title = "Log in" if user is None else "Logged in"
+        values = {"title": title, "site": self._site, "sheet": SHEET, "user": user, "problem": problem}
+        return self._form.render(values, next=own_path(target)).encode()
+
+    def log_out(self, headers: Headers, cookie_name: str) -> list[tuple[bytes, bytes]]:
+        """End the session; returns the headers that send the browser to the form, without its cookie."""
+        self._identities.log_out(headers, cookie_name)
+        cookie = f"{cookie_name}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
+        return [(b"location", PATH.encode()), (b"set-cookie", cookie.encode())]
 
     def answer(
         self, headers: Headers, body: bytes, cookie_name: str, scheme: str
@@ -142,9 +176,14 @@ def cookie_name_of(scope: Any) -> str:
 def not_logged_in(headers: Headers, path: str, has_login: bool) -> Refusal:
     """401 for programs; for browsers that want a page, the way to `/login`."""
     reason = "this door needs a token (Authorization: Bearer TOKEN) or a client certificate"
-    if has_login and takes(header_values(headers, b"accept"), "text/html"):
+    if has_login and wants_page(headers):
         return Refusal(303, reason, [(b"location", f"{PATH}?next={quote(path)}".encode())])
     return Refusal(401, reason, [_BEARER])
+
+
+def wants_page(headers: Headers) -> bool:
+    """Whether the client is a browser that shows what it gets."""
+    return takes(header_values(headers, b"accept"), "text/html")
 
 
 def own_path(target: str) -> str:

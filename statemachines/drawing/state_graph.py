@@ -110,7 +110,10 @@ def _draw(layout: Layout, edges: Mapping[tuple[str, str], _Edge], present: str |
     width, height = layout.width + 2 * _MARGIN + 2 * _LOOP, layout.height + 2 * _MARGIN + _NODE_HEIGHT
     box = f"{-_MARGIN} {-_MARGIN - _NODE_HEIGHT / 2} {width:.0f} {height:.0f}"
     drawn = "".join([*lines, *nodes, *texts])
-    return Markup(f'<svg class="graph" viewBox="{box}" width="{width:.0f}" role="img">{drawn}</svg>')
+    label = escape(f"State machine, now in {present}" if present is not None else "State machine")
+    return Markup(
+        f'<svg class="graph" viewBox="{box}" width="{width:.0f}" role="img" aria-label="{label}">{drawn}</svg>'
+    )
 
 
 def _style(edge: _Edge, as_declared: bool) -> str:

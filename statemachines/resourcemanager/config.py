@@ -72,6 +72,11 @@ class SimulationConfig(ConfigModel):
         description="the daemon begins its workload again each time all of its applications have ended. In virtual "
         "time it has no effect",
     )
+    silent_after_s: dict[str, float] = Field(
+        default_factory=dict,
+        description="by host, nodes whose node managers send no heartbeat any more from this second after their "
+        "registration: they are lost after nm_expiry_interval_s",
+    )
     workload_defaults: WorkloadDefaults = Field(
         default_factory=WorkloadDefaults, description="sizes that a workload file omits"
     )

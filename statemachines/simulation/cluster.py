@@ -23,6 +23,7 @@ from statemachines.resourcemanager.errors import (
     ApplicationMasterNotRegisteredError,
     InvalidApplicationMasterRequestError,
     InvalidResourceRequestError,
+    NodeRefusedError,
     UnknownAttemptError,
 )
 from statemachines.resourcemanager.events.records import (
@@ -46,6 +47,8 @@ from statemachines.simulation.nodes import PHASES, REGULAR_PHASES, SimulatedNode
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 
 EXIT_FAILURE = 1
+_RESTART_MS = 1000
+"""After a shutdown, and between two attempts to register again."""
 _STOPPED = "stopped by the resource manager"
 MOST_QUEUED = 2000
 """Events that the central dispatcher has queued when the daemons begin to wait: it handles them in some 50 ms."""
@@ -74,6 +77,7 @@ class SimulatedCluster:
         self.specs: dict[str, ApplicationSpec] = {}  # by id of the live application
         self.start_ms = 0  # when the workload's time began
         self._nodes: dict[str, SimulatedNode] = {}
+        self._silent_from_ms: dict[str, int] = {}  # by node: those whose node managers fall silent
         self._starts = itertools.count()  # of tasks so far
         self._masters: dict[str, SimulatedMaster] = {}  # by attempt
         self._nodes_of_masters: dict[str, SimulatedNode] = {}  # by the running container of the master
@@ -111,6 +115,9 @@ class SimulatedCluster:
         if node_id in self._nodes:
             return
         node = self._nodes[node_id] = SimulatedNode(node_id, spec, self._interval_ms, self._phases)
+        silent_s = self._context.config.simulation.silent_after_s.get(spec.host)
+        if silent_s is not None:
+            self._silent_from_ms[node_id] = self._context.now_ms() + round(silent_s * 1000)
         if self.is_regular:
             self._report_at(node, self.next_heartbeat_ms(node.phase))
 
@@ -187,8 +194,11 @@ class SimulatedCluster:
 
     def _report(self, call: ScheduledCall) -> None:
         node: SimulatedNode = call.about
+        now_ms = self._context.now_ms()
+        if self._silent_from_ms and self._silent_from_ms.get(node.id, now_ms) < now_ms:
+            return  # neither this heartbeat nor a later one
         node.report, node.spare = None, call
-        node.end_due(self._context.now_ms())
+        node.end_due(now_ms)
         launched, finished = tuple(node.launched), tuple(node.finished)
         node.launched.clear()
         node.finished.clear()
@@ -206,6 +216,7 @@ class SimulatedCluster:
             node.spare = None  # which refers to the node
             for container_id in list(node.running):
                 self._end(node, container_id, EXIT_KILLED_BY_RESOURCEMANAGER)
+            self._start_again_later(node.spec)
             return
         if answer.action is NodeAction.RESYNC:
             containers = list(node.running.values())
@@ -214,6 +225,16 @@ class SimulatedCluster:
         for container_id in answer.containers_to_clean:
             self._end_on(node, container_id, EXIT_KILLED_BY_RESOURCEMANAGER, _STOPPED)
         self._report_at(node, self.next_heartbeat_ms(node.phase))
+
+    def _start_again_later(self, spec: NodeSpec) -> None:
+        self.agenda.at(self._context.now_ms() + _RESTART_MS, self._start_again, ScheduledCall(spec))
+
+    def _start_again(self, call: ScheduledCall) -> None:
+        """Start a node manager that was shut down, as a supervisor does, until its node is recommissioned."""
+        try:
+            self.add_node(call.about)
+        except NodeRefusedError:
+            self._start_again_later(call.about)
 
     # -- events that would otherwise reach the daemons by a response ---------------------------------------------------
 

@@ -167,6 +167,15 @@ class RowsPayload(NamedTuple):
             rows = [first + row for row in _places(text, lengths, data)]
             yield [row for row in rows if not nulls[row]] if nulls else rows
 
+    def changes_among(self, rows: Sequence[int]) -> list[int]:
+        """Those of these rows of transitions that changed a state."""
+        if not rows:
+            return []  # the frame may have no transitions
+        from_state, to_state = map(TRANSITIONS.kind_columns.index, ("from_state", "to_state"))
+        is_change = [kind[from_state] != kind[to_state] for kind in self.kinds[TRANSITIONS.name]]
+        kinds = self._numbers_in(f"{TRANSITIONS.prefix}kind", rows)
+        return [row for row, kind in zip(rows, kinds, strict=True) if is_change[kind]]
+
     def accepted_seqs(self) -> Sequence[int]:
         """Of each event, 0 if it has none; empty if none has."""
         return self.numbers(EVENTS.stored_name(_ACCEPTED))

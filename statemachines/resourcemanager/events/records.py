@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from dispatcher.event import Event
 from statemachines.resourcemanager.resource import Resource
 
+EXIT_STATUS = "exit_status"
+"""The key of an exit status in the payload of an event that ends a container."""
 EXIT_SUCCESS = 0
 EXIT_ABORTED = -100
 """The resource manager ended the container."""
@@ -49,6 +51,12 @@ class ContainerStatus(NamedTuple):
     container: str
     exit_status: int
     diagnostics: str = ""
+
+    def payload(self) -> dict[str, Any] | None:
+        """What the journal says of the end: nothing of a success, so that only failures pay for it."""
+        if self.exit_status == EXIT_SUCCESS:
+            return None
+        return {EXIT_STATUS: self.exit_status, "diagnostics": self.diagnostics}
 
 
 class NMContainerStatus(NamedTuple):

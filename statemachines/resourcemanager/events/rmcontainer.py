@@ -31,7 +31,7 @@ _START: Final = RMContainerEventType.START
 
 @dataclass(eq=False, repr=False, slots=True)
 class RMContainerEvent(RMEvent):
-    """`status` is for events that end a container."""
+    """`status` is for events that end a container; if it has failed, `payload` has its exit status for the journal."""
 
     type: RMContainerEventType
     status: ContainerStatus | None = None

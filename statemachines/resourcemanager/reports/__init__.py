@@ -7,6 +7,7 @@
 They are immutable: any thread may read them. Those on queues are the scheduler's (scheduler/queue_info.py).
 """
 
+from statemachines.resourcemanager.events.records import EXIT_STATUS
 from statemachines.resourcemanager.reports.cluster import ClusterMetrics, cluster_metrics
 from statemachines.resourcemanager.reports.entities import (
     APPLICATION_STATES,
@@ -27,6 +28,7 @@ from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAs
 
 __all__ = [
     "APPLICATION_STATES",
+    "EXIT_STATUS",
     "ApplicationAttemptReport",
     "ApplicationReport",
     "ClusterMetrics",

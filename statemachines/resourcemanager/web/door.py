@@ -10,7 +10,7 @@ from dispatcher.service import CompositeService
 from dispatcher.web.host import WebHost
 from statemachines.resourcemanager.web.app import resource_manager_app
 from statemachines.resourcemanager.web.config import RMWebConfig
-from statemachines.resourcemanager.web.pages import takes_form
+from statemachines.resourcemanager.web.pages import style_sheet, takes_form
 from statemachines.resourcemanager.web.rest import error_body
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class RMDoor(CompositeService):
         super().__init__(f"{manager.name}-door")
         web = web or manager.settings.web
         self.app = resource_manager_app(manager, web, ops)
-        self.host = WebHost(self.app, web, manager.name, error_body=error_body, takes_form=takes_form)
+        self.host = WebHost(
+            self.app, web, manager.name, error_body=error_body, takes_form=takes_form, style_sheet=style_sheet()
+        )
         self.add_service(self.host)
 
     @property

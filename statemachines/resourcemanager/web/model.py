@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,6 +53,9 @@ _RETRY_S: Final = 1.0
 CHOICES_KEPT: Final = 8
 """Sets of states whose applications are remembered for one publication, so that no client makes them many."""
 
+FAILURES_KEPT: Final = 50_000
+"""Exit statuses of ended containers: as many failures as the transitions kept by default can tell of."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
@@ -83,6 +86,8 @@ class ReadModel:
         """By application, each by number. Those of a new application may come with the next publication."""
         self.containers: dict[str, dict[str, ContainerReport]] = {}
         """Live ones by attempt, for attempts that have some; each in the order of first publication."""
+        self.failures: OrderedDict[str, int] = OrderedDict()
+        """The exit statuses other than 0 of the last containers that ended, by id; changed in place."""
         self.nodes: dict[str, NodeReport] = {}
         """By id, inactive ones too. Heartbeats alone do not renew a report: ask `heartbeat_ms`."""
         self.queues: tuple[QueueInfo, ...] = ()
@@ -97,7 +102,7 @@ class ReadModel:
         self._publisher = ModelPublisher(manager)
         self._refresh_s = refresh_ms / 1000
         self._cluster_timestamp = 0
-        self._heartbeats_ms: dict[str, int] = {}  # by node; the one mapping that is changed in place
+        self._heartbeats_ms: dict[str, int] = {}  # by node; changed in place
         self._at_ns = time.monotonic_ns()  # of the state that the model has
         self._begun = 0  # publications asked for
         self._done = 0  # the last of them that is in the model
@@ -279,6 +284,9 @@ class ReadModel:
     def apply(self, publication: Publication) -> None:
         """Make the publication the present state."""
         self._at_ns = publication.at_ns
+        self.failures.update(publication.failures)
+        while len(self.failures) > FAILURES_KEPT:
+            self.failures.popitem(last=False)
         if publication.is_whole:
             self._heartbeats_ms = {}
         self._heartbeats_ms.update(publication.heartbeats_ms)

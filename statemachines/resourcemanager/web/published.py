@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from statemachines.resourcemanager.events.records import EXIT_SUCCESS
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
@@ -58,6 +59,8 @@ class Publication:
     """By application."""
     containers: Mapping[str, dict[str, ContainerReport] | None]
     """By attempt: all its live ones."""
+    failures: Mapping[str, int]
+    """The exit statuses other than 0 of containers that have ended."""
     nodes: Mapping[str, NodeReport | None]
     queues: Sequence[QueueInfo]
     """All of them."""
@@ -87,9 +90,15 @@ class Published:
         self.nodes = NodeSums()
         self.forgotten_apps: Mapping[str, int] = {}
         """By state: applications that are no longer kept. Changed together with `forget_app`."""
+        self._failures: dict[str, int] = {}
         self._app_states: dict[str, str] = {}  # with those that have gone and are not among the forgotten ones yet
         self._by_attempt: dict[str, AttemptContainers] = {}  # attempts that have containers
         self._nodes: dict[str, NodeReport] = {}
+
+    def take_failures(self) -> dict[str, int]:
+        """The exit statuses other than 0 of containers that have ended since the last call."""
+        failures, self._failures = self._failures, {}
+        return failures
 
     def take_app(self, id: str, state: str) -> None:
         """Take the state of an application, as reported."""
@@ -116,6 +125,8 @@ class Published:
         id, attempt_id = container.entity, container.attempt
         attempt = self._by_attempt.get(attempt_id)
         before = attempt.reports.get(id) if attempt is not None else None
+        if not is_live and container.status is not None and container.status.exit_status != EXIT_SUCCESS:
+            self._failures[id] = container.status.exit_status
         if before is None and not is_live:
             return  # it came and went between two publications
         state = container.state_machine.current_state if is_live else None

@@ -200,7 +200,7 @@ class ModelPublisher:
         before = self._last
         last = self._last = yield from self._summary(bool(draft))
         is_news = is_whole or bool(draft) or (last.queues, last.metrics) != (before.queues, before.metrics)
-        entities = draft.apps, draft.attempts, draft.containers, draft.nodes
+        entities = draft.apps, draft.attempts, draft.containers, self._marks.published.take_failures(), draft.nodes
         timestamp = self._context.cluster_timestamp
         whole = last.queues, last.metrics, draft.heartbeats
         yield Publication(is_whole, at_ns, is_news, *entities, *whole, timestamp, _FREE)

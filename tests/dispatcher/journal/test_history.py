@@ -243,6 +243,23 @@ def test_pages_follow_each_other_and_rows_of_one_event_stay_together(indexed: Pa
     assert [row for page in pages for row in page.transitions] == expected
 
 
+def test_only_changes_of_state_are_found_if_only_they_are_wanted(open_writer: Open, journal: Path) -> None:
+    """An entity that handled many events in one state had no place left for its changes."""
+    with closing(open_writer()) as writer:
+        write(writer, "job", "job")
+        for _ in range(300):
+            begin(writer, (writer.seq + 1) * 1000)
+            writer.transition("Job", "job", State.DONE, Cause.GO, State.DONE, valid=True)
+            end(writer, "central", "Cause", "GO", "handled", entity="job")
+        writer.flush()
+        write(writer, "job")  # alone in its frame, which has no transitions
+
+    found = entity_history(journal, "job", limit=200, changes_only=True)
+
+    assert [(row.from_state, row.to_state, row.seq) for row in found.transitions] == [("NEW", "DONE", 1)]
+    assert found.complete
+
+
 def test_an_event_with_more_rows_than_the_limit_comes_whole(open_writer: Open, journal: Path) -> None:
     writer = open_writer()
     write(writer, "job_1")

@@ -50,6 +50,19 @@ def test_only_transitions_of_the_machine_are_found() -> None:
     assert len(ring.history("a", "Job").transitions) == 1
 
 
+def test_only_changes_of_state_are_found_if_only_they_are_wanted() -> None:
+    """An entity that handled many events in one state had no place left for its changes."""
+    ring = TransitionRing(1000)
+    ring.add(columns("a"))
+    stays = columns(*("a",) * 300)
+    ring.add(stays._replace(from_states=stays.to_states))
+
+    found = ring.history("a", limit=200, changes_only=True)
+
+    assert [each.number for each in found.transitions] == [1]
+    assert not found.has_more
+
+
 def test_the_oldest_are_forgotten_one_by_one_as_it_seems() -> None:
     ring = TransitionRing(10)
     for number in range(8):

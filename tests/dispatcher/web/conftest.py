@@ -125,10 +125,15 @@ def make_host(folder: Path, app: App) -> Iterator[MakeHost]:
     hosts: list[WebHost] = []
 
     def make(
-        served: Any = None, name: str = "web", takes_form: Callable[[str], bool] = lambda _: False, **keys: Any
+        served: Any = None,
+        name: str = "web",
+        takes_form: Callable[[str], bool] = lambda _: False,
+        style_sheet: str = "",
+        **keys: Any,
     ) -> WebHost:
         keys = {"port": 0, "socket_path": folder / f"{name}.sock", **keys}
-        host = WebHost(served if served is not None else app.app, WebConfig(**keys), name, takes_form=takes_form)
+        settings, app_served = WebConfig(**keys), served if served is not None else app.app
+        host = WebHost(app_served, settings, name, takes_form=takes_form, style_sheet=style_sheet)
         hosts.append(host)
         host.init()
         host.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
+import re
 import subprocess
 from pathlib import Path
 
@@ -292,6 +293,65 @@ def test_a_login_that_fails_sets_no_cookie(
     assert answer.status_code == status
     assert error_of(answer)
     assert "set-cookie" not in answer.headers
+
+
+def test_a_form_that_fails_is_shown_again_with_the_error(make_host: MakeHost, tokens_file: Path) -> None:
+    """A browser showed the error as a line of JSON."""
+    token_of(tokens_file, "alice", "user")
+    with by_tcp(make_host(tokens_file=tokens_file)) as client:
+        browser = {"accept": "text/html", "sec-fetch-site": "same-origin"}
+        answer = client.post("/login", data={"token": "wrong", "next": "/who"}, headers=browser)
+
+    assert answer.status_code == 401
+    assert '<p class="alert" id="problem" role="alert">This token is not valid.</p>' in answer.text
+    assert 'name="next" value="/who"' in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_the_login_page_has_the_style_of_its_site(make_host: MakeHost, tokens_file: Path) -> None:
+    token_of(tokens_file, "alice", "user")
+    host = make_host(name="central", tokens_file=tokens_file, style_sheet="h1 { color: red }")
+    with by_tcp(host) as client:
+        page = client.get("/login")
+        [address] = re.findall(r'<link rel="stylesheet" href="([^"]*)">', page.text)
+        sheet = client.get(address)
+
+    assert "<title>Log in - central</title>" in page.text
+    assert (sheet.text, sheet.headers["content-type"]) == ("h1 { color: red }", "text/css; charset=utf-8")
+
+
+def test_a_log_out_ends_the_session_and_leads_to_the_form(
+    make_host: MakeHost, tokens_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alice = token_of(tokens_file, "alice", "user")
+    host = make_host(tokens_file=tokens_file)
+    own = {"origin": str(host.url), "sec-fetch-site": "same-origin"}
+    with by_tcp(host) as client:
+        client.post("/login", json={"token": alice})
+        session = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+        before = client.get("/login").text
+
+        done = client.post("/logout", headers=own)
+
+        assert "You are logged in as alice." in before
+        assert (done.status_code, done.headers["location"]) == (303, "/login")
+        assert dict(client.cookies) == {}
+        assert client.get("/who", headers={"cookie": session}).status_code == 401
+        assert 'name="token"' in client.get("/login").text
+    until(lambda: len(audited(caplog)) >= 2, "the line, which is written after the answer")
+    assert audited(caplog)[-1] == "USER=alice\tIP=127.0.0.1\tOPERATION=logout\tTARGET=/logout\tRESULT=SUCCESS"
+
+
+def test_another_site_logs_no_user_out(make_host: MakeHost, tokens_file: Path) -> None:
+    alice = token_of(tokens_file, "alice", "user")
+    with by_tcp(make_host(tokens_file=tokens_file)) as client:
+        client.post("/login", json={"token": alice})
+
+        foreign = client.post("/logout", headers={"origin": "http://evil.example"})
+        by_link = client.get("/logout")
+
+        assert (foreign.status_code, by_link.status_code) == (403, 405)
+        assert client.get("/who").status_code == 200
 
 
 @pytest.mark.parametrize("target", ["https://evil.example", "//evil.example", "/\\evil.example", "evil", "/a\r\nX: 1"])

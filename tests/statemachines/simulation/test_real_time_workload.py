@@ -16,7 +16,9 @@ from statemachines.resourcemanager.events.services import RMAppManagerEventType
 from statemachines.simulation import cluster
 from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
-from statemachines.simulation.workload import NodeSpec, Workload
+from statemachines.simulation.workload import NodeSpec, Workload, read_workload
+
+from ...commands import ROOT
 
 pytestmark = pytest.mark.long
 
@@ -40,11 +42,14 @@ class Ends:
             self.reached.set()
 
 
-def manager_with(applications: Sequence[ApplicationSpec], **simulation: Any) -> tuple[ResourceManager, Workload]:
+def manager_with(
+    applications: Sequence[ApplicationSpec], expiry_s: int = 600, **simulation: Any
+) -> tuple[ResourceManager, Workload]:
     config = ResourceManagerConfig.model_validate(
         {
             "metrics": {"enabled": False},
             "nm_heartbeat_interval_ms": 20,
+            "nm_expiry_interval_s": expiry_s,
             "scheduler": {"kind": "capacity"},
             "simulation": {"am_register_delay_ms": 0, **simulation},
         }
@@ -102,6 +107,40 @@ def test_a_workload_without_repetition_runs_once() -> None:
         assert not ends.reached.wait(1.5), "the look for ended applications comes each second"
 
     assert len(ends.apps) == 1
+
+
+def test_a_node_whose_node_manager_falls_silent_is_lost() -> None:
+    manager, workload = manager_with([], expiry_s=1, silent_after_s={"node1": 0.1})
+    lost = threading.Event()
+
+    def listen(event: Any) -> None:
+        if event.type is RMNodeEventType.EXPIRE:
+            lost.set()
+
+    manager.dispatcher.register(RMNodeEventType, listen)
+    manager.bring(workload)
+
+    with manager:
+        assert lost.wait(TIMEOUT_S)
+        [node] = manager.clients.get_cluster_nodes({"LOST"}, timeout=TIMEOUT_S)
+
+    assert node.host == "node1"
+
+
+def test_the_live_workload_has_applications_that_one_recognizes_and_never_pauses() -> None:
+    """Its applications were job_0001 to job_0400."""
+    workload = read_workload(ROOT / "config" / "workloads" / "live")
+
+    names = [app.name for app in workload.applications]
+    busy = [
+        (app.submit_ms, max(each.start_ms + each.duration_ms for each in app.containers))
+        for app in workload.applications
+    ]
+    end_ms = max(end for _, end in busy)
+
+    assert {"nightly-etl-orders", "train-resnet50", "adhoc-churn-last-week-1"} <= set(names)
+    assert all(any(begin <= at < end for begin, end in busy) for at in range(2000, end_ms, 1000))
+    assert min(begin for begin, _ in busy) == 0
 
 
 def test_the_heartbeats_of_a_node_use_one_entry_of_the_agenda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,8 @@ class EventHandlers:
             attempt.next_number = max(attempt.next_number, number + 1)
         if report.status is None:
             self._books.recover(attempt, container, node)
-        context.post(RMContainerRecoverEvent(container_id, report, container.payload()))
+        end = report.status.payload() if report.status is not None else None
+        context.post(RMContainerRecoverEvent(container_id, report, {**container.payload(), **(end or {})}))
 
     def _owner(self, container_id: str) -> SchedulerApplicationAttempt | None:
         """The attempt that owns a reported container now."""
@@ -159,7 +160,7 @@ class EventHandlers:
                 container = containers.get(status.container)
                 if container is not None:
                     books.release(books.attempts[container.attempt], container)
-                    post(RMContainerEvent(_FINISHED, status.container, status))
+                    post(RMContainerEvent(_FINISHED, status.container, status, status.payload()))
         if node is not None:
             if node.is_draining or rmnode.state_machine.current_state is _DECOMMISSIONING:
                 self._drain_or_not(node, rmnode)

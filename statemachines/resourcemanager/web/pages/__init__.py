@@ -4,7 +4,7 @@ site           what all pages share: templates, live updates, errors
 listing        long lists in pages; formats: texts, times, bars and curves; access: who may see and do what
 applications, application, nodes, queues, entity, dispatchers, about      the pages
 changes        the forms behind buttons
-timeline       the course of an application as SVG, made of `histories`
+timeline       the course of an application, drawn from `histories`
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from statemachines.resourcemanager.web.pages import (
     site,
 )
 from statemachines.resourcemanager.web.pages.changes import takes_form
+from statemachines.resourcemanager.web.pages.site import style_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from statemachines.resourcemanager.web.shared import RMWeb
 
-__all__ = ["routes", "takes_form"]
+__all__ = ["routes", "style_sheet", "takes_form"]
 
 
 def routes(rm: RMWeb, settings: Mapping[str, Any], *, has_ops: bool) -> list[BaseRoute]:

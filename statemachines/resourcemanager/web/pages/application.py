@@ -24,6 +24,7 @@ CONTAINERS_SHOWN: Final = 200
 _DRAWN: Final = 24
 """Most containers in the timeline; the first half of them is always visible."""
 _UNFOLDED: Final = 12
+_FAILURES: Final = frozenset({"FAILED", "KILLED"})
 
 
 def routes(site: Site, histories: Histories) -> Sequence[BaseRoute]:
@@ -71,9 +72,10 @@ async def app_view(site: Site, histories: Histories, request: Request) -> View:
         "containers": containers[:CONTAINERS_SHOWN],
         "containers_left_out": max(0, len(containers) - CONTAINERS_SHOWN),
         "waiting": waits.get(id),
+        "has_ended": app.state in ENDED,
         "memory_mb_seconds": usage.memory_mb_seconds + grown_s * app.allocated.memory_mb,
         "vcore_seconds": usage.vcore_seconds + grown_s * app.allocated.vcores_milli / 1000,
-        "timeline": await _timeline(histories, app, attempts, containers, now_ms),
+        "timeline": await _timeline(histories, model.failures, app, attempts, containers, now_ms),
         "may_change": viewer.may_change(app) and app.state not in ENDED,
         "history": await history_of(site, id),
     }
@@ -85,6 +87,7 @@ async def app_view(site: Site, histories: Histories, request: Request) -> View:
 
 async def _timeline(
     histories: Histories,
+    failures: Mapping[str, int],
     app: ApplicationReport,
     attempts: Sequence[ApplicationAttemptReport],
     containers: Sequence[ContainerReport],
@@ -107,7 +110,9 @@ async def _timeline(
         moves: tuple[Move, ...] = found.get(id, ())
         if not moves and id in made_ms:
             moves = (Move(made_ms[id], states[id]),)
-        row = timeline.row_of(f"container {id.rpartition('_')[2].lstrip('0')}", id, moves)
+        exit_status = failures.get(id) or (moves[-1].exit_status if moves else None)
+        failure = f"exit status {exit_status}" if exit_status else ""
+        row = timeline.row_of(f"container {id.rpartition('_')[2].lstrip('0')}", id, moves, failure=failure)
         if row is not None:
             bars.append(row)
     rows += bars[:_UNFOLDED]
@@ -136,9 +141,21 @@ def container_ids(attempts: Sequence[ApplicationAttemptReport], containers: Sequ
     return [*ids, *rest][: 2 * _DRAWN]
 
 
+def _failure(final_status: str) -> str:
+    """An application or attempt has finished, but its master said that it has not succeeded."""
+    return f"final status {final_status}" if final_status in _FAILURES else ""
+
+
+def _with_end(moves: Sequence[Move], finish_ms: int | None, state: str) -> Sequence[Move]:
+    """The moves, which may have been looked up before the end."""
+    return moves if finish_ms is None or moves[-1].state == state else [*moves, Move(finish_ms, state)]
+
+
 def _app_row(app: ApplicationReport, moves: Sequence[Move]) -> timeline.Row:
+    failure = _failure(app.final_status)
     if moves:
-        row = timeline.row_of("application", app.application_id, moves, app.submit_ms)
+        moves = _with_end(moves, app.finish_ms, app.state)
+        row = timeline.row_of("application", app.application_id, moves, app.submit_ms, failure)
         assert row is not None  # it has begun
         return row
     steps = [Move(app.submit_ms, "ACCEPTED")]
@@ -146,7 +163,7 @@ def _app_row(app: ApplicationReport, moves: Sequence[Move]) -> timeline.Row:
         steps.append(Move(app.launch_ms, "RUNNING"))
     if app.finish_ms is not None:
         steps.append(Move(app.finish_ms, app.state))
-    row = timeline.row_of("application", app.application_id, steps)
+    row = timeline.row_of("application", app.application_id, steps, failure=failure)
     assert row is not None
     return row
 
@@ -154,9 +171,9 @@ def _app_row(app: ApplicationReport, moves: Sequence[Move]) -> timeline.Row:
 def _attempt_row(attempt: ApplicationAttemptReport, moves: Sequence[Move]) -> timeline.Row:
     if not moves:
         moves = [Move(attempt.start_ms, attempt.state if attempt.finish_ms is None else "RUNNING")]
-        if attempt.finish_ms is not None:
-            moves = [*moves, Move(attempt.finish_ms, attempt.state)]
+    moves = _with_end(moves, attempt.finish_ms, attempt.state)
     number = attempt.attempt_id.rpartition("_")[2].lstrip("0")
-    row = timeline.row_of(f"attempt {number}", attempt.attempt_id, moves, attempt.start_ms)
+    failure = _failure(attempt.final_status)
+    row = timeline.row_of(f"attempt {number}", attempt.attempt_id, moves, attempt.start_ms, failure)
     assert row is not None
     return row

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from dispatcher.util.terminal import printable
-from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport, WaitingReport
+from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.pages import formats
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, first_page, matching, page_of, parse
@@ -26,7 +26,7 @@ CLUSTER: Final = "/cluster"
 APPS: Final = "/cluster/apps"
 WAITING_STATES: Final = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
-WHY_SHOWN: Final = 80
+WHY_SHOWN: Final = 160
 """Characters of why an application waits, in the list."""
 _FILTERS: Final = ("q", "user", "queue", "type")
 _ROWS_AT_ONCE: Final = 25
@@ -36,12 +36,12 @@ _HIDDEN: Final = "not shown to you"
 
 COLUMNS: Final = (
     Column("id", "ID", lambda app: 0, "id", is_number=True),
-    Column("name", "Name", lambda app: app.name.lower()[:200], "name"),
-    Column("user", "User", lambda app: app.user.lower(), "c2"),
-    Column("queue", "Queue", lambda app: app.queue, "c2"),
+    Column("name", "Name", lambda app: app.name.lower()[:200], "cut name"),
+    Column("user", "User", lambda app: app.user.lower(), "c2 cut"),
+    Column("queue", "Queue", lambda app: app.queue, "c2 cut"),
     Column("type", "Type", lambda app: app.application_type.lower(), "c4"),
     Column("state", "State", lambda app: app.state),
-    Column("started", "Started", lambda app: app.start_ms, "c3", is_number=True),
+    Column("started", "Started", lambda app: app.start_ms, "c4", is_number=True),
     Column("elapsed", "Elapsed", None, "c2 number", is_number=True),
     Column("progress", "Progress", lambda app: app.progress, "c3", is_number=True),
     Column("containers", "Containers", lambda app: app.containers, "c2 number", is_number=True),
@@ -111,7 +111,8 @@ async def list_view(site: Site, request: Request) -> View:
         text = template.render(
             app=app,
             is_visible=id in visible,
-            why=sentence(waits.get(id)) if id in visible else None,
+            why=waits[id].reason if id in visible and id in waits else None,
+            has_ended=app.state in ENDED,
             now_ms=app.as_of_ms if is_live else now_ms,
             most=WHY_SHOWN,
         )
@@ -136,10 +137,6 @@ async def list_view(site: Site, request: Request) -> View:
         rows=rows,
         status=200 if model.is_active() or not is_home else 503,
     )
-
-
-def sentence(report: WaitingReport | None) -> str | None:
-    return report.sentence if report is not None else None
 
 
 def may_wait(app: ApplicationReport) -> bool:

@@ -38,17 +38,19 @@ async def entity_view(site: Site, request: Request) -> View:
 
 
 async def history_of(site: Site, id: str) -> Mapping[str, Any] | None:
-    """The last transitions of an entity, for its own page; None: they cannot be had now."""
+    """The last changes of an entity's state, for its own page; None: they cannot be had now."""
     try:
-        answer = await site.rm.workers.run(lambda: _answer(id, None, None, _SHOWN))
+        answer = await site.rm.workers.run(lambda: _answer(id, None, None, _SHOWN, changes_only=True))
     except Refusal:
         return None
     found: Mapping[str, Any] = answer["history"]
     return found
 
 
-def _answer(id: str, machine: str | None, before: int | None, limit: int) -> dict[str, Any]:
-    return entity_answer(id, machine, limit, before, sound_readers())
+def _answer(
+    id: str, machine: str | None, before: int | None, limit: int, *, changes_only: bool = False
+) -> dict[str, Any]:
+    return entity_answer(id, machine, limit, before, sound_readers(), changes_only=changes_only)
 
 
 def _read(id: str, machine: str | None, before: int | None) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
 from dispatcher.util.terminal import printable
+from statemachines.resourcemanager.reports import WaitReason
 from statemachines.resourcemanager.resource import Resource
 
 NOTHING: Final = "\N{EN DASH}"
@@ -38,6 +41,14 @@ def clean(value: Any) -> Any:
 def shown(text: str | None, most: int = 80) -> str:
     """One line of at most `most` characters, cut with `...`; empty for None."""
     return _cut(text, most) if text is not None else ""
+
+
+def words(text: str | None, most: int) -> str:
+    """As `shown`, but cut between two words: never within a number."""
+    if text is None or len(text) <= most:
+        return shown(text, most)
+    head = text[: most - 3]
+    return f"{shown(head.rpartition(' ')[0] or head, most)} ..."
 
 
 def paragraph(text: str, most: int = 8000) -> Markup:
@@ -186,6 +197,24 @@ def sparkline(values: Sequence[float], least_top: float = 1.0) -> Markup:
     ).format(points, points)
 
 
+def linked(text: str, reason: WaitReason) -> Markup:
+    """A reason's sentence, or its beginning, in which its queue, its node and its user are links."""
+    names = {
+        # Where its noun stands in front: a user may be called "node".
+        "queue": (r"(?<=\bqueue )", reason.queue, "/cluster/apps?queue="),
+        "user": (r"(?<=\buser )", reason.user, "/cluster/apps?user="),
+        "node": (r"(?<![\w.-])", reason.node, "/cluster/node/"),
+    }
+    kinds = "|".join(f"(?P<{kind}>{where}{re.escape(name)})" for kind, (where, name, _) in names.items() if name)
+    made, done = Markup(), 0
+    for found in re.finditer(rf"(?:{kinds})(?![\w-]|[.:]\w)", text) if kinds else ():
+        address = names[str(found.lastgroup)][2] + quote(found[0], safe="")
+        made += escape(clean(text[done : found.start()]))
+        made += Markup('<a href="{}">{}</a>').format(address, clean(found[0]))
+        done = found.end()
+    return made + escape(clean(text[done:]))
+
+
 def joined(texts: Iterable[str], nothing: str = NOTHING, most: int = 10) -> str:
     """The first texts, and how many more there are."""
     found = list(texts)
@@ -199,6 +228,8 @@ def _trimmed(number: float) -> str:
 
 FILTERS: Final = {
     "shown": shown,
+    "words": words,
+    "linked": linked,
     "paragraph": paragraph,
     "count": count,
     "percent": percent,

@@ -1,10 +1,13 @@
 """The transitions of entities for the pages, from the journal or else from those that the process keeps.
 
-Look-ups run on a thread and are kept for a moment; those of ended entities for long. The loop's thread but for `_read`.
+Look-ups run on a thread and are kept for a moment; those of ended entities for long. A page waits half a second for one
+that takes longer, and has it when it is asked for again. The loop's thread but for `_read`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +20,15 @@ from dispatcher.ops.entities import HistoryReader, history_readers
 from dispatcher.ops.journals import Deadline
 from dispatcher.util.foreign import tell
 from dispatcher.view import dispatchers
+from statemachines.resourcemanager.reports import EXIT_STATUS
 
 log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.5
 _KEPT: Final = 2000
+_SHARE: Final = 20.0
+"""A history is kept for as many times what its look-up took: one that reaches far back takes a journal seconds."""
+_PATIENCE_S: Final = 0.5
 _LONGEST_S: Final = 0.4
 _MOST: Final = 200
 _ENDS: Final = frozenset({"FINISHED", "FAILED", "KILLED", "COMPLETED", "RELEASED", "EXPIRED"})
@@ -32,6 +39,19 @@ class Move(NamedTuple):
 
     at_ms: int
     state: str
+    from_state: str = ""
+    """Empty: not known."""
+    exit_status: int | None = None
+    """Of a container that has failed, if the journal has it."""
+
+
+class _Kept(NamedTuple):
+    """What is known of an entity."""
+
+    read_s: float
+    """When it was read."""
+    took_s: float
+    moves: tuple[Move, ...]
 
 
 class Histories:
@@ -40,30 +60,46 @@ class Histories:
     def __init__(self, workers: Workers, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._workers = workers
         self._clock_s = clock_s
-        self._kept: dict[str, tuple[float, tuple[Move, ...]]] = {}  # when it was read, by entity; oldest first
+        self._kept: dict[str, _Kept] = {}  # by entity; oldest first
+        self._under_way: dict[str, asyncio.Task[None]] = {}  # by entity
 
     async def of(self, ids: Sequence[str]) -> Mapping[str, tuple[Move, ...]]:
-        """The moves of each, oldest first; those not read in time are left out.
+        """The moves of each, oldest first. What is not read in time is left out, or is as it was: the next call has it.
 
         Raises Refusal: too many look-ups are under way.
         """
-        missing = [each for each in ids if not self._is_fresh(each)]
+        missing = [each for each in ids if each not in self._under_way and not self._is_fresh(each)]
         if missing:
-            clock_s = self._clock_s
-            found = await self._workers.run(lambda: _read(missing, clock_s))
-            now_s = self._clock_s()
-            for id, moves in found.items():
-                self._kept.pop(id, None)
-                self._kept[id] = now_s, moves
-            for id in list(self._kept)[: len(self._kept) - _KEPT]:
-                del self._kept[id]
-        return {each: self._kept[each][1] for each in ids if each in self._kept}
+            task = asyncio.create_task(self._look_up(missing))
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # if no page waits any more
+            self._under_way.update(dict.fromkeys(missing, task))
+        tasks = {self._under_way[each] for each in ids if each in self._under_way}
+        if tasks:
+            done, _ = await asyncio.wait(tasks, timeout=_PATIENCE_S)
+            for each in done:
+                each.result()
+        return {each: self._kept[each].moves for each in ids if each in self._kept}
+
+    async def _look_up(self, ids: Sequence[str]) -> None:
+        clock_s = self._clock_s
+        try:
+            found = await self._workers.run(lambda: _read(ids, clock_s))
+        finally:
+            for id in ids:
+                del self._under_way[id]
+        now_s = clock_s()
+        for id, (moves, took_s) in found.items():
+            self._kept.pop(id, None)
+            self._kept[id] = _Kept(now_s, took_s, moves)
+        for id in list(self._kept)[: len(self._kept) - _KEPT]:
+            del self._kept[id]
 
     def _is_fresh(self, id: str) -> bool:
         found = self._kept.get(id)
         if found is None:
             return False
-        return self._clock_s() - found[0] < _FRESH_S or bool(found[1] and found[1][-1].state in _ENDS)
+        age_s = self._clock_s() - found.read_s
+        return age_s < max(_FRESH_S, _SHARE * found.took_s) or bool(found.moves and found.moves[-1].state in _ENDS)
 
 
 def sound_readers() -> list[HistoryReader]:
@@ -73,10 +109,10 @@ def sound_readers() -> list[HistoryReader]:
 
 def _forgiving(read: HistoryReader) -> HistoryReader:
     def read_or_nothing(
-        entity: str, machine: str | None, limit: int, before: int | None
+        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
         try:
-            return read(entity, machine, limit, before)
+            return read(entity, machine, limit, before, changes_only=changes_only)
         except DispatcherError as error:
             tell(log, logging.DEBUG, "a journal has no history for the pages", error=error)
             return [], None, False
@@ -84,22 +120,34 @@ def _forgiving(read: HistoryReader) -> HistoryReader:
     return read_or_nothing
 
 
-def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[Move, ...]]:
+def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[tuple[Move, ...], float]]:
+    """The moves of the first of these entities, and what each look-up has taken. On a thread of its own."""
     for source in entity_sources():
         source.find_entity(ids[0], None)  # it then publishes what has happened up to now
-    readers, until_s = sound_readers(), clock_s() + _LONGEST_S
-    found: dict[str, tuple[Move, ...]] = {}
+    readers, begun_s = sound_readers(), clock_s()
+    until_s = begun_s + _LONGEST_S
+    found: dict[str, tuple[tuple[Move, ...], float]] = {}
     for id in ids:
-        if found and clock_s() > until_s:
+        if found and begun_s > until_s:
             break
         items: list[dict[str, Any]] = []
         for read in readers:
-            items = read(id, None, _MOST, None)[0]
+            items = read(id, None, _MOST, None, changes_only=True)[0]
             if items:
                 break
-        found[id] = tuple(
-            Move(each["at"], each["to_state"])
+        moves = tuple(
+            Move(each["at"], each["to_state"], each["from_state"], _exit_status(each["payload"]))
             for each in reversed(items)
-            if each["valid"] and each["to_state"] is not None and each["to_state"] != each["from_state"]
         )
+        ended_s = clock_s()
+        found[id] = moves, ended_s - begun_s
+        begun_s = ended_s
     return found
+
+
+def _exit_status(payload: str | None) -> int | None:
+    """What an event's payload says of a container's end, if anything."""
+    if payload is None or EXIT_STATUS not in payload:
+        return None
+    found = json.loads(payload).get(EXIT_STATUS)
+    return found if isinstance(found, int) else None

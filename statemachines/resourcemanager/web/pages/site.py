@@ -138,6 +138,7 @@ class Site:
         self, request: Request, view: View, number: int, headers: Mapping[str, str] | None = None
     ) -> Response:
         values = {**self._values(view, await self._user(request)), "number": number}
+        values["has_session"] = request.scope.get("has_session", False)
         template = self.templates.get_template(view.template)
         await asyncio.sleep(0)
         pieces, size = [], 0
@@ -286,6 +287,13 @@ def _asset(name: str) -> tuple[str, str] | None:
         return None
     package, path, content_type = _STATIC[name]
     return resources.files(package).joinpath(path).read_text(encoding="utf-8"), content_type
+
+
+def style_sheet() -> str:
+    """The text of the style sheet."""
+    found = _asset("style.css")
+    assert found is not None
+    return found[0]
 
 
 @cache

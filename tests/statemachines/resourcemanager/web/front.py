@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from dispatcher import CompositeService
+from dispatcher import CompositeService, JournalWriter
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
 from statemachines.resourcemanager.statestore import RMStateStore
 from statemachines.resourcemanager.web import RMDoor
@@ -107,6 +108,7 @@ def submission(app_id: str, **more: Any) -> dict[str, Any]:
 def front(
     *nodes: NodeSpec,
     store: Callable[[], RMStateStore] | None = None,
+    journal: Path | None = None,
     web: dict[str, Any] | None = None,
     token: str | None = None,
     **settings: Any,
@@ -122,7 +124,10 @@ def front(
         "web": {"port": 0, "unix_socket": False, "refresh_ms": 20, **(web or {})},
     }
     config = ResourceManagerConfig.model_validate(all_settings)
-    manager = ResourceManager(config, node_managers=SimulatedCluster, store=store() if store is not None else None)
+    writer = JournalWriter(journal) if journal is not None else None
+    manager = ResourceManager(
+        config, node_managers=SimulatedCluster, store=store() if store is not None else None, journal=writer
+    )
     if nodes:
         manager.bring(Workload("nodes", nodes, ()))
     daemon, door = CompositeService("daemon"), RMDoor(manager)

@@ -22,6 +22,7 @@ from dispatcher.web.tokens import add_line, new_token  # noqa: E402
 from statemachines.resourcemanager.web.groups import Groups, groups_of_machine  # noqa: E402
 from statemachines.resourcemanager.web.shared import RMWeb  # noqa: E402
 
+from ...simulation.replays import TIMEOUT_S  # noqa: E402
 from .front import Front, bearer, front, message, submission, until  # noqa: E402
 
 pytestmark = pytest.mark.long
@@ -204,6 +205,18 @@ def test_without_a_token_nothing_is_answered(proven: tuple[Front, dict[str, str]
 
     assert made.post(NEW).status_code == 401
     assert made.post(NEW, params={"user.name": "root"}).status_code == 401
+
+
+def test_the_pages_of_a_session_have_a_log_out_and_the_login_their_style(proven: tuple[Front, dict[str, str]]) -> None:
+    made, tokens = proven
+    with httpx.Client(base_url=str(made.door.url), timeout=TIMEOUT_S) as browser:
+        browser.post("/login", json={"token": tokens["ann"]})
+        page, sheet = browser.get("/cluster/about").text, browser.get("/login/style.css").text
+    by_token = made.http.get("/cluster/about", headers=bearer(tokens["ann"])).text
+
+    assert '<form method="post" action="/logout">' in page
+    assert "/logout" not in by_token
+    assert ".live nav" in sheet
 
 
 def test_the_user_is_the_token_s_and_user_name_is_ignored(proven: tuple[Front, dict[str, str]]) -> None:

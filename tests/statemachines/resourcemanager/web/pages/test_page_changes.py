@@ -83,6 +83,7 @@ def test_a_node_is_decommissioned_and_recommissioned(made: Front) -> None:
     until(lambda: state() == "DECOMMISSIONED", "the node has left")
     until(lambda: "/recommission" in made.http.get(f"/cluster/node/{NODE_ID}").text, "it can come back")
     assert press(made, f"/cluster/node/{NODE_ID}/recommission").status_code == 303
+    until(lambda: state() == "RUNNING", "its simulated node manager, which had been shut down, has registered it again")
 
 
 @pytest.mark.parametrize("headers", [{}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}])

@@ -9,6 +9,8 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,10 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, Event, JournalWriter, MetricsServer
 from statemachines.resourcemanager import ApplicationSubmission, Resource
+from statemachines.resourcemanager.events import ContainerStatus
+from statemachines.resourcemanager.web.pages.formats import NOTHING
+from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
+from statemachines.simulation.workload import Workload
 
 from ....simulation.replays import TIMEOUT_S
 from ..front import BASE, NODE, NODE_ID, Front, front, until
@@ -130,6 +136,39 @@ def test_every_application_has_its_page_and_its_history(busy: Front) -> None:
         assert len(page.text) < 100_000
 
 
+@pytest.mark.parametrize("has_journal", [False, True])
+def test_the_timeline_draws_an_application_that_has_failed_after_many_reports_as_it_was(
+    tmp_path: Path, has_journal: bool
+) -> None:
+    """Its 200 newest transitions were reports, so that it was drawn as waiting, and its container as completed."""
+    spec = ApplicationSpec(
+        "job", 0, am_resource=Resource(512, 1000), containers=(ContainerSpec(Resource(1024, 1000), 3_600_000),)
+    )
+    with front(NODE, journal=tmp_path / "journal" if has_journal else None) as made:
+        manager = made.manager
+        manager.bring(Workload("one", (), (spec,)))
+        containers, machines = manager.context.containers, manager.recorder.machines
+        until(lambda: len(containers) == 2, "the task is allocated")
+        until(lambda: machines["RMAppAttempt"].transitions[("RUNNING", "RUNNING")] > 220, "its master reports often")
+        task = max(containers)
+        status = ContainerStatus(task, 1, "out of luck")
+        report = partial(manager.tracker.heartbeat, NODE_ID, (), (status,))
+        manager.dispatcher.mailbox_executor.submit(report, "report").result(TIMEOUT_S)
+        [app_id] = made.apps()
+        until(lambda: made.state(app_id) == "FINISHED", "it has finished")
+
+        def bars(label: str) -> list[str]:
+            page = made.http.get(f"/cluster/app/{app_id}").text
+            found = re.search(rf">{label}</span><svg.*?</svg>", page)
+            return re.findall(r'<rect class="(\w+)"', found[0]) if found else []
+
+        until(lambda: bars("attempt 1")[-1:] == ["good"], "the attempt is drawn as finished")
+        until(lambda: bars("container 2")[-1:] == ["bad"], "the container is drawn as failed")
+        shown = made.http.get(f"/cluster/app/{app_id}").text
+
+    assert "then COMPLETED, exit status 1" in shown
+
+
 def test_the_page_of_a_waiting_application_says_why_in_a_full_sentence(busy: Front) -> None:
     [app_id] = [each.application_id for each in busy.manager.clients.get_applications() if each.user == "ann"]
     [report] = busy.manager.clients.get_waiting([app_id])
@@ -137,8 +176,46 @@ def test_the_page_of_a_waiting_application_says_why_in_a_full_sentence(busy: Fro
 
     page, listed = busy.http.get(f"/cluster/app/{app_id}").text, busy.http.get("/cluster/apps").text
 
-    assert report.sentence.replace("'", "&#39;") in page
-    assert f"{report.sentence[:77]}..." in listed
+    sentence = report.sentence.replace("'", "&#39;")
+    assert sentence in re.sub(r"</?a\b[^>]*>", "", page)
+    assert f'title="{sentence}"' in listed
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/cluster/app/{app}", "/cluster/entity/{app}", f"/cluster/node/{NODE_ID}"])
+def test_no_heading_skips_a_level(busy: Front, path: str) -> None:
+    """Four pages went from h1 to h3."""
+    app_id = min(busy.apps())
+
+    text = busy.http.get(path.format(app=app_id)).text
+
+    levels = [int(level) for level in re.findall(r"<h(\d)", text)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_every_drawing_that_is_a_picture_has_a_name(busy: Front) -> None:
+    """The state machine's had none."""
+    app_id = min(busy.apps())
+
+    text = busy.http.get(f"/cluster/entity/{app_id}").text
+
+    pictures = re.findall(r'<svg[^>]* role="img"[^>]*>', text)
+    assert pictures
+    assert all("aria-label=" in each for each in pictures)
+
+
+def test_an_ended_application_shows_no_zeros(busy: Front) -> None:
+    """What it has and wants is over."""
+    app_id = submit(busy, name="over", user="eve")
+    busy.manager.clients.force_kill_application(app_id, timeout=TIMEOUT_S)
+    until(lambda: "KILLED" in busy.http.get("/cluster/apps?user=eve").text, "it is listed as killed")
+
+    listed, page = busy.http.get("/cluster/apps?user=eve").text, busy.http.get(f"/cluster/app/{app_id}").text
+
+    numbers = re.findall(r'<td class="c\d number">([^<]*)</td>', listed)
+    assert numbers[-3:] == [NOTHING] * 3
+    assert re.findall(rf"<dd>{NOTHING}</dd>", page)
+    assert "0 containers, 0 MB" not in page
 
 
 def test_a_nodes_page_shows_its_use_and_history(busy: Front) -> None:
@@ -178,7 +255,7 @@ def test_what_is_not_there_or_makes_no_sense_is_a_page_too(busy: Front, path: st
 
 def test_the_list_is_filtered_searched_and_sorted_by_the_address(busy: Front) -> None:
     def names(query: str) -> list[str]:
-        return re.findall(r'<td class="c2"><bdi>(ann|bob|carl)</bdi>', busy.http.get(f"/cluster/apps{query}").text)
+        return re.findall(r"<bdi>(ann|bob|carl)</bdi></td>", busy.http.get(f"/cluster/apps{query}").text)
 
     assert names("") == ["carl", "bob", "ann"]
     assert names("?sort=user") == ["ann", "bob", "carl"]

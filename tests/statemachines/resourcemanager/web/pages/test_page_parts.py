@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Collection
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
+from dispatcher.ops.answers import Workers
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
-from statemachines.resourcemanager.web.pages import formats, timeline
+from statemachines.resourcemanager.web.pages import formats, histories, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
 from statemachines.resourcemanager.web.waits import KEPT_S, Waits
+
+from ....simulation.replays import TIMEOUT_S
 
 pytestmark = pytest.mark.long
 
 
 def bars(svg: str) -> list[tuple[str, float, float]]:
-    """Style, x and width of each bar."""
-    found = re.findall(r'<rect class="(\w+)" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg)
+    """Style, x and width of each bar, in percent of the width."""
+    found = re.findall(r'<rect class="(\w+)" x="([\d.]+)%" y="[\d.]+" width="([\d.]+)%"', svg)
     return [(style, float(x), float(width)) for style, x, width in found]
 
 
@@ -34,8 +39,27 @@ def test_a_timeline_shows_each_stretch_on_one_axis() -> None:
 
     svg = timeline.draw([row], now_ms=9999, begin_ms=100, end_ms=1100)
 
-    assert bars(svg) == [("wait", 190.0, 405.0), ("good", 595.0, 405.0)]
+    assert bars(svg) == [("wait", 0.0, 50.0), ("good", 50.0, 50.0)]
     assert "RUNNING for 500 ms, from 00:00:00 UTC, then FINISHED" in svg
+
+
+def test_the_exit_status_decides_how_a_container_is_drawn() -> None:
+    """A container that had failed was drawn as completed: its state is COMPLETED in both cases."""
+    moves = [Move(0, "RUNNING", "ACQUIRED"), Move(500, "COMPLETED", "RUNNING")]
+    failed = timeline.row_of("container 2", "c", moves, failure="exit status 1")
+    assert failed is not None
+
+    svg = timeline.draw([failed], now_ms=1000, begin_ms=0, end_ms=1000)
+
+    assert bars(svg) == [("bad", 0.0, 50.0)]
+    assert "then COMPLETED, exit status 1" in svg
+
+
+def test_what_is_not_known_of_the_beginning_is_drawn_as_the_state_that_the_first_known_move_left() -> None:
+    row = timeline.row_of("attempt 1", "a", [Move(800, "FINISHED", "RUNNING")], begun_ms=0)
+    assert row is not None
+
+    assert [bar.state for bar in row.bars] == ["RUNNING"]
 
 
 def test_what_goes_on_reaches_to_now_and_what_failed_is_marked() -> None:
@@ -46,7 +70,7 @@ def test_what_goes_on_reaches_to_now_and_what_failed_is_marked() -> None:
 
     svg = timeline.draw([live, failed], now_ms=1000, begin_ms=0, end_ms=None)
 
-    assert bars(svg) == [("run", 190.0, 810.0), ("bad", 190.0, 405.0)]
+    assert bars(svg) == [("run", 0.0, 100.0), ("bad", 0.0, 50.0)]
 
 
 def test_titles_in_a_timeline_are_texts() -> None:
@@ -66,6 +90,7 @@ def test_an_axis_has_a_few_marks_whatever_its_length(span_ms: int) -> None:
     svg = timeline.draw([row], now_ms=span_ms, begin_ms=0, end_ms=None)
 
     assert 1 <= svg.count("<line") <= 12
+    assert svg.count("<text") == svg.count("<line")
 
 
 def test_texts_from_outside_are_cut_and_show_unseen_characters() -> None:
@@ -75,9 +100,55 @@ def test_texts_from_outside_are_cut_and_show_unseen_characters() -> None:
     assert formats.moment(10**18) == formats.NOTHING
 
 
+def test_a_sentence_is_cut_between_words_and_never_within_a_number() -> None:
+    """The list showed "8,192 MB of the 16,3..."."""
+    assert formats.words("it has 8,192 MB of 16,384 MB", 26) == "it has 8,192 MB of ..."
+    assert formats.words("it has 8,192 MB", 26) == "it has 8,192 MB"
+
+
+def test_the_queue_the_node_and_the_user_of_a_sentence_are_links() -> None:
+    sentence = "user node has used 1 GB in queue root.a of node n1:1, not n1:10 nor <b>root.a"
+    reason = WaitReason(WaitCause.USER_LIMIT, sentence, "root.a", "node", "n1:1")
+
+    linked = formats.linked(sentence, reason)
+
+    assert linked == (
+        'user <a href="/cluster/apps?user=node">node</a> has used 1 GB in queue '
+        '<a href="/cluster/apps?queue=root.a">root.a</a> of node <a href="/cluster/node/n1%3A1">n1:1</a>, '
+        "not n1:10 nor &lt;b&gt;root.a"
+    )
+
+
 def test_a_curve_of_one_value_is_empty() -> None:
     assert "<path" not in formats.sparkline([1.0])
     assert formats.sparkline([0.0, 2.0, 1.0]).count("<path") == 2
+
+
+def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A journal that has to be searched far back held up the whole page."""
+    may_answer = threading.Event()
+
+    def read(
+        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
+    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        assert may_answer.wait(TIMEOUT_S)
+        return [{"at": 1, "from_state": "NEW", "to_state": "RUNNING", "payload": None}], None, True
+
+    monkeypatch.setattr(histories, "sound_readers", lambda: [read])
+    monkeypatch.setattr(histories, "_PATIENCE_S", 0.01)
+
+    async def course() -> tuple[int, list[Move]]:
+        looked_up = histories.Histories(Workers())
+        at_first = len(await looked_up.of(["a"]))
+        may_answer.set()
+        monkeypatch.setattr(histories, "_PATIENCE_S", TIMEOUT_S)
+        return at_first, list((await looked_up.of(["a"]))["a"])
+
+    at_first, then = asyncio.run(course())
+
+    assert (at_first, [move.state for move in then]) == (0, ["RUNNING"])
 
 
 def waiting(app_id: str, sentence: str) -> WaitingReport:

@@ -151,6 +151,46 @@ def test_every_text_has_the_contrast_of_wcag_aa(browser: Browser, filled: Front,
         assert seen["looked"] > 10, path
 
 
+def test_long_names_are_cut_and_leave_the_reason_its_width(browser: Browser) -> None:
+    """At 1280 px the reason got what the names left, and was cut within a number."""
+    with front(NODE) as made:
+        app_id = submit(made, name="a name of many words " * 9, user="someone-with-a-long-name", queue="default")
+        until(
+            lambda: 'class="why" title=' in made.http.get("/cluster/apps").text, f"{app_id} is listed with the reason"
+        )
+        show(browser, made, "/cluster/apps")
+        width = browser.value("document.querySelector('td.why').getBoundingClientRect().width")
+        spare = browser.value(
+            "(() => { const box = document.querySelector('.scroll'); return box.clientWidth - box.scrollWidth; })()"
+        )
+        lines = browser.value("document.querySelector('td.cut').getBoundingClientRect().height")
+    browser.problems.clear()  # the server has ended
+
+    assert width >= 250
+    assert spare >= 0
+    assert lines < 120
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_timeline_is_redrawn_for_the_width_of_the_screen(browser: Browser, width: int) -> None:
+    """On a small screen it was the same drawing, shrunk to letters of four pixels."""
+    with front(NODE) as made:
+        app_id = submit(made, name="it", user="ann")
+        until(lambda: app_id in made.http.get("/cluster/apps").text, "it is listed")
+        show(browser, made, f"/cluster/app/{app_id}", width)
+        letters = browser.value(
+            "Math.min(...[...document.querySelectorAll('.timeline .axis text')]"
+            ".filter(each => each.checkVisibility()).map(each => each.getBoundingClientRect().height))"
+        )
+        course = browser.value("document.querySelector('.timeline .course').getBoundingClientRect().width")
+        panel = browser.value("document.getElementById('part-timeline').clientWidth")
+    browser.problems.clear()  # the server has ended
+
+    assert letters >= 11
+    assert course >= panel - 170
+    assert course <= panel
+
+
 @pytest.mark.parametrize("path", ["/cluster", "/cluster/apps?sort=name", "/cluster/nodes", "/cluster/scheduler"])
 def test_a_page_is_small_however_many_applications_there_are(filled: Front, path: str) -> None:
     page = filled.http.get(path)
