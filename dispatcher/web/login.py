@@ -57,7 +57,7 @@ class Identities:
         """The user of a request; None without credentials, or with invalid ones."""
         if peer.is_local:
             return Principal(peer.user or "local", "admin")
-        if header_values(headers, b"authorization"):
+        if self._tokens is not None and header_values(headers, b"authorization"):  # otherwise ignored, as in Hadoop
             return self._by_bearer(header(headers, b"authorization") or "")
         found = self._by_session(headers, cookie_name) or self._by_certificate(peer)
         if found is None and self._tokens is None and not self._client_ca:

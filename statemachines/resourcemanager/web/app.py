@@ -1,4 +1,4 @@
-"""The resource manager's web address as a Starlette app: the REST API, the pages, the ops API at /ops, and /metrics.
+"""The resource manager's web address as a Starlette app: the REST API, the pages, the ops API, /metrics, and probes.
 
 Threads: the loop's thread runs all of it. Nothing here waits for a handler thread but with a deadline.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.exposition import choose_encoder
@@ -24,6 +25,7 @@ from dispatcher.metrics.page import render_page
 from dispatcher.ops.answers import Workers, endpoint
 from dispatcher.ops.app import Ops, app_of
 from dispatcher.ops.config import OpsConfig
+from dispatcher.supervision.health import HealthAnswer, health
 from dispatcher.web.security import describe_write
 from statemachines.resourcemanager.web import pages, rest
 from statemachines.resourcemanager.web.config import RMWebConfig
@@ -65,6 +67,7 @@ def resource_manager_app(
         *pages.routes(rm, settings.model_dump(mode="json"), has_ops=ops.enabled),
     ]
     routes.append(Route("/metrics", endpoint(_metrics(manager.registry, rm.workers)), methods=["GET"]))
+    routes += [Route(path, _probe(answer), methods=["GET"]) for path, answer in _PROBES.items()]
     parts: Ops | None = None
     if ops.enabled:
         parts = Ops(ops, manager.name, asyncio.Event())
@@ -127,6 +130,24 @@ class _Frame:
             await rest.remote_exception(403, _READ_ONLY)(scope, receive, send_with_age)
             return
         await self._app(scope, receive, send_with_age)
+
+
+_PROBES: Final[Mapping[str, Callable[[], HealthAnswer]]] = {
+    "/livez": health.live,
+    "/readyz": partial(health.ready, waits_for_checks=False),
+    "/healthz": partial(health.ready, waits_for_checks=False),
+}
+
+
+def _probe(answer: Callable[[], HealthAnswer]) -> Callable[[Request], Awaitable[Response]]:
+    """As on the port of metrics, which a daemon may do without."""
+
+    async def probe(request: Request) -> Response:
+        found = answer()
+        headers = {"Cache-Control": "no-store"}
+        return Response(found.to_json(), 200 if found.is_ok else 503, headers, "application/json")
+
+    return probe
 
 
 def _metrics(registry: CollectorRegistry, workers: Workers) -> Callable[[Request], Awaitable[Response]]:

@@ -165,7 +165,8 @@ def test_the_unix_socket_s_client_is_its_user_and_may_do_everything(make_host: M
 
 def test_without_tokens_clients_of_this_machine_have_the_role_of_the_configuration(make_host: MakeHost) -> None:
     with by_tcp(make_host(name="first")) as client:
-        assert client.get("/who").json() == {"name": "anonymous", "role": "view", "bytes": 0}
+        for headers in ({}, bearer("x"), {"authorization": "Basic eDp5"}, {"authorization": "Negotiate YII"}):
+            assert client.get("/who", headers=headers).json() == {"name": "anonymous", "role": "view", "bytes": 0}
         refused = client.get("/admin")
         assert refused.status_code == 403
         assert error_of(refused) == "role admin is required; anonymous has role view"

@@ -29,6 +29,7 @@ _FORM: Final = re.compile(
     rf"(?:{application.APP}/[^/]+/(?:kill|move|priority)|{nodes.NODE}/[^/]+/(?:drain|decommission|recommission))"
 )
 _SEEN_S: Final = 2.0
+_MOST_FIELDS: Final = 20
 _MOST_PRIORITY: Final = 2**31 - 1
 Form = Mapping[str, str]
 
@@ -166,9 +167,9 @@ def _answer(site: Site, change: Change) -> Callable[[Request], Awaitable[Respons
     async def make(request: Request) -> Response:
         id = request.path_params["id"]
         describe_write(request.scope, operation=change.operation, target=id)
-        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=20)
-        form = {name: values[0] for name, values in fields.items()}
+        body = await request.body()
         try:
+            form = _form_of(body)
             about, caller = await _about(site, change, request)
             await _do(site, change, about, form, caller)
             await _until_seen(site)
@@ -177,6 +178,15 @@ def _answer(site: Site, change: Change) -> Callable[[Request], Awaitable[Respons
         return RedirectResponse(_with_user(request, about["back"]), 303)
 
     return make
+
+
+def _form_of(body: bytes) -> Form:
+    """Raises Problem (400): no page sends such a form."""
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise Problem(400, f"a form has at most {_MOST_FIELDS} fields") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 async def _do(site: Site, change: Change, about: Mapping[str, Any], form: Form, caller: Caller) -> None:

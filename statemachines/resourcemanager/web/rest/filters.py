@@ -124,7 +124,8 @@ def _number(query: QueryParams, parameter: str, default: int, least: int = 0) ->
     text = _text(query, parameter)
     if text is None:
         return default
-    found = int(text) if _WHOLE_NUMBER.fullmatch(text.strip()) else -1
+    plain = text.strip()
+    found = int(plain) if _WHOLE_NUMBER.fullmatch(plain) else -1
     if not least <= found <= _EVER:
         raise RestError(400, f"{parameter}={text!r}: expected a whole number, {least} or greater")
     return found

@@ -83,6 +83,15 @@ def test_the_ops_api_and_the_metrics_are_on_the_same_host(daemon: tuple[Resource
     assert 'dispatcher_event_queue_size{dispatcher="ResourceManager"}' in page.text
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
+def test_the_probes_are_on_the_same_host(daemon: tuple[ResourceManager, RMDoor], path: str) -> None:
+    answer = get(daemon[1], path)
+
+    assert answer.status_code in (200, 503)  # other daemons of this process count as well
+    assert answer.headers["cache-control"] == "no-store"
+    assert {"status", "reasons", "uptime_s"} <= answer.json().keys()
+
+
 def test_before_the_resource_manager_is_started_its_address_answers_503() -> None:
     central = manager()
 

@@ -75,6 +75,16 @@ def test_a_priority_that_is_none_is_asked_for_again(made: Front, priority: str) 
     assert '<form method="post"' in answer.text
 
 
+def test_a_form_of_many_fields_is_refused_in_words(made: Front) -> None:
+    """It was answered with 500 and a traceback in the log."""
+    app_id = waiting(made)
+
+    answer = press(made, f"/cluster/app/{app_id}/priority", **{f"field{number}": "1" for number in range(21)})
+
+    assert answer.status_code == 400
+    assert "a form has at most 20 fields" in answer.text
+
+
 def test_a_node_is_decommissioned_and_recommissioned(made: Front) -> None:
     def state() -> str:
         return made.manager.clients.get_cluster_nodes()[0].state
