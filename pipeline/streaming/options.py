@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -21,6 +22,8 @@ from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.number_checks import require_number
+
+log = logging.getLogger(__name__)
 
 OutputMode: TypeAlias = Literal["ordered", "unordered"]
 OnError: TypeAlias = Literal["fail", "drop", "capture"] | Callable[[CapturedError], Any]
@@ -223,15 +226,18 @@ class TimesInMs(TypedDict):
 
 
 def times_in_ms(timeout: float, deadline: float | None) -> TimesInMs:
-    """Seconds to whole milliseconds, at least 1.
+    """Seconds to whole milliseconds, at least 1. A deadline that ends before any timeout could is logged.
 
     Raises:
         ValueError: one is not positive, or not finite.
     """
-    return {
+    found: TimesInMs = {
         "timeout_ms": _in_ms("timeout", timeout, "for a value with all its attempts, from the start of its first call"),
         "deadline_ms": None if deadline is None else _in_ms("deadline", deadline, "from when a value is taken in"),
     }
+    if deadline is not None and deadline < timeout:
+        log.warning("deadline is %g s, less than timeout, %g s, which has no effect then", deadline, timeout)
+    return found
 
 
 def _in_ms(name: str, seconds: float, meaning: str) -> int:

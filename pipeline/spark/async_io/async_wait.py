@@ -148,6 +148,8 @@ def _wait(
     check_cache(df, options.cache, function)
     if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
         raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
+    if isinstance(metrics, str) and not df.isStreaming:
+        raise ValueError(f"metrics is the name {metrics!r}, as for a stream; for a batch query give an Observation")
     task = AsyncTask(
         operator=f"{mode}_wait({name_of(function)})",
         function=function,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -146,6 +147,10 @@ def row_check(
 
 # -- checks of simple values -------------------------------------------------------------------------------------------
 
+_NO_SINGLE: Final = 2.0**128 - 2.0**103
+"""The least number that becomes infinite in single precision."""
+_INFINITE: Final = (math.inf, -math.inf)
+
 
 def _check_integer(least: int, most: int, name: str, value: Any) -> int:
     number = _plain_value(value)
@@ -164,6 +169,13 @@ def _check_float(name: str, value: Any) -> float:
         return float(value)
     except OverflowError:
         raise Misfit(f"{shown(value)} does not fit into {name}") from None
+
+
+def _check_single(value: Any) -> float:
+    number = _check_float("float", value)
+    if abs(number) >= _NO_SINGLE and number not in _INFINITE:
+        raise Misfit(f"{shown(number)} does not fit into float, whose greatest value is 3.4028235e38")
+    return number
 
 
 def _check_string(value: Any) -> str:
@@ -306,6 +318,10 @@ def _usual_float(check: Check) -> Check:
     return lambda value: value if type(value) is float else check(value)
 
 
+def _usual_single(check: Check) -> Check:
+    return lambda value: value if type(value) is float and -_NO_SINGLE < value < _NO_SINGLE else check(value)
+
+
 def _usual_string(check: Check) -> Check:
     return lambda value: value if type(value) is str and value.isascii() else check(value)
 
@@ -362,7 +378,7 @@ _TYPES: Final[dict[type[T.DataType], Callable[[Any], Values]]] = {
     T.ShortType: _integer(pa.int16(), "smallint"),
     T.IntegerType: _integer(pa.int32(), "int"),
     T.LongType: _integer(pa.int64(), "bigint"),
-    T.FloatType: _simple(pa.float32(), partial(_check_float, "float"), 0.0, _usual_float),
+    T.FloatType: _simple(pa.float32(), _check_single, 0.0, _usual_single),
     T.DoubleType: _simple(pa.float64(), partial(_check_float, "double"), 0.0, _usual_float),
     T.DecimalType: lambda number: Values(
         pa.decimal128(number.precision, number.scale),

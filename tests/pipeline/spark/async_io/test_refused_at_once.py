@@ -13,6 +13,7 @@ from pyspark.util import PythonEvalType
 
 from pipeline.spark import async_column, ordered_wait
 from pipeline.spark.errors import AsyncIOError, ResultTypeError, UnsupportedTypeError
+from pipeline.streaming.options import times_in_ms
 
 Door = Callable[..., Any]
 
@@ -38,6 +39,20 @@ def of_column(spark: SparkSession, function: Any = square, returns: Any = None, 
 
 needs_columns = pytest.mark.skipif(not HAS_COLUMNS, reason="a column needs PySpark 4.1")
 BOTH = pytest.mark.parametrize("door", [of_table, pytest.param(of_column, marks=needs_columns)])
+
+
+def test_a_name_for_the_metrics_of_a_batch_query(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="metrics is the name 'm', as for a stream; for a batch query give an"):
+        of_table(spark, metrics="m")
+
+
+def test_a_deadline_that_leaves_the_timeout_without_effect_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert times_in_ms(10, 10) == {"timeout_ms": 10_000, "deadline_ms": 10_000}
+    assert not caplog.records
+
+    times_in_ms(10, 2.5)
+
+    assert caplog.messages == ["deadline is 2.5 s, less than timeout, 10 s, which has no effect then"]
 
 
 @BOTH

@@ -195,6 +195,18 @@ def test_a_column_that_a_row_lacks_is_answered_with_those_it_has() -> None:
 COLUMNS = schema_of(("id", T.LongType()), ("name", T.StringType()))
 
 
+@pytest.mark.parametrize("value", [3.4028235e38, -3.4028235e38, 1e-50, float("inf"), float("-inf"), 3 * 10**38])
+def test_a_number_within_the_range_of_float_is_taken(value: float) -> None:
+    assert row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
+
+
+@pytest.mark.parametrize("value", [3.4028236e38, -1e39, 1.7e308, 10**39, 10**400])
+def test_a_number_beyond_the_range_of_float_is_refused(value: float) -> None:
+    """It became infinity."""
+    with pytest.raises(ResultSchemaError, match="does not fit into float"):
+        row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,))
+
+
 @pytest.mark.parametrize(
     "result",
     [
