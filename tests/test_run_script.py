@@ -53,6 +53,7 @@ def get(url: str) -> Any:
 def test_it_shows_a_cluster_at_work_and_ctrl_c_ends_it() -> None:
     with live("--port", "0") as process:
         pages = read_until(process, "pages: ")
+        journal = read_until(process, "journal: ")
         base = pages.removesuffix("/cluster")
         running: dict[str, int] = {}
         deadline = time.monotonic() + TIMEOUT_S
@@ -70,7 +71,7 @@ def test_it_shows_a_cluster_at_work_and_ctrl_c_ends_it() -> None:
     assert info["state"] == "STARTED"
     assert page.rstrip().endswith("</html>")
     assert process.returncode == 130
-    assert "journal: " in out
+    assert journal.startswith(str(ROOT / "runs" / "live"))
     assert "ResourceManager: stopped; events handled" in out
     assert "failed 0, discarded 0" in out
     assert "Traceback" not in err

@@ -205,7 +205,7 @@ def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path, monkeypat
 
     assert done.code == 2
     assert done.err.startswith(
-        "dispatcher: rm.yaml, line 1, column 14: unknown key dispatcher.queue_size; allowed here: batch_size,"
+        "dispatcher: rm.yaml, line 1, column 14: unknown key dispatcher.queue_size; allowed here: at_exit, batch_size,"
     )
     assert done.err.count("\n") == 1
 
