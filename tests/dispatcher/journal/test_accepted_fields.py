@@ -8,8 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
 from dispatcher.journal import EVENTS, read_rows, tail
