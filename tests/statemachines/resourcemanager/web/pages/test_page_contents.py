@@ -208,7 +208,8 @@ def test_an_ended_application_shows_no_zeros(busy: Front) -> None:
     """What it has and wants is over."""
     app_id = submit(busy, name="over", user="eve")
     busy.manager.clients.force_kill_application(app_id, timeout=TIMEOUT_S)
-    until(lambda: "KILLED" in busy.http.get("/cluster/apps?user=eve").text, "it is listed as killed")
+    killed = re.compile(rf'data-key="{app_id}".*KILLED</span>')
+    until(lambda: killed.search(busy.http.get("/cluster/apps?user=eve").text) is not None, "it is listed as killed")
 
     listed, page = busy.http.get("/cluster/apps?user=eve").text, busy.http.get(f"/cluster/app/{app_id}").text
 
