@@ -6,6 +6,7 @@ the batches of a task. The worker's main thread reads and writes batches; the ca
 
 from __future__ import annotations
 
+import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from pipeline.spark.async_io.rows import require_distinct
 from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone
 from pipeline.spark.async_io.structs import Check
 from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
-from pipeline.spark.async_io.workers import WorkerHosts, leave_worker, worker_hosts
+from pipeline.spark.async_io.workers import WorkerHosts, freeze_modules, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import TaskReport
 from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
 from pipeline.spark.result_caches import with_cache
@@ -148,14 +149,13 @@ def for_workers(
     host_for(task.function, task.options)
     time_zone(task.time_zone)
     require_distinct(task.columns.task_schema())
-    _require_picklable(task)
     share = share_of_task(task.options.rate_limit, spark, df, task.operator)
-    task = replace(task, options=replace(task.options, rate_limit=share))
+    sent: Any = _Sent(replace(task, options=replace(task.options, rate_limit=share)))  # in a worker, the task itself
 
     def run_task(batches: Iterator[Any]) -> Iterator[Any]:
         try:
             with worker_output() as output:
-                yield from convert(partial(task.run, hosts=worker_hosts(), output=output), batches)
+                yield from convert(partial(sent.run, hosts=worker_hosts(), output=output), batches)
         except ReaderGoneError:
             leave_worker()
 
@@ -176,15 +176,31 @@ def key_of_places(option: str, key: str | Sequence[str], places: Mapping[str, in
     return itemgetter(*(places[name] for name in names))
 
 
-def _require_picklable(task: AsyncTask) -> None:
-    """Spark would also fail, but without naming the operator, and with Spark Connect only at the first action."""
-    try:
-        cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise TypeError(
-            f"{task.operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
-            "Create connections, locks and the like in open(), and do not refer to the SparkSession."
-        ) from error
+class _Sent:
+    """An AsyncTask on its way to the workers. Unpickles as the task, after all modules that this project needs.
+
+    Raises:
+        TypeError: it does not pickle. Spark would also fail, but without naming the operator, and with Spark Connect
+            only at the first action.
+    """
+
+    def __init__(self, task: AsyncTask) -> None:
+        try:
+            self._pickled: bytes = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise TypeError(
+                f"{task.operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
+                "Create connections, locks and the like in open(), and do not refer to the SparkSession."
+            ) from error
+
+    def __reduce__(self) -> tuple[Callable[[bytes], AsyncTask], tuple[bytes]]:
+        return _received, (self._pickled,)
+
+
+def _received(pickled: bytes) -> AsyncTask:
+    freeze_modules()
+    task: AsyncTask = pickle.loads(pickled)
+    return task
 
 
 def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Pace:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -523,6 +524,21 @@ def test_connection_is_opened_once_per_worker_and_kept_across_tasks(spark: Spark
     lines = log.read_text().splitlines()
     assert sorted(lines) == sorted(f"open {worker}" for worker in workers)
     assert len(workers) <= 2 * 2  # two tasks at a time, of 16 in all
+
+
+class Collected(AsyncFunction[Row, tuple[int, bool]]):
+    """Gives the number of objects that this worker's garbage collector passes over, and whether it sees this one."""
+
+    async def async_invoke(self, row: Row) -> tuple[int, bool]:
+        return gc.get_freeze_count(), any(each is self for each in gc.get_objects())
+
+
+def test_garbage_collection_passes_over_modules_but_not_what_is_the_users(spark: SparkSession) -> None:
+    """PySpark collects all garbage after each task, however short."""
+    rows = unordered_wait(numbers(spark, 4, 4), Collected(), "frozen int, is_seen boolean", timeout=TIMEOUT_S).collect()
+
+    assert all(row.frozen > 10_000 for row in rows)
+    assert all(row.is_seen for row in rows)
 
 
 def test_connection_is_closed_when_no_task_has_used_it_for_a_while(spark: SparkSession, tmp_path: Path) -> None:

@@ -75,6 +75,26 @@ def test_flush_sends_what_the_buffer_holds(connection: Connection) -> None:
 
 
 @on_linux
+def test_neither_end_waits_for_an_acknowledgement_of_a_small_packet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nagle's algorithm and delayed acknowledgements together take 40 ms, twice for each task."""
+    asked: list[int] = []
+
+    def note(self: socket.socket, level: int, option: int, value: int) -> None:
+        assert (level, value) == (socket.IPPROTO_TCP, 1)
+        asked.append(option)
+
+    sender, reader = PAIRS["TCP"]()
+    monkeypatch.setattr(socket.socket, "setsockopt", note)
+    connection = Connection(sender, reader)
+
+    assert asked == [socket.TCP_NODELAY, socket.TCP_QUICKACK]
+    connection.output.flush()
+    assert asked[2:] == [socket.TCP_QUICKACK]  # what is sent ends it
+    connection.output.close()
+    reader.close()
+
+
+@on_linux
 def test_output_is_unread_until_the_reader_reads_it(connection: Connection) -> None:
     assert connection.output.has_read_all()
     connection.file.write(b"rows" * 1000)
