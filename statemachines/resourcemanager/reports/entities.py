@@ -3,8 +3,8 @@
 They are built on the handler thread and immutable: any thread may read them.
 
 Times are Unix milliseconds of the resource manager's clock, None if still to come; memory is in MB (2^20 bytes),
-virtual cores are in thousandths; progress and shares are 0 to 1. A sum of GPUs counts whole devices if it is a whole
-number; otherwise `gpu_milli` has the total in thousandths, with `gpus=1`.
+virtual cores are in thousandths; progress and shares are 0 to 1. A sum of GPUs is one device with the total in
+`gpu_milli`, in thousandths.
 """
 
 from __future__ import annotations

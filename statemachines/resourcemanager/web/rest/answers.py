@@ -14,7 +14,6 @@ from starlette.routing import Match, Route
 
 from dispatcher.util.terminal import one_line
 from dispatcher.web.answers import error_line
-from statemachines.resourcemanager.resource import Resource
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -76,16 +75,6 @@ def finite(number: float) -> float:
 
 def percent(share: float) -> float:
     return finite(100 * share)
-
-
-def cores(milli: int) -> int:
-    """Whole virtual cores: thousandths are rounded up."""
-    return -(-milli // 1000)
-
-
-def amount(resource: Resource) -> dict[str, int]:
-    """A resource as an object of Hadoop's API."""
-    return {"memory": resource.memory_mb, "vCores": cores(resource.vcores_milli)}
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport
-from statemachines.resourcemanager.web.rest.answers import cores, finite, percent, to_json
+from statemachines.resourcemanager.web.rest.answers import finite, percent, to_json
+from statemachines.resourcemanager.web.rest.resources import GPUS, MEMORY, VCORES, amount, cores
 
 ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 UNTRACKED: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
@@ -43,6 +44,8 @@ class _Text(NamedTuple):
     """Begins with a comma."""
     app_label: bytes
     am_label: bytes
+    resources: bytes
+    """What it has and waits for; empty once it has ended."""
 
 
 class ApplicationTexts:
@@ -73,6 +76,8 @@ class ApplicationTexts:
                 parts.append(kept.app_label)
             if "amnodelabelexpression" not in deselected:
                 parts.append(kept.am_label)
+            if "resourceinfo" not in deselected:
+                parts.append(kept.resources)
             if "timeouts" not in deselected:
                 parts.append(_timeouts_text(report, view.now_ms))
         parts.append(b"}")
@@ -107,16 +112,23 @@ def _timeouts_text(report: ApplicationReport, now_ms: int) -> bytes:
     return b',"timeouts":' + to_json({"timeout": [timeout_info(report.deadline_ms, now_ms)]})
 
 
+_GROWING: Final = (
+    b',"elapsedTime":%d,"memorySeconds":%d,"vcoreSeconds":%d,"resourceSecondsMap":{"entry":['
+    + b",".join(b'{"key":"%s","value":%%d}' % name.encode() for name in (MEMORY, VCORES, GPUS))
+    + b"]}"
+)
+
+
 def _growing(report: ApplicationReport, now_ms: int) -> bytes:
     """What grows with time. Both times are of the resource manager's clock, which may have been set back."""
     until_ms = now_ms if report.finish_ms is None else report.finish_ms
     since_s = 0.0 if report.finish_ms is not None else max(0, now_ms - report.as_of_ms) / 1000
     usage, allocated = report.usage, report.allocated
-    return b',"elapsedTime":%d,"memorySeconds":%d,"vcoreSeconds":%d' % (
-        max(0, until_ms - report.start_ms),
-        usage.memory_mb_seconds + since_s * allocated.memory_mb,
-        usage.vcore_seconds + since_s * allocated.vcores_milli / 1000,
-    )
+    memory_mb_s = usage.memory_mb_seconds + since_s * allocated.memory_mb
+    vcore_s = usage.vcore_seconds + since_s * allocated.vcores_milli / 1000
+    gpu_s = usage.gpu_seconds + since_s * allocated.gpu_milli_total / 1000
+    elapsed_ms = max(0, until_ms - report.start_ms)
+    return _GROWING % (elapsed_ms, memory_mb_s, vcore_s, memory_mb_s, vcore_s, gpu_s)
 
 
 def _text(report: ApplicationReport, attempts: Attempts, cluster_timestamp: int) -> _Text:
@@ -128,7 +140,19 @@ def _text(report: ApplicationReport, attempts: Attempts, cluster_timestamp: int)
         b"," + to_json(_details(report, attempts))[1:-1],
         b',"appNodeLabelExpression":' + to_json(own),
         b',"amNodeLabelExpression":' + to_json(own if masters is None else masters),
+        b"" if report.state in ENDED else b',"resourceInfo":' + to_json(_resources(report)),
     )
+
+
+def _resources(report: ApplicationReport) -> dict[str, Any]:
+    """What it has and waits for in all partitions, under the partition that it asks for by default."""
+    found = {
+        "partitionName": report.node_label or "",
+        "used": amount(report.allocated),
+        "reserved": amount(report.reserved),
+        "pending": amount(report.pending),
+    }
+    return {"resourceUsagesByPartition": [found]}
 
 
 def _public(report: ApplicationReport, cluster_timestamp: int) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.reports import NodeReport
+from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.web.rest import filters, ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, cores, listed, to_json
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, listed, to_json
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.reading import route
+from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, amount, amounts, left, shown
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -103,9 +105,9 @@ def _found(rm: RMWeb, texts: NodeTexts, states: frozenset[str] | None) -> Iterat
 
 def _node(report: NodeReport) -> dict[str, Any]:
     """All but when it was heard of last. The scheduler knows only nodes in use: others have nothing available."""
-    used, capacity, is_used = report.used, report.capacity, report.state in _IN_USE
-    used_cores = cores(used.vcores_milli)
-    shown: dict[str, Any] = {
+    used, total = amounts(report.used), amount(report.capacity)
+    available = left(report.capacity, report.used if report.state in _IN_USE else report.capacity)
+    found: dict[str, Any] = {
         "rack": report.rack,
         "state": report.state,
         "id": report.node_id,
@@ -114,18 +116,21 @@ def _node(report: NodeReport) -> dict[str, Any]:
         "version": report.version,
         "healthReport": report.health_report,
         "numContainers": report.containers,
-        "usedMemoryMB": used.memory_mb,
-        "availMemoryMB": capacity.memory_mb - used.memory_mb if is_used else 0,
-        "usedVirtualCores": used_cores,
-        "availableVirtualCores": cores(capacity.vcores_milli) - used_cores if is_used else 0,
+        "usedMemoryMB": used[MEMORY],
+        "availMemoryMB": available[MEMORY],
+        "usedVirtualCores": used[VCORES],
+        "availableVirtualCores": available[VCORES],
         "numRunningOpportContainers": 0,
         "usedMemoryOpportGB": 0,
         "usedVirtualCoresOpport": 0,
         "numQueuedContainers": 0,
+        "totalResource": total,
+        "usedResource": shown(used),
+        "availableResource": shown(available),
     }
     if report.partition:
-        shown["nodeLabels"] = [report.partition]
-    return shown
+        found["nodeLabels"] = [report.partition]
+    return found
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
@@ -157,8 +162,7 @@ def _by_label(rm: RMWeb, names: Iterable[str]) -> dict[str, list[NodeReport]]:
 
 
 def _sum(nodes: Iterable[NodeReport]) -> dict[str, Any]:
-    memory_mb, vcores_milli = 0, 0
+    sums = NodeSums()
     for node in nodes:
-        memory_mb += node.capacity.memory_mb
-        vcores_milli += node.capacity.vcores_milli
-    return {"partitionInfo": {"resourceAvailable": {"memory": memory_mb, "vCores": cores(vcores_milli)}}}
+        sums.add(node.state, node.capacity)
+    return {"partitionInfo": {"resourceAvailable": amount(sums.total)}}

@@ -10,17 +10,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
-from statemachines.resourcemanager.web.rest.answers import (
-    MOST_INT,
-    amount,
-    cores,
-    finite,
-    json_answer,
-    listed,
-    percent,
-    to_json,
-)
+from statemachines.resourcemanager.web.rest.answers import MOST_INT, finite, json_answer, listed, percent, to_json
 from statemachines.resourcemanager.web.rest.reading import route
+from statemachines.resourcemanager.web.rest.resources import amount, text
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -60,7 +52,7 @@ def _queue(rm: RMWeb, by_path: Mapping[str, QueueInfo], queue: QueueInfo) -> dic
         "absoluteUsedCapacity": finite(partition.absolute_used_capacity),
         "absoluteMaxCapacity": finite(partition.absolute_maximum_capacity),
         "numApplications": queue.applications,
-        "usedResources": f"<memory:{queue.used.memory_mb}, vCores:{cores(queue.used.vcores_milli)}>",
+        "usedResources": text(queue.used),
         "resourcesUsed": amount(queue.used),
         "state": queue.state,
         "numContainers": queue.containers,

@@ -14,6 +14,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
@@ -72,7 +73,7 @@ def test_the_sums_of_the_metrics(served: Served) -> None:
     check_sums(metrics)
     assert (metrics["totalMB"], metrics["allocatedMB"], metrics["totalVirtualCores"]) == (1100, 100, 5)
     assert (metrics["totalNodes"], metrics["activeNodes"], metrics["appsRunning"]) == (2, 2, 1)
-    assert metrics["totalClusterResourcesAcrossPartition"] == {"memory": 1100, "vCores": 5}
+    assert metrics["totalClusterResourcesAcrossPartition"] == amount(Resource(1100, 5000))
     assert all(isinstance(value, int) for key, value in metrics.items() if not key.endswith("AcrossPartition"))
 
 
@@ -103,7 +104,7 @@ def test_the_queues_have_the_shape_of_the_capacity_scheduler(served: Served) -> 
         assert leaf["type"] == "capacitySchedulerLeafQueueInfo"
         assert "queues" not in leaf
     assert (a["absoluteCapacity"], c["absoluteCapacity"], c["capacity"]) == (60.0, 20.0, 50.0)
-    assert (a["usedResources"], a["resourcesUsed"]) == ("<memory:100, vCores:1>", {"memory": 100, "vCores": 1})
+    assert (a["usedResources"], a["resourcesUsed"]) == ("<memory:100, vCores:1>", amount(Resource(100, 1000)))
     assert [each["partitionName"] for each in a["capacities"]["queueCapacitiesByPartition"]] == ["", "gpu"]
     assert a["nodeLabels"] == ["gpu"]
     (user,) = a["users"]["user"]
@@ -175,7 +176,7 @@ def test_a_heartbeat_alone_is_seen(cluster: tuple[Yarn, Served]) -> None:
 
 def test_labels(served: Served) -> None:
     about = {"name": "gpu", "exclusivity": True}
-    room = {"partitionInfo": {"resourceAvailable": {"memory": 100, "vCores": 1}}}
+    room = {"partitionInfo": {"resourceAvailable": amount(Resource(100, 1000))}}
 
     assert served.get("/get-node-labels") == {"nodeLabelInfo": [about | room | {"activeNMs": 1}]}
     assert served.get("/get-node-to-labels") == {

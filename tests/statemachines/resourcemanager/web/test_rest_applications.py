@@ -28,7 +28,8 @@ DETAILS = {
     "reservedVCores", "runningContainers", "memorySeconds", "vcoreSeconds", "preemptedResourceMB",
     "preemptedResourceVCores", "numNonAMContainerPreempted", "numAMContainerPreempted", "preemptedMemorySeconds",
     "preemptedVcoreSeconds", "queueUsagePercentage", "clusterUsagePercentage", "logAggregationStatus",
-    "unmanagedApplication", "appNodeLabelExpression", "amNodeLabelExpression", "timeouts",
+    "unmanagedApplication", "appNodeLabelExpression", "amNodeLabelExpression", "timeouts", "resourceSecondsMap",
+    "resourceInfo",
 }  # fmt: skip
 OF_MASTER = {"amContainerLogs", "amHostHttpAddress", "masterNodeId"}
 IN_USE = ("allocatedMB", "allocatedVCores", "reservedMB", "reservedVCores", "runningContainers")

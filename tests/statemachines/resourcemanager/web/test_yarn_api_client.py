@@ -104,7 +104,7 @@ METHODS: dict[str, tuple[Call, str, set[str]]] = {
             "vcoreSeconds", "preemptedResourceMB", "preemptedResourceVCores", "numNonAMContainerPreempted",
             "numAMContainerPreempted", "preemptedMemorySeconds", "preemptedVcoreSeconds", "queueUsagePercentage",
             "clusterUsagePercentage", "logAggregationStatus", "unmanagedApplication", "appNodeLabelExpression",
-            "amNodeLabelExpression", "timeouts",
+            "amNodeLabelExpression", "timeouts", "resourceSecondsMap", "resourceInfo",
         },
     ),
     "cluster_application_attempts": (
@@ -142,6 +142,7 @@ METHODS: dict[str, tuple[Call, str, set[str]]] = {
             "rack", "state", "id", "nodeHostName", "nodeHTTPAddress", "lastHealthUpdate", "version", "healthReport",
             "numContainers", "usedMemoryMB", "availMemoryMB", "usedVirtualCores", "availableVirtualCores",
             "numRunningOpportContainers", "usedMemoryOpportGB", "usedVirtualCoresOpport", "numQueuedContainers",
+            "totalResource", "usedResource", "availableResource",
         },
     ),
     "cluster_application_timeouts": (
