@@ -151,7 +151,8 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[..., Violations]
             conventions.resource_manager_reaches,
             home="statemachines.resourcemanager.web",
             publishers=tuple(
-                f"statemachines.resourcemanager.web.{each}" for each in ("marks", "published", "publisher")
+                f"statemachines.resourcemanager.web.{each}"
+                for each in ("marks", "operations", "published", "publisher")
             ),
         ),
     ),

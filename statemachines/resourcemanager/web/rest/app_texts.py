@@ -6,14 +6,14 @@ The loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport
-from statemachines.resourcemanager.web.rest.answers import finite, percent, to_json
-from statemachines.resourcemanager.web.rest.resources import GPUS, MEMORY, VCORES, amount, cores
+from statemachines.resourcemanager.web.rest.answers import finite, percent, to_json, with_texts
+from statemachines.resourcemanager.web.rest.resources import GPUS, MEMORY, VCORES, cores, json_of
 
 ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 UNTRACKED: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
@@ -45,7 +45,8 @@ class _Text(NamedTuple):
     app_label: bytes
     am_label: bytes
     resources: bytes
-    """What it has and waits for; empty once it has ended."""
+    """What it has and waits for; empty once it has ended, like the next one."""
+    requests: bytes
 
 
 class ApplicationTexts:
@@ -78,6 +79,8 @@ class ApplicationTexts:
                 parts.append(kept.am_label)
             if "resourceinfo" not in deselected:
                 parts.append(kept.resources)
+            if "resourcerequests" not in deselected:
+                parts.append(kept.requests)
             if "timeouts" not in deselected:
                 parts.append(_timeouts_text(report, view.now_ms))
         parts.append(b"}")
@@ -140,19 +143,34 @@ def _text(report: ApplicationReport, attempts: Attempts, cluster_timestamp: int)
         b"," + to_json(_details(report, attempts))[1:-1],
         b',"appNodeLabelExpression":' + to_json(own),
         b',"amNodeLabelExpression":' + to_json(own if masters is None else masters),
-        b"" if report.state in ENDED else b',"resourceInfo":' + to_json(_resources(report)),
+        b"" if report.state in ENDED else b',"resourceInfo":{"resourceUsagesByPartition":[%s]}' % _resources(report),
+        b"" if report.state in ENDED else b',"resourceRequests":[%s]' % b",".join(_requests(report)),
     )
 
 
-def _resources(report: ApplicationReport) -> dict[str, Any]:
+def _resources(report: ApplicationReport) -> bytes:
     """What it has and waits for in all partitions, under the partition that it asks for by default."""
-    found = {
-        "partitionName": report.node_label or "",
-        "used": amount(report.allocated),
-        "reserved": amount(report.reserved),
-        "pending": amount(report.pending),
-    }
-    return {"resourceUsagesByPartition": [found]}
+    parts = {"used": report.allocated, "reserved": report.reserved, "pending": report.pending}
+    return with_texts(
+        {"partitionName": report.node_label or ""}, {part: json_of(resource) for part, resource in parts.items()}
+    )
+
+
+def _requests(report: ApplicationReport) -> Iterator[bytes]:
+    """Its pending requests. As from Hadoop, those for any node are for `*`, and so are those for one host or rack."""
+    for each in report.requests:
+        only = each.host or each.rack
+        for name in ("*",) if only is None else (only, "*"):
+            fields = {
+                "priority": each.priority,
+                "allocationRequestId": -1,
+                "resourceName": name,
+                "numContainers": each.containers,
+                "relaxLocality": only is None,
+                "nodeLabelExpression": each.partition,
+                "executionTypeRequest": {"executionType": "GUARANTEED", "enforceExecutionType": False},
+            }
+            yield with_texts(fields, {"capability": json_of(each.resource)})
 
 
 def _public(report: ApplicationReport, cluster_timestamp: int) -> dict[str, Any]:

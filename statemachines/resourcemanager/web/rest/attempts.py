@@ -88,6 +88,7 @@ def _in_list(app: ApplicationReport, attempt: ApplicationAttemptReport, number: 
         "blacklistedNodes": ",".join(attempt.blacklist),
         "nodesBlacklistedBySystem": ",".join(attempt.system_blacklist),
         "exportPorts": "",
+        "appAttemptState": _state(attempt),
     }
 
 

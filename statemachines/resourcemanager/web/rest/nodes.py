@@ -12,10 +12,10 @@ from starlette.routing import BaseRoute
 from statemachines.resourcemanager.reports import NodeReport
 from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.web.rest import filters, ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, listed, to_json
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, listed, with_texts
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.reading import route
-from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, amount, amounts, left, shown
+from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, amount, cores, json_left, json_of, left
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -35,7 +35,7 @@ _IN_USE: Final = frozenset({"RUNNING", "DECOMMISSIONING"})
 
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
-    texts = NodeTexts()
+    texts = NodeTexts(rm.config.hadoop_version)
 
     async def nodes(request: Request) -> Response:
         states = filters.names(request.query_params, ("states",), STATES)
@@ -47,7 +47,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         report = rm.model.nodes.get(id)
         if report is None:
             raise RestError(404, f"nodeId, {id}, is not found")
-        return answer({"node": _node(report) | {"lastHealthUpdate": rm.model.heartbeat_ms(id) or 0}})
+        return json_answer(b'{"node":%s}' % texts.text(report, rm.model.heartbeat_ms(id) or 0))
 
     async def labels(_: Request) -> Response:
         found = _labels(rm, rm.model.info.node_labels)
@@ -79,13 +79,15 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
 class NodeTexts:
     """Nodes as JSON, each made once for each of its reports and kept. The loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, hadoop_version: str) -> None:
+        """`hadoop_version`: of nodes that do not tell theirs."""
+        self._version = hadoop_version
         self._kept: dict[str, tuple[NodeReport, bytes]] = {}
 
     def text(self, report: NodeReport, heartbeat_ms: int) -> bytes:
         kept = self._kept.get(report.node_id)
         if kept is None or kept[0] is not report:
-            kept = self._kept[report.node_id] = report, to_json(_node(report))[:-1]
+            kept = self._kept[report.node_id] = report, _node(report, self._version)[:-1]
         return b'%s,"lastHealthUpdate":%d}' % (kept[1], heartbeat_ms)
 
     def forget(self, nodes: dict[str, NodeReport]) -> None:
@@ -103,34 +105,37 @@ def _found(rm: RMWeb, texts: NodeTexts, states: frozenset[str] | None) -> Iterat
             yield None
 
 
-def _node(report: NodeReport) -> dict[str, Any]:
+def _node(report: NodeReport, hadoop_version: str) -> bytes:
     """All but when it was heard of last. The scheduler knows only nodes in use: others have nothing available."""
-    used, total = amounts(report.used), amount(report.capacity)
-    available = left(report.capacity, report.used if report.state in _IN_USE else report.capacity)
+    used, total = report.used, report.capacity
+    taken = used if report.state in _IN_USE else total
+    available = left(total, taken)
     found: dict[str, Any] = {
         "rack": report.rack,
         "state": report.state,
         "id": report.node_id,
         "nodeHostName": report.host,
         "nodeHTTPAddress": "" if report.state in _GONE else report.http_address,
-        "version": report.version,
+        "version": report.version or hadoop_version,
         "healthReport": report.health_report,
         "numContainers": report.containers,
-        "usedMemoryMB": used[MEMORY],
+        "usedMemoryMB": used.memory_mb,
         "availMemoryMB": available[MEMORY],
-        "usedVirtualCores": used[VCORES],
+        "usedVirtualCores": cores(used.vcores_milli),
         "availableVirtualCores": available[VCORES],
         "numRunningOpportContainers": 0,
         "usedMemoryOpportGB": 0,
         "usedVirtualCoresOpport": 0,
         "numQueuedContainers": 0,
-        "totalResource": total,
-        "usedResource": shown(used),
-        "availableResource": shown(available),
     }
     if report.partition:
         found["nodeLabels"] = [report.partition]
-    return found
+    resources = {
+        "totalResource": json_of(total),
+        "usedResource": json_of(used),
+        "availableResource": json_left(total, taken),
+    }
+    return with_texts(found, resources)
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ are listed where there is some of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
-from statemachines.resourcemanager.resource import MOST, Resource
+from statemachines.resourcemanager.resource import MOST, MaximumAllocation, Resource
+from statemachines.resourcemanager.web.rest.answers import MOST_INT, to_json
 
 MEMORY: Final = "memory-mb"
 VCORES: Final = "vcores"
@@ -70,6 +72,27 @@ def shown(found: Amounts, maxima: Amounts | None = None) -> dict[str, Any]:
 def amount(resource: Resource) -> dict[str, Any]:
     """A resource as an object of Hadoop's API."""
     return shown(amounts(resource))
+
+
+def at_most(maximum: MaximumAllocation) -> Resource:
+    """The largest container; Java's greatest int of what has no maximum."""
+    memory_mb, milli = maximum.memory_mb, maximum.vcores_milli
+    return Resource(MOST_INT if memory_mb is None else memory_mb, MOST_INT * 1000 if milli is None else milli, MOST_INT)
+
+
+# Long lists have few different resources, and each takes longer to encode than the rest of its object.
+
+
+@lru_cache(maxsize=4096)
+def json_of(resource: Resource) -> bytes:
+    """`amount` as JSON."""
+    return to_json(amount(resource))
+
+
+@lru_cache(maxsize=4096)
+def json_left(total: Resource, taken: Resource) -> bytes:
+    """`left` as JSON."""
+    return to_json(shown(left(total, taken)))
 
 
 def text(resource: Resource) -> str:

@@ -83,7 +83,7 @@ METHODS: dict[str, tuple[Call, str, set[str]]] = {
             "availableVirtualCores", "allocatedVirtualCores", "pendingVirtualCores", "totalVirtualCores",
             "totalUsedResourcesAcrossPartition", "totalClusterResourcesAcrossPartition",
             "totalReservedResourcesAcrossPartition", "totalAllocatedContainersAcrossPartition",
-            "crossPartitionMetricsAvailable",
+            "crossPartitionMetricsAvailable", "rmEventQueueSize", "schedulerEventQueueSize",
         },
     ),
     "cluster_scheduler": (lambda rm, _: rm.cluster_scheduler(), "scheduler", {"schedulerInfo"}),
@@ -105,6 +105,7 @@ METHODS: dict[str, tuple[Call, str, set[str]]] = {
             "numAMContainerPreempted", "preemptedMemorySeconds", "preemptedVcoreSeconds", "queueUsagePercentage",
             "clusterUsagePercentage", "logAggregationStatus", "unmanagedApplication", "appNodeLabelExpression",
             "amNodeLabelExpression", "timeouts", "resourceSecondsMap", "resourceInfo",
+            "resourceRequests",
         },
     ),
     "cluster_application_attempts": (
@@ -216,7 +217,7 @@ def test_the_lists_have_what_the_single_ones_have(rm: Any, master: Master) -> No
     assert len(containers["container"]) == 2
     assert set(attempt) == {
         "id", "appAttemptId", "startTime", "finishedTime", "containerId", "nodeHttpAddress", "nodeId", "logsLink",
-        "blacklistedNodes", "nodesBlacklistedBySystem", "exportPorts",
+        "blacklistedNodes", "nodesBlacklistedBySystem", "exportPorts", "appAttemptState",
     }  # fmt: skip
 
 
