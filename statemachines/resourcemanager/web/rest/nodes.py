@@ -30,7 +30,7 @@ STATES: Final = (
     "REBOOTED",
     "SHUTDOWN",
 )
-_GONE: Final = frozenset({"LOST", "DECOMMISSIONED", "REBOOTED", "SHUTDOWN"})
+GONE: Final = frozenset({"LOST", "DECOMMISSIONED", "REBOOTED", "SHUTDOWN"})
 _IN_USE: Final = frozenset({"RUNNING", "DECOMMISSIONING"})
 
 
@@ -54,7 +54,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         return answer(listed(rm, "nodeLabelInfo", found) or {"nodeLabelInfo": None})
 
     async def labels_of_nodes(_: Request) -> Response:
-        labelled = [each for each in rm.model.nodes.values() if each.partition and each.state not in _GONE]
+        labelled = [each for each in rm.model.nodes.values() if each.partition and each.state not in GONE]
         entries = [{"key": each.node_id, "value": {"nodeLabelInfo": [_label(each.partition)]}} for each in labelled]
         return answer({"nodeToLabels": listed(rm, "entry", entries)})
 
@@ -115,7 +115,7 @@ def _node(report: NodeReport, hadoop_version: str) -> bytes:
         "state": report.state,
         "id": report.node_id,
         "nodeHostName": report.host,
-        "nodeHTTPAddress": "" if report.state in _GONE else report.http_address,
+        "nodeHTTPAddress": "" if report.state in GONE else report.http_address,
         "version": report.version or hadoop_version,
         "healthReport": report.health_report,
         "numContainers": report.containers,

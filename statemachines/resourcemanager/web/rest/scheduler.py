@@ -76,7 +76,7 @@ def _queue(rm: RMWeb, by_path: Mapping[str, QueueInfo], queue: QueueInfo) -> byt
         fields["nodeLabels"] = list(queue.accessible_node_labels)
     if queue.default_node_label:
         fields["defaultNodeLabelExpression"] = queue.default_node_label
-    usages = [_usage(queue, each) for each in _partitions(queue)]
+    usages = [_usage(queue, each) for each in partitions_of(queue)]
     texts = {
         **_texts(queue),
         "resourcesUsed": json_of(queue.used),
@@ -155,7 +155,7 @@ def _every(rm: RMWeb, queue: QueueInfo) -> dict[str, Any]:
 
 def _texts(queue: QueueInfo) -> dict[str, bytes]:
     """More of what every queue has."""
-    partitions = b",".join([_partition(queue, each) for each in _partitions(queue)])
+    partitions = b",".join([_partition(queue, each) for each in partitions_of(queue)])
     return {
         "capacities": b'{"queueCapacitiesByPartition":[%s]}' % partitions,
         "maximumAllocation": json_of(at_most(queue.maximum_allocation)),
@@ -202,10 +202,10 @@ def _usage(queue: QueueInfo, info: PartitionInfo) -> bytes:
 
 
 def _default_partition(queue: QueueInfo) -> PartitionInfo:
-    return _partitions(queue)[0]
+    return partitions_of(queue)[0]
 
 
-def _partitions(queue: QueueInfo) -> Sequence[PartitionInfo]:
+def partitions_of(queue: QueueInfo) -> Sequence[PartitionInfo]:
     """The default one first. A scheduler without partitions has shares of the whole cluster."""
     if queue.partitions:
         return queue.partitions
