@@ -170,7 +170,7 @@ RM_WEB_IMPORTS = (
 """What the resource manager's web address may know of it: values, and services that any thread may call."""
 RM_WEB_MANAGER = {
     *("admin", "clients", "dispatcher", "dispatchers", "name", "registry", "scheduler_name", "settings", "started_ms"),
-    *("failure_cause", "in_state", "is_ending", "is_starting", "state", "store_name"),
+    *("failure_cause", "in_state", "is_ending", "is_starting", "scheduler_path", "state", "store_name"),
 }
 """What it may ask a resource manager: attributes that are for any thread."""
 

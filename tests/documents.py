@@ -1,6 +1,6 @@
 """The documents as the tests see them: their examples, and the parts that list what the code declares.
 
-These are metrics, configuration keys, columns of the journal, tables of the report and commands.
+These are metrics, configuration keys, columns of the journal, tables of the report, commands, fields of the REST API.
 `python -m tests.documents` writes them anew, between their markers; test_conventions.py checks that they agree.
 """
 
@@ -292,6 +292,21 @@ def _report_column(column: Any) -> str:
     return f"`{column.name}` {column.type}{unit}{', nullable' if column.nullable else ''}"
 
 
+# -- the REST API ------------------------------------------------------------------------------------------------------
+
+
+def rest_fields() -> str:
+    """Which of Hadoop's fields a resource manager's answers have; a cluster of its own is asked for that."""
+    from .statemachines.resourcemanager.web.hadoop_fields import DOCUMENTED, found, there
+
+    objects, rows = found(), []
+    for each in DOCUMENTED:
+        present = there(each, objects[each.name])
+        missing = [name for name in each.fields if name not in present]
+        rows.append((each.name, f"`{each.request}`", _code_list(present), _code_list(missing)))
+    return _table(("object", "request", "fields that are there", "fields that are not"), rows)
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -306,6 +321,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "transitions-columns": lambda: column_table("transitions"),
     "report-tables": report_table,
     "report-columns": report_columns,
+    "rest-fields": rest_fields,
 }
 
 

@@ -151,7 +151,8 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[..., Violations]
             conventions.resource_manager_reaches,
             home="statemachines.resourcemanager.web",
             publishers=tuple(
-                f"statemachines.resourcemanager.web.{each}" for each in ("marks", "published", "publisher")
+                f"statemachines.resourcemanager.web.{each}"
+                for each in ("marks", "operations", "published", "publisher")
             ),
         ),
     ),
@@ -431,10 +432,13 @@ def document(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["metrics.md", "configuration.md", "commands.md", "journal.md", "web.md"])
+@pytest.mark.parametrize("name", ["metrics.md", "configuration.md", "commands.md", "journal.md", "web.md", "rest.md"])
 def test_a_document_lists_what_the_code_declares(name: str) -> None:
     if name == "commands.md":
         pytest.importorskip("typer", reason="typer is not installed: pip install 'central-dispatcher[cli]'")
+    if name == "rest.md":
+        pytest.importorskip("uvicorn", reason="the extra web is not installed")
+        pytest.importorskip("httpx", reason="httpx is not installed")
     text = document(name)
 
     assert documents.with_parts_anew(text) == text, f"docs/{name} is not up to date: {documents.REGENERATE}"

@@ -144,10 +144,16 @@ class QueueACLs:
         """
         if caller is None or self.is_administrator(caller):
             return True
-        lists = self._lists.get(self.path_of(path) or "", self._root).get(acl)
+        found = self.path_of(path) or ""
+        lists = self._lists.get(found, self._root).get(acl)
         if lists is None:
-            return self._is_open or acl is QueueACL.SUBMIT_APPLICATIONS
+            return self.is_for_all(found, acl)
         return any(each.allows(caller) for each in lists)
+
+    def is_for_all(self, path: str, acl: QueueACL) -> bool:
+        """Whether this is granted to everyone for want of a list, on the queue with this path and on all above."""
+        is_listed = acl in self._lists.get(path, self._root)
+        return not is_listed and (self._is_open or acl is QueueACL.SUBMIT_APPLICATIONS)
 
     def may_submit(self, queue: str, caller: Caller | None) -> bool:
         """Whether the caller may submit to the queue, as one of its users or as an administrator."""

@@ -14,7 +14,8 @@ class Resource(NamedTuple):
     """The request of a container or the capacity of a node, in integers >= 0.
 
     `gpus` counts devices, and `gpu_milli` is the share of *each* of them (1..1000): `gpus=1, gpu_milli=460` takes 0.46
-    of one device, and two halves of different devices do not satisfy it. A node's capacity has `gpu_milli=1000`.
+    of one device, and two halves of different devices do not satisfy it. A node's capacity has `gpu_milli=1000`. A sum
+    of several has one device with all their thousandths in `gpu_milli`; `gpu_milli_total` is right for both.
 
     `others` are further resource types: (name, amount) with amounts > 0, sorted by name, as `named` makes them.
     """
@@ -59,7 +60,9 @@ class Resource(NamedTuple):
     def __str__(self) -> str:
         vcores = f"{self.vcores_milli / 1000:g}" if abs(self.vcores_milli) <= MOST else shown(self.vcores_milli // 1000)
         text = f"<memory:{shown(self.memory_mb)} MB, vCores:{vcores}"
-        if self.gpus:
+        if self.gpu_milli > GPU_MILLI:  # the sum of several
+            text += f", GPUs:{self.gpu_milli_total / GPU_MILLI:g}"
+        elif self.gpus:
             share = "" if self.gpu_milli == GPU_MILLI else f" x {self.gpu_milli / GPU_MILLI:g}"
             text += f", GPUs:{shown(self.gpus)}{share}"
         for name, amount in self.others:

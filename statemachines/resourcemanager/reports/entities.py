@@ -3,8 +3,8 @@
 They are built on the handler thread and immutable: any thread may read them.
 
 Times are Unix milliseconds of the resource manager's clock, None if still to come; memory is in MB (2^20 bytes),
-virtual cores are in thousandths; progress and shares are 0 to 1. A sum of GPUs counts whole devices if it is a whole
-number; otherwise `gpu_milli` has the total in thousandths, with `gpus=1`.
+virtual cores are in thousandths; progress and shares are 0 to 1. A sum of GPUs is one device with the total in
+`gpu_milli`, in thousandths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.resource import NOTHING, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, PendingRequests
 from statemachines.resourcemanager.submission import LaunchContext
 
 APPLICATION_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED")
@@ -102,6 +102,8 @@ class ApplicationReport:
     cluster_share: float
     launch: LaunchContext | None = None
     """Without credentials and the like."""
+    requests: tuple[PendingRequests, ...] = ()
+    """`pending`, request by request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +196,8 @@ def application_report(context: RMContext, app: RMApp, live: LiveSums | None = N
     used = live.amounts()
     use = context.scheduler.application_use(attempt.entity, used) if attempt is not None else ApplicationUse()
     pending: dict[str, int] = {}
-    for resource, count in use.pending:
-        add(pending, amounts_of(resource), count)
+    for each in use.pending:
+        add(pending, amounts_of(each.resource), each.containers)
     return ApplicationReport(
         application_id=app.entity,
         attempt_id=attempt.entity if attempt is not None else None,
@@ -230,10 +232,11 @@ def application_report(context: RMContext, app: RMApp, live: LiveSums | None = N
         reserved=total_of(use.reserved),
         reserved_containers=len(use.reserved),
         pending=resource_of(pending),
-        pending_containers=sum(count for _, count in use.pending),
+        pending_containers=sum(each.containers for each in use.pending),
         queue_share=use.queue_share,
         cluster_share=use.cluster_share,
         launch=submission.without_secrets().launch,
+        requests=use.pending,
     )
 
 

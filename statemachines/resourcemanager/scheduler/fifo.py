@@ -285,6 +285,7 @@ class FifoPolicy(SchedulingPolicy):
             acl_submit_applications=None if is_leaf else self._config.acl_submit_applications,
             acl_administer_queue=None if is_leaf else self._config.acl_administer_queue,
             pending_containers=sum(user.pending_containers for user in users.values()),
+            maximum_allocation=self._maximum,
         )
 
 

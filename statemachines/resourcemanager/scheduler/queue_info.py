@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from statemachines.resourcemanager.resource import NOTHING, Resource
+from statemachines.resourcemanager.resource import NOTHING, MaximumAllocation, Resource
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.machines.rmcontainer import RMContainer
@@ -84,6 +84,8 @@ class QueueInfo(NamedTuple):
     acl_submit_applications: str | None = None  # as configured; None: those of the queues above only
     acl_administer_queue: str | None = None
     preemption_disabled: bool = True
+    maximum_allocation: MaximumAllocation = MaximumAllocation()  # its own, or that of the nearest queue above
+    maximum_am_percent: float = 100.0  # of a leaf's maximum, for masters
 
     @property
     def is_leaf(self) -> bool:
@@ -99,12 +101,23 @@ class QueueInfo(NamedTuple):
         return self.containers - self.reserved_containers
 
 
+class PendingRequests(NamedTuple):
+    """Pending asks of an attempt that differ only in the nodes that they prefer."""
+
+    resource: Resource  # of each
+    containers: int
+    priority: int  # lower is served first, within the application
+    partition: str
+    host: str | None  # the only host allowed; None: any
+    rack: str | None  # the only rack allowed; None: any
+
+
 class ApplicationUse(NamedTuple):
     """What an attempt has, and waits for."""
 
     live: tuple[RMContainer, ...] = ()  # not ended; allocated ones only
     reserved: tuple[Resource, ...] = ()  # one per reservation
-    pending: tuple[tuple[Resource, int], ...] = ()  # asks by size: (size, count)
+    pending: tuple[PendingRequests, ...] = ()
     queue_share: float = 0.0  # of its queue's guarantee in its partition; 0 without a guarantee
     cluster_share: float = 0.0  # of its partition
     blacklist: frozenset[str] = frozenset()  # hosts, by its masters

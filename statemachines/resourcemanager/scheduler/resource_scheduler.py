@@ -42,7 +42,7 @@ from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, 
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks, why_reserved, why_unplaced
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests, QueueInfo
 from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
@@ -329,7 +329,7 @@ class ResourceScheduler:
             return ApplicationUse(
                 live,
                 tuple(container.request.resource for container in attempt.reservations.values()),
-                tuple((each.requirements.resource, len(each)) for each in attempt.pending.values()),
+                tuple(_pending(each.requirements, each.priority, len(each)) for each in attempt.pending.values()),
                 *self._policy.usage_shares(attempt, used),
                 attempt.blacklist,
             )
@@ -403,3 +403,9 @@ class ResourceScheduler:
             # A user whose last ask was served is no longer active, and masters of the others may start.
             if not policy.activate_applications():
                 return
+
+
+def _pending(requirements: NodeRequirements, priority: int, count: int) -> PendingRequests:
+    return PendingRequests(
+        requirements.resource, count, priority, requirements.partition, requirements.host, requirements.rack
+    )

@@ -1,4 +1,4 @@
-"""The resource manager's web address as a Starlette app: the REST API, the pages, the ops API, /metrics, and probes.
+"""The resource manager's web address as a Starlette app: the REST API, /jmx, pages, the ops API, /metrics, and probes.
 
 Threads: the loop's thread runs all of it. Nothing here waits for a handler thread but with a deadline.
 """
@@ -27,7 +27,7 @@ from dispatcher.ops.app import Ops, app_of
 from dispatcher.ops.config import OpsConfig
 from dispatcher.supervision.health import HealthAnswer, health
 from dispatcher.web.security import describe_write
-from statemachines.resourcemanager.web import pages, rest
+from statemachines.resourcemanager.web import jmx, pages, rest
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel
 from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
@@ -66,6 +66,7 @@ def resource_manager_app(
         *rest.routes(rm),
         *pages.routes(rm, settings.model_dump(mode="json"), has_ops=ops.enabled),
     ]
+    routes.append(jmx.route(rm))
     routes.append(Route("/metrics", endpoint(_metrics(manager.registry, rm.workers)), methods=["GET"]))
     routes += [Route(path, _probe(answer), methods=["GET"]) for path, answer in _PROBES.items()]
     parts: Ops | None = None

@@ -163,12 +163,14 @@ class Marks:
 
     def _take_container(self, dirty: Dirty, container: RMContainer, is_live: bool) -> None:
         dirty.containers[container.attempt] = None
+        app, was_moved = self._context.apps.get(container.application), False
         if container.attempt != container.maker:  # it was taken over, and may be published as another attempt's
-            app = self._context.apps.get(container.application)
             others = [each.entity for each in app.attempts if each.entity != container.attempt] if app else ()
             for attempt_id in self.published.take_from(others, container.entity):
                 dirty.containers[attempt_id] = None
-        self.published.take_container(container, is_live)
+                was_moved = True
+        queue = app.submission.queue if app is not None else ""
+        self.published.take_container(container, is_live, queue, was_moved=was_moved)
 
     def _mark_masters_on(self, lost_nodes: set[str], dirty: Dirty) -> Iterator[None]:
         """Nodes were forgotten: the attempts whose masters ran there no longer have their addresses."""

@@ -30,6 +30,7 @@ from statemachines.resourcemanager.reports import (
 from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.web.hangs import Hang, longest_hang
+from statemachines.resourcemanager.web.operations import SchedulerRun
 from statemachines.resourcemanager.web.published import Publication
 from statemachines.resourcemanager.web.publisher import ModelPublisher
 
@@ -93,6 +94,10 @@ class ReadModel:
         self.queues: tuple[QueueInfo, ...] = ()
         """Parents before children, the root first."""
         self.metrics = ClusterMetrics(0, 0, 0, 0, 0, 0, 0, 0, 0, _NOTHING, _NOTHING, _NOTHING, _NOTHING, {})
+        self.run = SchedulerRun()
+        """What the scheduler has done since this address began to follow it."""
+        self.ended_apps: Counter[tuple[str, str]] = Counter()
+        """Applications that are no longer kept, by queue and state, since then; changed in place."""
         self.number = 0
         """Of the last publication with news; 0: there was none yet, and the model is empty."""
         self._counted: tuple[dict[str, ApplicationReport], Counter[str]] = {}, Counter()  # the last ones counted
@@ -175,6 +180,12 @@ class ReadModel:
         """The start is so short a time ago that nodes may still register: their sizes are no maximum yet."""
         wait_ms = self._manager.settings.scheduler.maximum_allocation_wait_ms
         return self.now_ms() - self._cluster_timestamp <= wait_ms
+
+    def queue_sizes(self) -> tuple[int, int]:
+        """Events that wait now: for the central dispatcher, and for the scheduler where it has a thread of its own."""
+        manager = self._manager
+        scheduler = sum(each.queue_size() for each in manager.scheduler_path if each is not manager.dispatcher)
+        return manager.dispatcher.queue_size(), scheduler
 
     @property
     def cluster_timestamp(self) -> int:
@@ -293,6 +304,8 @@ class ReadModel:
         if not publication.is_news:
             return
         if publication.is_whole:
+            gone = (report for id, report in self.apps.items() if publication.apps.get(id) is None)
+            self.ended_apps.update((report.queue, report.state) for report in gone)
             self.apps, self.attempts, self.containers, self.nodes = {}, {}, {}, {}
         self._apply_apps(publication.apps)
         self.attempts = _merged(self.attempts, publication.attempts)
@@ -303,11 +316,14 @@ class ReadModel:
                 self._heartbeats_ms.pop(id, None)
         self.queues = tuple(publication.queues)
         self.metrics = publication.metrics
+        self.run = publication.run
         self._cluster_timestamp = publication.cluster_timestamp
         self.number += 1
 
     def _apply_apps(self, changes: Mapping[str, ApplicationReport | None]) -> None:
         before = self.apps
+        gone = (before[id] for id, report in changes.items() if report is None and id in before)
+        self.ended_apps.update((report.queue, report.state) for report in gone)
         last = next(reversed(before.values()), None)
         apps = _merged(before, {id: report for id, report in changes.items() if report is None or id in before})
         new = sorted((each for id, each in changes.items() if each is not None and id not in before), key=_order)

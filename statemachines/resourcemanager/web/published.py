@@ -24,6 +24,7 @@ from statemachines.resourcemanager.reports import (
 from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.web.operations import Operations, SchedulerRun
 
 _RUNNING: Final = RMContainerState.RUNNING.name
 _NEW: Final = RMContainerState.NEW
@@ -69,6 +70,8 @@ class Publication:
     """When nodes were heard of last, Unix ms, for those heard of since. A heartbeat alone is no news."""
     cluster_timestamp: int
     """Unix ms; in the ids of applications."""
+    run: SchedulerRun
+    """What the scheduler has done."""
     cost: Cost
     """Of its mails."""
 
@@ -88,6 +91,7 @@ class Published:
 
     def __init__(self) -> None:
         self.nodes = NodeSums()
+        self.operations = Operations()
         self.forgotten_apps: Mapping[str, int] = {}
         """By state: applications that are no longer kept. Changed together with `forget_app`."""
         self._failures: dict[str, int] = {}
@@ -120,17 +124,22 @@ class Published:
         found = self._by_attempt.get(attempt_id)
         return found.sums if found is not None else None
 
-    def take_container(self, container: RMContainer, is_live: bool) -> None:
-        """Report on a container that has changed. `is_live`: it has not ended."""
+    def take_container(self, container: RMContainer, is_live: bool, queue: str, *, was_moved: bool = False) -> None:
+        """Report on a container that has changed.
+
+        `is_live`: it has not ended; `queue`: its application's; `was_moved`: another attempt had it until now.
+        """
         id, attempt_id = container.entity, container.attempt
         attempt = self._by_attempt.get(attempt_id)
         before = attempt.reports.get(id) if attempt is not None else None
         if not is_live and container.status is not None and container.status.exit_status != EXIT_SUCCESS:
             self._failures[id] = container.status.exit_status
-        if before is None and not is_live:
-            return  # it came and went between two publications
         state = container.state_machine.current_state if is_live else None
         is_shown = state is not None and state is not _NEW and state is not _RESERVED
+        was_live = before is not None or was_moved
+        self.operations.take(container, queue, was_live=was_live, is_live=is_shown, has_ended=not is_live)
+        if before is None and not is_live:
+            return  # it came and went between two publications
         report = container_report(container) if is_shown else None  # what raises does so before the first change
         if attempt is not None and before is not None:
             attempt.sums.remove(before.resource, before.created_ms, before.state == _RUNNING)

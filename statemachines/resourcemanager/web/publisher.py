@@ -203,7 +203,8 @@ class ModelPublisher:
         entities = draft.apps, draft.attempts, draft.containers, self._marks.published.take_failures(), draft.nodes
         timestamp = self._context.cluster_timestamp
         whole = last.queues, last.metrics, draft.heartbeats
-        yield Publication(is_whole, at_ns, is_news, *entities, *whole, timestamp, _FREE)
+        run = self._marks.published.operations.run(self.clock_ms())
+        yield Publication(is_whole, at_ns, is_news, *entities, *whole, timestamp, run, _FREE)
 
     def _report(self, draft: _Draft, dirty: Dirty, heard: Iterable[RMNode]) -> Generator[None, None, None]:
         yield from self._fill(draft.apps, dirty.apps, self._app)

@@ -62,6 +62,8 @@ def queue_info(queue: Queue) -> QueueInfo:
         acl_submit_applications=config.acl_submit_applications,
         acl_administer_queue=config.acl_administer_queue,
         preemption_disabled=queue.disables_preemption,
+        maximum_allocation=queue.maximum_allocation,
+        maximum_am_percent=float(100 * leaf.am_share) if leaf is not None else 100.0,
     )
 
 

@@ -127,6 +127,9 @@ class Queue:
         self.pending = 0  # applications whose attempt may not start its master yet
         self.containers = 0
         self.maximum_applications = config.maximum_applications  # None: no limit of its own
+        self.maximum_allocation = maximum_allocation(
+            _nearest("maximum_allocation_mb", self), _nearest("maximum_allocation_vcores", self)
+        )
         # Whether its containers are safe from preemption for other queues, as all are where there is none.
         self.disables_preemption = not scheduler.preemption.enabled or bool(_nearest("disable_preemption", self))
         self.shares: dict[str, Share] = {}  # by partition
@@ -197,9 +200,6 @@ class LeafQueue(Queue):
         self.users: dict[str, User] = {}
         self.active_users = 0
         self.default_label = config.default_node_label or DEFAULT_PARTITION
-        self.maximum_allocation = maximum_allocation(
-            _nearest("maximum_allocation_mb", self), _nearest("maximum_allocation_vcores", self)
-        )
         self.maximum_lifetime_s = _nearest("maximum_lifetime_s", self)
         self.default_lifetime_s = _nearest("default_lifetime_s", self)
 

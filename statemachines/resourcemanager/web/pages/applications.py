@@ -265,7 +265,12 @@ def key_figures(site: Site) -> list[Mapping[str, Any]]:
         gpus = formats.vcores(used.gpu_milli_total)
         figures.append(
             figure(
-                "GPUs", formats.percent(now.gpus), f"of {total.gpus:,}", f"{gpus} allocated", "gpus", "/cluster/nodes"
+                "GPUs",
+                formats.percent(now.gpus),
+                f"of {formats.vcores(total.gpu_milli_total)}",
+                f"{gpus} allocated",
+                "gpus",
+                "/cluster/nodes",
             )
         )
     figures.append(figure("Nodes", f"{now.nodes:,}", f"of {metrics.total_nodes:,}", nodes, "nodes", "/cluster/nodes"))

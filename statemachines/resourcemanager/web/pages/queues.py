@@ -92,6 +92,7 @@ def _pending_percent(info: PartitionInfo) -> float:
     shares = (
         share(pending.memory_mb, maximum.memory_mb * whole),
         share(pending.vcores_milli, maximum.vcores_milli * whole),
+        share(pending.gpu_milli_total, maximum.gpu_milli_total * whole),
     )
     return 100 * max(shares)
 

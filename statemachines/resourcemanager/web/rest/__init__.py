@@ -4,7 +4,7 @@ cluster, apps, attempts, nodes, scheduler   the endpoints that read
 waiting                                     why an application waits, which is not YARN's
 writing/                                    the endpoints that change something
 filters, ids                                what a request asks for
-answers, lists, app_texts                   what all answers have in common; long lists in pieces; applications
+answers, lists, resources, app_texts        what all answers have in common; long lists in pieces; applications
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from starlette.routing import Match, Route
 
 from dispatcher.util.terminal import one_line
 from dispatcher.web.answers import error_line
-from statemachines.resourcemanager.resource import Resource
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -56,6 +55,12 @@ def to_json(content: Any) -> bytes:
     return _encode(content).encode("utf-8", "backslashreplace")
 
 
+def with_texts(fields: Mapping[str, Any], texts: Mapping[str, bytes]) -> bytes:
+    """A JSON object of at least one field, and of those whose values are JSON already."""
+    more = b"".join([b',"%s":%s' % (key.encode(), text) for key, text in texts.items()])
+    return b"%s%s}" % (to_json(fields)[:-1], more)
+
+
 def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return json_answer(to_json(content), status, headers)
 
@@ -76,16 +81,6 @@ def finite(number: float) -> float:
 
 def percent(share: float) -> float:
     return finite(100 * share)
-
-
-def cores(milli: int) -> int:
-    """Whole virtual cores: thousandths are rounded up."""
-    return -(-milli // 1000)
-
-
-def amount(resource: Resource) -> dict[str, int]:
-    """A resource as an object of Hadoop's API."""
-    return {"memory": resource.memory_mb, "vCores": cores(resource.vcores_milli)}
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

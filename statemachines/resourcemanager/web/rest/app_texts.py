@@ -6,13 +6,14 @@ The loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport
-from statemachines.resourcemanager.web.rest.answers import cores, finite, percent, to_json
+from statemachines.resourcemanager.web.rest.answers import finite, percent, to_json, with_texts
+from statemachines.resourcemanager.web.rest.resources import GPUS, MEMORY, VCORES, cores, json_of
 
 ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 UNTRACKED: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
@@ -43,6 +44,9 @@ class _Text(NamedTuple):
     """Begins with a comma."""
     app_label: bytes
     am_label: bytes
+    resources: bytes
+    """What it has and waits for; empty once it has ended, like the next one."""
+    requests: bytes
 
 
 class ApplicationTexts:
@@ -73,6 +77,10 @@ class ApplicationTexts:
                 parts.append(kept.app_label)
             if "amnodelabelexpression" not in deselected:
                 parts.append(kept.am_label)
+            if "resourceinfo" not in deselected:
+                parts.append(kept.resources)
+            if "resourcerequests" not in deselected:
+                parts.append(kept.requests)
             if "timeouts" not in deselected:
                 parts.append(_timeouts_text(report, view.now_ms))
         parts.append(b"}")
@@ -107,16 +115,23 @@ def _timeouts_text(report: ApplicationReport, now_ms: int) -> bytes:
     return b',"timeouts":' + to_json({"timeout": [timeout_info(report.deadline_ms, now_ms)]})
 
 
+_GROWING: Final = (
+    b',"elapsedTime":%d,"memorySeconds":%d,"vcoreSeconds":%d,"resourceSecondsMap":{"entry":['
+    + b",".join(b'{"key":"%s","value":%%d}' % name.encode() for name in (MEMORY, VCORES, GPUS))
+    + b"]}"
+)
+
+
 def _growing(report: ApplicationReport, now_ms: int) -> bytes:
     """What grows with time. Both times are of the resource manager's clock, which may have been set back."""
     until_ms = now_ms if report.finish_ms is None else report.finish_ms
     since_s = 0.0 if report.finish_ms is not None else max(0, now_ms - report.as_of_ms) / 1000
     usage, allocated = report.usage, report.allocated
-    return b',"elapsedTime":%d,"memorySeconds":%d,"vcoreSeconds":%d' % (
-        max(0, until_ms - report.start_ms),
-        usage.memory_mb_seconds + since_s * allocated.memory_mb,
-        usage.vcore_seconds + since_s * allocated.vcores_milli / 1000,
-    )
+    memory_mb_s = usage.memory_mb_seconds + since_s * allocated.memory_mb
+    vcore_s = usage.vcore_seconds + since_s * allocated.vcores_milli / 1000
+    gpu_s = usage.gpu_seconds + since_s * allocated.gpu_milli_total / 1000
+    elapsed_ms = max(0, until_ms - report.start_ms)
+    return _GROWING % (elapsed_ms, memory_mb_s, vcore_s, memory_mb_s, vcore_s, gpu_s)
 
 
 def _text(report: ApplicationReport, attempts: Attempts, cluster_timestamp: int) -> _Text:
@@ -128,7 +143,34 @@ def _text(report: ApplicationReport, attempts: Attempts, cluster_timestamp: int)
         b"," + to_json(_details(report, attempts))[1:-1],
         b',"appNodeLabelExpression":' + to_json(own),
         b',"amNodeLabelExpression":' + to_json(own if masters is None else masters),
+        b"" if report.state in ENDED else b',"resourceInfo":{"resourceUsagesByPartition":[%s]}' % _resources(report),
+        b"" if report.state in ENDED else b',"resourceRequests":[%s]' % b",".join(_requests(report)),
     )
+
+
+def _resources(report: ApplicationReport) -> bytes:
+    """What it has and waits for in all partitions, under the partition that it asks for by default."""
+    parts = {"used": report.allocated, "reserved": report.reserved, "pending": report.pending}
+    return with_texts(
+        {"partitionName": report.node_label or ""}, {part: json_of(resource) for part, resource in parts.items()}
+    )
+
+
+def _requests(report: ApplicationReport) -> Iterator[bytes]:
+    """Its pending requests. As from Hadoop, those for any node are for `*`, and so are those for one host or rack."""
+    for each in report.requests:
+        only = each.host or each.rack
+        for name in ("*",) if only is None else (only, "*"):
+            fields = {
+                "priority": each.priority,
+                "allocationRequestId": -1,
+                "resourceName": name,
+                "numContainers": each.containers,
+                "relaxLocality": only is None,
+                "nodeLabelExpression": each.partition,
+                "executionTypeRequest": {"executionType": "GUARANTEED", "enforceExecutionType": False},
+            }
+            yield with_texts(fields, {"capability": json_of(each.resource)})
 
 
 def _public(report: ApplicationReport, cluster_timestamp: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.reports import ClusterMetrics
-from statemachines.resourcemanager.web.rest.answers import RestError, amount, answer, cores, json_answer, to_json
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, to_json
 from statemachines.resourcemanager.web.rest.reading import route
+from statemachines.resourcemanager.web.rest.resources import amount, cores
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -69,8 +70,9 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         nonlocal kept
         found = rm.model.metrics
         if kept[0] is not found:
-            kept = found, to_json({"clusterMetrics": _metrics(found)})
-        return json_answer(kept[1])
+            kept = found, to_json({"clusterMetrics": _metrics(found)})[:-2]
+        waiting = b',"rmEventQueueSize":%d,"schedulerEventQueueSize":%d}}' % rm.model.queue_sizes()
+        return json_answer(kept[1] + waiting)
 
     about = [route(rm, path, info, always=True) for path in ("", "/info")]
     return [route(rm, "/metrics", metrics), *about]

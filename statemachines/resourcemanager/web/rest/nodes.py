@@ -10,10 +10,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.reports import NodeReport
+from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.web.rest import filters, ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, cores, listed, to_json
+from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, listed, with_texts
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.reading import route
+from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, amount, cores, json_left, json_of, left
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -28,12 +30,12 @@ STATES: Final = (
     "REBOOTED",
     "SHUTDOWN",
 )
-_GONE: Final = frozenset({"LOST", "DECOMMISSIONED", "REBOOTED", "SHUTDOWN"})
+GONE: Final = frozenset({"LOST", "DECOMMISSIONED", "REBOOTED", "SHUTDOWN"})
 _IN_USE: Final = frozenset({"RUNNING", "DECOMMISSIONING"})
 
 
 def routes(rm: RMWeb) -> Sequence[BaseRoute]:
-    texts = NodeTexts()
+    texts = NodeTexts(rm.config.hadoop_version)
 
     async def nodes(request: Request) -> Response:
         states = filters.names(request.query_params, ("states",), STATES)
@@ -45,14 +47,14 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         report = rm.model.nodes.get(id)
         if report is None:
             raise RestError(404, f"nodeId, {id}, is not found")
-        return answer({"node": _node(report) | {"lastHealthUpdate": rm.model.heartbeat_ms(id) or 0}})
+        return json_answer(b'{"node":%s}' % texts.text(report, rm.model.heartbeat_ms(id) or 0))
 
     async def labels(_: Request) -> Response:
         found = _labels(rm, rm.model.info.node_labels)
         return answer(listed(rm, "nodeLabelInfo", found) or {"nodeLabelInfo": None})
 
     async def labels_of_nodes(_: Request) -> Response:
-        labelled = [each for each in rm.model.nodes.values() if each.partition and each.state not in _GONE]
+        labelled = [each for each in rm.model.nodes.values() if each.partition and each.state not in GONE]
         entries = [{"key": each.node_id, "value": {"nodeLabelInfo": [_label(each.partition)]}} for each in labelled]
         return answer({"nodeToLabels": listed(rm, "entry", entries)})
 
@@ -77,13 +79,15 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
 class NodeTexts:
     """Nodes as JSON, each made once for each of its reports and kept. The loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, hadoop_version: str) -> None:
+        """`hadoop_version`: of nodes that do not tell theirs."""
+        self._version = hadoop_version
         self._kept: dict[str, tuple[NodeReport, bytes]] = {}
 
     def text(self, report: NodeReport, heartbeat_ms: int) -> bytes:
         kept = self._kept.get(report.node_id)
         if kept is None or kept[0] is not report:
-            kept = self._kept[report.node_id] = report, to_json(_node(report))[:-1]
+            kept = self._kept[report.node_id] = report, _node(report, self._version)[:-1]
         return b'%s,"lastHealthUpdate":%d}' % (kept[1], heartbeat_ms)
 
     def forget(self, nodes: dict[str, NodeReport]) -> None:
@@ -101,31 +105,37 @@ def _found(rm: RMWeb, texts: NodeTexts, states: frozenset[str] | None) -> Iterat
             yield None
 
 
-def _node(report: NodeReport) -> dict[str, Any]:
+def _node(report: NodeReport, hadoop_version: str) -> bytes:
     """All but when it was heard of last. The scheduler knows only nodes in use: others have nothing available."""
-    used, capacity, is_used = report.used, report.capacity, report.state in _IN_USE
-    used_cores = cores(used.vcores_milli)
-    shown: dict[str, Any] = {
+    used, total = report.used, report.capacity
+    taken = used if report.state in _IN_USE else total
+    available = left(total, taken)
+    found: dict[str, Any] = {
         "rack": report.rack,
         "state": report.state,
         "id": report.node_id,
         "nodeHostName": report.host,
-        "nodeHTTPAddress": "" if report.state in _GONE else report.http_address,
-        "version": report.version,
+        "nodeHTTPAddress": "" if report.state in GONE else report.http_address,
+        "version": report.version or hadoop_version,
         "healthReport": report.health_report,
         "numContainers": report.containers,
         "usedMemoryMB": used.memory_mb,
-        "availMemoryMB": capacity.memory_mb - used.memory_mb if is_used else 0,
-        "usedVirtualCores": used_cores,
-        "availableVirtualCores": cores(capacity.vcores_milli) - used_cores if is_used else 0,
+        "availMemoryMB": available[MEMORY],
+        "usedVirtualCores": cores(used.vcores_milli),
+        "availableVirtualCores": available[VCORES],
         "numRunningOpportContainers": 0,
         "usedMemoryOpportGB": 0,
         "usedVirtualCoresOpport": 0,
         "numQueuedContainers": 0,
     }
     if report.partition:
-        shown["nodeLabels"] = [report.partition]
-    return shown
+        found["nodeLabels"] = [report.partition]
+    resources = {
+        "totalResource": json_of(total),
+        "usedResource": json_of(used),
+        "availableResource": json_left(total, taken),
+    }
+    return with_texts(found, resources)
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
@@ -157,8 +167,7 @@ def _by_label(rm: RMWeb, names: Iterable[str]) -> dict[str, list[NodeReport]]:
 
 
 def _sum(nodes: Iterable[NodeReport]) -> dict[str, Any]:
-    memory_mb, vcores_milli = 0, 0
+    sums = NodeSums()
     for node in nodes:
-        memory_mb += node.capacity.memory_mb
-        vcores_milli += node.capacity.vcores_milli
-    return {"partitionInfo": {"resourceAvailable": {"memory": memory_mb, "vCores": cores(vcores_milli)}}}
+        sums.add(node.state, node.capacity)
+    return {"partitionInfo": {"resourceAvailable": amount(sums.total)}}

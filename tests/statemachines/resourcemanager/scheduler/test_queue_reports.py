@@ -9,7 +9,13 @@ import pytest
 
 from statemachines.resourcemanager import FifoScheduler, Resource
 from statemachines.resourcemanager.scheduler import CapacityScheduler
-from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, NodeUse, QueueUserInfo
+from statemachines.resourcemanager.scheduler.queue_info import (
+    NOTHING,
+    ApplicationUse,
+    NodeUse,
+    PendingRequests,
+    QueueUserInfo,
+)
 
 from ..cluster import Cluster
 from .queue_cluster import QueueCluster
@@ -201,7 +207,8 @@ def test_reservations_are_counted_apart() -> None:
     assert (info.used, info.reserved, info.pending) == (Resource(13, 13), Resource(7, 7), Resource(7, 7))
     assert (info.allocated_containers, info.reserved_containers, info.pending_containers) == (1, 1, 1)
     assert (info.users[0].reserved, info.users[0].reserved_containers) == (Resource(7, 7), 1)
-    assert (use.live, use.reserved, use.pending) == ((held,), (Resource(7, 7),), ((Resource(7, 7), 1),))
+    pending = PendingRequests(Resource(7, 7), 1, 0, "", None, None)
+    assert (use.live, use.reserved, use.pending) == ((held,), (Resource(7, 7),), (pending,))
     assert cluster.scheduler.node_use(node)[:3] == (Resource(6, 6), 1, Resource(7, 7))
 
     cluster.tracker.heartbeat(node, launched=(held.entity,))

@@ -20,7 +20,7 @@ from statemachines.resourcemanager.errors import (
 from statemachines.resourcemanager.events import FinalApplicationStatus
 from statemachines.resourcemanager.reports import APPLICATION_STATES
 from statemachines.resourcemanager.scheduler import QueueInfo
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 
 from ..builders import NODE, TASK, event_for
@@ -241,14 +241,15 @@ def test_report_has_all_that_is_known(desk: Desk, clients: ClientRMService) -> N
 def test_report_has_what_the_scheduler_knows(desk: Desk, clients: ClientRMService) -> None:
     app = desk.app("RUNNING")
     small, large = Resource(1024, 1000), Resource(2048, 500)
+    pending = PendingRequests(small, 3, 0, "", None, None), PendingRequests(large, 1, 0, "gpu", "host", None)
     desk.desk_scheduler.uses[app.attempts[0].entity] = ApplicationUse(
-        reserved=(large, small), pending=((small, 3), (large, 1)), queue_share=1.5, cluster_share=0.25
+        reserved=(large, small), pending=pending, queue_share=1.5, cluster_share=0.25
     )
 
     report = clients.get_application_report(app.entity)
 
     assert (report.reserved, report.reserved_containers) == (Resource(3072, 1500), 2)
-    assert (report.pending, report.pending_containers) == (Resource(5120, 3500), 4)
+    assert (report.pending, report.pending_containers, report.requests) == (Resource(5120, 3500), 4, pending)
     assert (report.queue_share, report.cluster_share) == (1.5, 0.25)
 
 

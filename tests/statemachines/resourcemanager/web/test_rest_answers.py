@@ -13,10 +13,12 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.events import ContainerRequest, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
+from .front import front
 from .served import BASE, Served
 
 pytestmark = pytest.mark.long
@@ -72,8 +74,17 @@ def test_the_sums_of_the_metrics(served: Served) -> None:
     check_sums(metrics)
     assert (metrics["totalMB"], metrics["allocatedMB"], metrics["totalVirtualCores"]) == (1100, 100, 5)
     assert (metrics["totalNodes"], metrics["activeNodes"], metrics["appsRunning"]) == (2, 2, 1)
-    assert metrics["totalClusterResourcesAcrossPartition"] == {"memory": 1100, "vCores": 5}
+    assert metrics["totalClusterResourcesAcrossPartition"] == amount(Resource(1100, 5000))
     assert all(isinstance(value, int) for key, value in metrics.items() if not key.endswith("AcrossPartition"))
+
+
+def test_the_metrics_tell_how_many_events_wait_now() -> None:
+    with front() as made, made.hanging():
+        made.manager.dispatcher.post(RMNodeEvent(RMNodeEventType.STATUS_UPDATE, "n1:1"))
+
+        metrics = made.get("/metrics").json()["clusterMetrics"]
+
+    assert (metrics["rmEventQueueSize"], metrics["schedulerEventQueueSize"]) == (1, 0)
 
 
 def check_sums(metrics: dict[str, Any]) -> None:
@@ -103,7 +114,7 @@ def test_the_queues_have_the_shape_of_the_capacity_scheduler(served: Served) -> 
         assert leaf["type"] == "capacitySchedulerLeafQueueInfo"
         assert "queues" not in leaf
     assert (a["absoluteCapacity"], c["absoluteCapacity"], c["capacity"]) == (60.0, 20.0, 50.0)
-    assert (a["usedResources"], a["resourcesUsed"]) == ("<memory:100, vCores:1>", {"memory": 100, "vCores": 1})
+    assert (a["usedResources"], a["resourcesUsed"]) == ("<memory:100, vCores:1>", amount(Resource(100, 1000)))
     assert [each["partitionName"] for each in a["capacities"]["queueCapacitiesByPartition"]] == ["", "gpu"]
     assert a["nodeLabels"] == ["gpu"]
     (user,) = a["users"]["user"]
@@ -148,6 +159,14 @@ def test_a_node_by_both_spellings_of_its_colon(served: Served, id: str) -> None:
     assert node in served.get("/nodes")["nodes"]["node"]
 
 
+def test_a_node_that_does_not_tell_its_version_has_the_one_that_the_api_follows() -> None:
+    told = NodeSpec("n2", Resource(100, 1000), version="3.3.6")
+    with Yarn("n1", told) as yarn, Served(yarn.manager, hadoop_version="3.4.0") as served:
+        versions = [each["version"] for each in served.get("/nodes")["nodes"]["node"]]
+
+    assert versions == ["3.4.0", "3.3.6"]
+
+
 def test_unknown_nodes_and_ids_of_none(served: Served) -> None:
     assert served.refusal("/nodes/n3:1")[0] == 404
     assert served.refusal("/nodes/n3")[0] == 400
@@ -175,7 +194,7 @@ def test_a_heartbeat_alone_is_seen(cluster: tuple[Yarn, Served]) -> None:
 
 def test_labels(served: Served) -> None:
     about = {"name": "gpu", "exclusivity": True}
-    room = {"partitionInfo": {"resourceAvailable": {"memory": 100, "vCores": 1}}}
+    room = {"partitionInfo": {"resourceAvailable": amount(Resource(100, 1000))}}
 
     assert served.get("/get-node-labels") == {"nodeLabelInfo": [about | room | {"activeNMs": 1}]}
     assert served.get("/get-node-to-labels") == {

@@ -11,6 +11,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
@@ -28,7 +29,8 @@ DETAILS = {
     "reservedVCores", "runningContainers", "memorySeconds", "vcoreSeconds", "preemptedResourceMB",
     "preemptedResourceVCores", "numNonAMContainerPreempted", "numAMContainerPreempted", "preemptedMemorySeconds",
     "preemptedVcoreSeconds", "queueUsagePercentage", "clusterUsagePercentage", "logAggregationStatus",
-    "unmanagedApplication", "appNodeLabelExpression", "amNodeLabelExpression", "timeouts",
+    "unmanagedApplication", "appNodeLabelExpression", "amNodeLabelExpression", "timeouts", "resourceSecondsMap",
+    "resourceInfo", "resourceRequests",
 }  # fmt: skip
 OF_MASTER = {"amContainerLogs", "amHostHttpAddress", "masterNodeId"}
 IN_USE = ("allocatedMB", "allocatedVCores", "reservedMB", "reservedVCores", "runningContainers")
@@ -52,6 +54,7 @@ def test_an_application_without_a_master_has_no_keys_of_one(yarn: Yarn, served: 
     app = served.get(f"/apps/{id}")["app"]
 
     assert set(app) == PUBLIC | DETAILS
+    assert [each["numContainers"] for each in app["resourceRequests"]] == [1]
     assert (app["id"], app["user"], app["name"], app["queue"]) == (id, "ann", "big", "default")
     assert (app["state"], app["finalStatus"], app["trackingUI"]) == ("ACCEPTED", "UNDEFINED", "UNASSIGNED")
     assert (app["applicationTags"], app["applicationType"], app["diagnostics"]) == ("a,b", "SPARK", "")
@@ -90,6 +93,29 @@ def test_what_an_ended_application_has_is_minus_one(yarn: Yarn, served: Served) 
     assert [app[key] for key in IN_USE] == [-1, -1, -1, -1, -1]
     assert app["elapsedTime"] == app["finishedTime"] - app["startedTime"] == 2_000
     assert app["memorySeconds"] == 2_048
+
+
+def test_the_pending_requests_of_an_application(yarn: Yarn, served: Served) -> None:
+    """One for any node, and two for a host alone, which Hadoop lists by that host and for any node."""
+    master = yarn.submit_and_run("app", am_mb=1024, user="ann")
+    anywhere = ContainerRequest(Resource(99_999, 2000), priority=3, host="n1", tag=1)
+    only = ContainerRequest(Resource(88_888, 1000), priority=4, host="n1", relax_locality=False, tag=2)
+    master.allocate(anywhere, only, only._replace(tag=3))
+
+    requests = served.get(f"/apps/{master.app_id}")["app"]["resourceRequests"]
+
+    shown = [
+        (each["priority"], each["resourceName"], each["relaxLocality"], each["numContainers"], each["capability"])
+        for each in requests
+    ]
+    assert shown == [
+        (3, "*", True, 1, amount(Resource(99_999, 2000))),
+        (4, "n1", False, 2, amount(Resource(88_888, 1000))),
+        (4, "*", False, 2, amount(Resource(88_888, 1000))),
+    ]
+    assert {each["nodeLabelExpression"] for each in requests} == {""}
+    assert requests[0]["executionTypeRequest"] == {"executionType": "GUARANTEED", "enforceExecutionType": False}
+    assert served.get("/metrics")["clusterMetrics"]["containersPending"] == 3
 
 
 def test_an_application_killed_before_it_was_tracked_has_its_page_here(yarn: Yarn, served: Served) -> None:

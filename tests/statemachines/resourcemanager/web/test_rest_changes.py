@@ -13,6 +13,9 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.web.rest.resources import amount
+
 from .front import NODE, NODE_ID, Front, front, message, until
 
 pytestmark = pytest.mark.long
@@ -281,8 +284,8 @@ def test_a_node_gets_another_size() -> None:
         wrong = made.post(f"/nodes/{NODE_ID}/resource", {"resource": {"memory": 1}})
         [node] = made.manager.clients.get_cluster_nodes()
 
-    assert (answer.status_code, answer.json()) == (200, {"memory": 2048, "vCores": 2})
-    assert escaped.json() == {"memory": 1024, "vCores": 1}
+    assert (answer.status_code, answer.json()) == (200, {"resourceInfo": amount(Resource(2048, 2000))})
+    assert escaped.json() == {"resourceInfo": amount(Resource(1024, 1000))}
     assert (unknown.status_code, nonsense.status_code, wrong.status_code) == (404, 400, 400)
     assert node.capacity.memory_mb == 1024
 

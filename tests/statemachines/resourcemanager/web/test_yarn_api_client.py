@@ -83,7 +83,7 @@ METHODS: dict[str, tuple[Call, str, set[str]]] = {
             "availableVirtualCores", "allocatedVirtualCores", "pendingVirtualCores", "totalVirtualCores",
             "totalUsedResourcesAcrossPartition", "totalClusterResourcesAcrossPartition",
             "totalReservedResourcesAcrossPartition", "totalAllocatedContainersAcrossPartition",
-            "crossPartitionMetricsAvailable",
+            "crossPartitionMetricsAvailable", "rmEventQueueSize", "schedulerEventQueueSize",
         },
     ),
     "cluster_scheduler": (lambda rm, _: rm.cluster_scheduler(), "scheduler", {"schedulerInfo"}),
@@ -104,7 +104,8 @@ METHODS: dict[str, tuple[Call, str, set[str]]] = {
             "vcoreSeconds", "preemptedResourceMB", "preemptedResourceVCores", "numNonAMContainerPreempted",
             "numAMContainerPreempted", "preemptedMemorySeconds", "preemptedVcoreSeconds", "queueUsagePercentage",
             "clusterUsagePercentage", "logAggregationStatus", "unmanagedApplication", "appNodeLabelExpression",
-            "amNodeLabelExpression", "timeouts",
+            "amNodeLabelExpression", "timeouts", "resourceSecondsMap", "resourceInfo",
+            "resourceRequests",
         },
     ),
     "cluster_application_attempts": (
@@ -142,6 +143,7 @@ METHODS: dict[str, tuple[Call, str, set[str]]] = {
             "rack", "state", "id", "nodeHostName", "nodeHTTPAddress", "lastHealthUpdate", "version", "healthReport",
             "numContainers", "usedMemoryMB", "availMemoryMB", "usedVirtualCores", "availableVirtualCores",
             "numRunningOpportContainers", "usedMemoryOpportGB", "usedVirtualCoresOpport", "numQueuedContainers",
+            "totalResource", "usedResource", "availableResource",
         },
     ),
     "cluster_application_timeouts": (
@@ -215,7 +217,7 @@ def test_the_lists_have_what_the_single_ones_have(rm: Any, master: Master) -> No
     assert len(containers["container"]) == 2
     assert set(attempt) == {
         "id", "appAttemptId", "startTime", "finishedTime", "containerId", "nodeHttpAddress", "nodeId", "logsLink",
-        "blacklistedNodes", "nodesBlacklistedBySystem", "exportPorts",
+        "blacklistedNodes", "nodesBlacklistedBySystem", "exportPorts", "appAttemptState",
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from statemachines.resourcemanager.web.cookies import is_user_name
 from statemachines.resourcemanager.web.rest import ids
 from statemachines.resourcemanager.web.rest.answers import MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.reading import route
+from statemachines.resourcemanager.web.rest.resources import amount
 from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG
 from statemachines.resourcemanager.web.rest.writing.common import Deadline, changing, fields_of
 
@@ -43,7 +44,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         changed = rm.admin.update_node_resource_later(node_id, capacity, caller=caller)
         await deadline.result(changed, "it may still be done: send it again")
         total = await _resized(rm, node_id, capacity, deadline)
-        return answer({"memory": total.memory_mb, "vCores": total.vcores_milli // 1000})
+        return answer({"resourceInfo": amount(total)})
 
     async def access(request: Request) -> Response:
         return await _access(rm, request)

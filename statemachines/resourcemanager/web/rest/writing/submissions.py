@@ -16,6 +16,7 @@ from statemachines.resourcemanager.ids import cluster_timestamp_of
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.web.rest.answers import JSON, MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.ids import application_id
+from statemachines.resourcemanager.web.rest.resources import VCORES, amounts, at_most, shown
 from statemachines.resourcemanager.web.rest.writing.common import Deadline, address_of, changing, fields_of
 from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
 
@@ -81,7 +82,7 @@ class _Largest:
 
     def __init__(self, rm: RMWeb) -> None:
         self._rm = rm
-        self._found = Resource(MOST_INT, MOST_INT * 1000)
+        self._found = Resource(MOST_INT, MOST_INT * 1000, MOST_INT)
         self._of: object = None  # the nodes that it was found among
         self._until_s = 0.0  # by the loop's clock: not looked for before that
 
@@ -96,33 +97,20 @@ class _Largest:
         return self._found
 
     def _look(self, nodes: Mapping[str, NodeReport]) -> Resource:
-        most = self._rm.model.maximum_allocation
-        memory_mb = MOST_INT if most.memory_mb is None else most.memory_mb
-        milli = MOST_INT * 1000 if most.vcores_milli is None else most.vcores_milli
+        most = at_most(self._rm.model.maximum_allocation)
         capacities = [node.capacity for node in nodes.values() if node.state in _IN_USE]
         if not capacities:
-            return Resource(memory_mb, milli)
+            return most
         return Resource(
-            min(memory_mb, max(each.memory_mb for each in capacities)),
-            min(milli, max(each.vcores_milli for each in capacities)),
+            min(most.memory_mb, max(each.memory_mb for each in capacities)),
+            min(most.vcores_milli, max(each.vcores_milli for each in capacities)),
+            max(each.gpus for each in capacities),
         )
 
 
 def _capability(most: Resource) -> dict[str, Any]:
-    memory_mb, vcores = most.memory_mb, most.vcores_milli // 1000
-    kinds = ("memory-mb", "Mi", memory_mb), ("vcores", "", vcores)
-    infos = [
-        {
-            "name": name,
-            "resourceType": "COUNTABLE",
-            "units": units,
-            "value": value,
-            "minimumAllocation": 0,
-            "maximumAllocation": value,
-        }
-        for name, units, value in kinds
-    ]
-    return {"memory": memory_mb, "vCores": vcores, "resourceInformations": {"resourceInformation": infos}}
+    found = {**amounts(most), VCORES: most.vcores_milli // 1000}
+    return shown(found, found)
 
 
 def _check_size(asked: Resource, most: Resource) -> None:

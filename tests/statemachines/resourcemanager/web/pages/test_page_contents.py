@@ -208,8 +208,7 @@ def test_an_ended_application_shows_no_zeros(busy: Front) -> None:
     """What it has and wants is over."""
     app_id = submit(busy, name="over", user="eve")
     busy.manager.clients.force_kill_application(app_id, timeout=TIMEOUT_S)
-    killed = re.compile(rf'data-key="{app_id}".*KILLED</span>')
-    until(lambda: killed.search(busy.http.get("/cluster/apps?user=eve").text) is not None, "it is listed as killed")
+    until(lambda: busy.get(f"/apps/{app_id}/state").json() == {"state": "KILLED"}, "it is listed as killed")
 
     listed, page = busy.http.get("/cluster/apps?user=eve").text, busy.http.get(f"/cluster/app/{app_id}").text
 
@@ -269,7 +268,7 @@ def test_the_list_is_filtered_searched_and_sorted_by_the_address(busy: Front) ->
 
 def test_the_filtered_list_is_also_csv_without_formulas(busy: Front) -> None:
     app_id = submit(busy, name="=HYPERLINK(1)", user="dave")
-    until(lambda: app_id in busy.http.get("/cluster/apps").text, "it is listed")
+    until(lambda: busy.get(f"/apps/{app_id}/state").json() == {"state": "ACCEPTED"}, "it is listed as accepted")
 
     answer = busy.http.get("/cluster/apps?user=dave&format=csv")
 

@@ -1,0 +1,271 @@
+"""The beans: the node managers, the cluster, and each queue, with the attributes of Hadoop's metrics.
+
+Any thread: they are made of what one publication has, and of copies.
+"""
+
+from __future__ import annotations
+
+import socket
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from statemachines.resourcemanager.reports import ApplicationReport, ClusterMetrics, NodeReport
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.web.jmx.object_names import ObjectName
+from statemachines.resourcemanager.web.rest.answers import finite, to_json
+from statemachines.resourcemanager.web.rest.nodes import GONE
+from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, Amounts, amounts, left
+from statemachines.resourcemanager.web.rest.scheduler import partitions_of
+
+if TYPE_CHECKING:
+    from statemachines.resourcemanager.web.shared import RMWeb
+
+_DOMAIN: Final = "Hadoop"
+_SERVICE: Final = "ResourceManager"
+_PENDING: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
+_ENDED: Final = {"FINISHED": "AppsCompleted", "KILLED": "AppsKilled", "FAILED": "AppsFailed"}
+_MINUTES: Final = (60, 300, 1440)
+"""Where the running times are cut, as by default in Hadoop."""
+_NODES: Final = {
+    "NumActiveNMs": "RUNNING",
+    "NumDecommissioningNMs": "DECOMMISSIONING",
+    "NumDecommissionedNMs": "DECOMMISSIONED",
+    "NumLostNMs": "LOST",
+    "NumUnhealthyNMs": "UNHEALTHY",
+    "NumRebootedNMs": "REBOOTED",
+    "NumShutdownNMs": "SHUTDOWN",
+}
+
+
+class Bean(NamedTuple):
+    """One bean. Its attributes are made when they are asked for."""
+
+    name: ObjectName
+    modeler_type: str
+    attributes: Callable[[], dict[str, Any]]
+
+
+class Snapshot(NamedTuple):
+    """What the beans are made of."""
+
+    nodes: Mapping[str, NodeReport]
+    heartbeat_ms: Callable[[str], int | None]
+    apps: Mapping[str, ApplicationReport]
+    ended_apps: Mapping[tuple[str, str], int]
+    """Applications that are no longer kept, by queue and state."""
+    queues: Sequence[QueueInfo]
+    """The root first."""
+    containers: Mapping[str, tuple[int, int]]
+    """Allocated and released in all, by queue."""
+    metrics: ClusterMetrics
+    queue_sizes: tuple[int, int]
+    now_ms: int
+    hadoop_version: str
+    path_of: Callable[[str], str | None]
+    """The path of a queue as applications name it."""
+
+    @classmethod
+    def of(cls, rm: RMWeb) -> Snapshot:
+        """As of the last publication. The loop's thread."""
+        model = rm.model
+        return cls(
+            model.nodes,
+            model.heartbeat_ms,
+            model.apps,
+            dict(model.ended_apps),
+            model.queues,
+            model.run.by_queue,
+            model.metrics,
+            model.queue_sizes(),
+            model.now_ms(),
+            rm.config.hadoop_version,
+            rm.clients.acls.path_of,
+        )
+
+
+def beans(snapshot: Snapshot) -> Iterator[Bean]:
+    """All beans."""
+    package = "org.apache.hadoop.yarn.server.resourcemanager"
+    yield _bean("RMNMInfo", lambda: _node_managers(snapshot), modeler_type=f"{package}.RMNMInfo")
+    yield _bean("ClusterMetrics", lambda: _cluster(snapshot))
+    tallies: dict[str, _Tally] = {}
+    for queue in snapshot.queues:
+        parts = {f"q{number}": name for number, name in enumerate(queue.path.split("."))}
+        yield _bean("QueueMetrics", partial(_queue, snapshot, tallies, queue), parts)
+
+
+def _bean(
+    name: str,
+    attributes: Callable[[], dict[str, Any]],
+    more: Mapping[str, str] | None = None,
+    modeler_type: str | None = None,
+) -> Bean:
+    found = ObjectName(_DOMAIN, {"service": _SERVICE, "name": name, **(more or {})})
+    return Bean(found, modeler_type or str(found).partition(",name=")[2], attributes)
+
+
+def _tags(**more: str) -> dict[str, str]:
+    return {f"tag.{key}": value for key, value in {**more, "Context": "yarn", "Hostname": socket.gethostname()}.items()}
+
+
+# -- the cluster -------------------------------------------------------------------------------------------------------
+
+
+def _node_managers(snapshot: Snapshot) -> dict[str, Any]:
+    """The node managers are a text of JSON, within JSON."""
+    live = [each for each in snapshot.nodes.values() if each.state not in GONE]
+    return {"LiveNodeManagers": to_json([_node_manager(snapshot, each) for each in live]).decode()}
+
+
+def _node_manager(snapshot: Snapshot, node: NodeReport) -> dict[str, Any]:
+    return {
+        "HostName": node.host,
+        "Rack": node.rack,
+        "State": node.state,
+        "NodeId": node.node_id,
+        "NodeHTTPAddress": node.http_address,
+        "LastHealthUpdate": snapshot.heartbeat_ms(node.node_id) or node.last_heartbeat_ms,
+        "HealthReport": node.health_report,
+        "NodeManagerVersion": node.version or snapshot.hadoop_version,
+        "NumContainers": node.containers,
+        "UsedMemoryMB": node.used.memory_mb,
+        "AvailableMemoryMB": node.capacity.memory_mb - node.used.memory_mb,
+    }
+
+
+def _cluster(snapshot: Snapshot) -> dict[str, Any]:
+    total = amounts(snapshot.metrics.total)
+    of_dispatcher, of_scheduler = snapshot.queue_sizes
+    return {
+        **_tags(ClusterMetrics=_SERVICE),
+        **{name: snapshot.metrics.nodes.get(state, 0) for name, state in _NODES.items()},
+        "CapabilityMB": total[MEMORY],
+        "CapabilityVirtualCores": total[VCORES],
+        **{f"Capability.{name}": amount for name, amount in _others(total)},
+        "RmDispatcherEventQueueSize": of_dispatcher,
+        "SchedulerDispatcherEventQueueSize": of_scheduler,
+    }
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+class _Tally:
+    """What is counted of a queue and of all queues below it."""
+
+    def __init__(self) -> None:
+        self.states: Counter[str] = Counter()  # of applications
+        self.running: Counter[int] = Counter()  # of running ones, by their place among _MINUTES
+        self.allocated = 0
+        self.released = 0
+
+
+def _tallies(snapshot: Snapshot) -> Mapping[str, _Tally]:
+    """By path."""
+    found: defaultdict[str, _Tally] = defaultdict(_Tally)
+    lineages: dict[str, list[_Tally]] = {}
+
+    def lineage(queue: str) -> list[_Tally]:
+        if queue not in lineages:
+            names = (snapshot.path_of(queue) or queue).split(".")
+            lineages[queue] = [found[".".join(names[:end])] for end in range(1, len(names) + 1)]
+        return lineages[queue]
+
+    for app in snapshot.apps.values():
+        minutes = (snapshot.now_ms - (app.launch_ms or app.start_ms)) / 60_000
+        for tally in lineage(app.queue):
+            tally.states[app.state] += 1
+            if app.state == "RUNNING":
+                tally.running[bisect_right(_MINUTES, minutes)] += 1
+    for (queue, state), count in snapshot.ended_apps.items():
+        for tally in lineage(queue):
+            tally.states[state] += count
+    for queue, (allocated, released) in snapshot.containers.items():
+        for tally in lineage(queue):
+            tally.allocated += allocated
+            tally.released += released
+    return found
+
+
+def _queue(snapshot: Snapshot, tallies: dict[str, _Tally], queue: QueueInfo) -> dict[str, Any]:
+    """`tallies`: of all queues, once they are counted."""
+    if not tallies:
+        tallies.update(_tallies(snapshot))
+    tally = tallies.get(queue.path) or _Tally()
+    active = [user.user for each in _leaves(snapshot.queues, queue) for user in each.users if user.is_active]
+    return {
+        **_tags(Queue=queue.path),
+        **_applications(snapshot, queue, tally),
+        **_resources(queue),
+        "AllocatedContainers": queue.allocated_containers,
+        "AggregateContainersAllocated": tally.allocated,
+        "AggregateContainersReleased": tally.released,
+        "PendingContainers": queue.pending_containers,
+        "ReservedContainers": queue.reserved_containers,
+        "ActiveUsers": len(set(active)),
+        "ActiveApplications": queue.active_applications,
+        **{f"running_{cut}": tally.running[place] for place, cut in enumerate((0, *_MINUTES))},
+    }
+
+
+def _leaves(queues: Iterable[QueueInfo], above: QueueInfo) -> Iterator[QueueInfo]:
+    return (each for each in queues if each.is_leaf and f"{each.path}.".startswith(f"{above.path}."))
+
+
+def _applications(snapshot: Snapshot, queue: QueueInfo, tally: _Tally) -> dict[str, int]:
+    """The cluster's totals have also what came and went before this address followed the resource manager."""
+    metrics, states = snapshot.metrics, tally.states
+    if queue is snapshot.queues[0]:
+        return {
+            "AppsSubmitted": metrics.apps_submitted,
+            "AppsRunning": metrics.apps_running,
+            "AppsPending": metrics.apps_pending,
+            "AppsCompleted": metrics.apps_completed,
+            "AppsKilled": metrics.apps_killed,
+            "AppsFailed": metrics.apps_failed,
+        }
+    return {
+        "AppsSubmitted": states.total(),
+        "AppsRunning": states["RUNNING"],
+        "AppsPending": sum(states[state] for state in _PENDING),
+        **{name: states[state] for state, name in _ENDED.items()},
+    }
+
+
+def _resources(queue: QueueInfo) -> dict[str, Any]:
+    """Memory and cores of each kind, and other types as Hadoop names them. Limits are of the default partition."""
+    limits = partitions_of(queue)[0]
+    kinds = {
+        "Allocated": left(queue.used, queue.reserved),
+        "Available": _available(queue),
+        "Pending": amounts(queue.pending),
+        "Reserved": amounts(queue.reserved),
+    }
+    found: dict[str, Any] = {}
+    for kind, of in kinds.items():
+        found |= {f"{kind}MB": of[MEMORY], f"{kind}VCores": of[VCORES]}
+        found |= {f"{kind}Resource.{name}": amount for name, amount in _others(of)}
+    of_masters = {"AMResourceLimit": limits.am_limit, "UsedAMResource": limits.am_used}
+    bounds = {"Guaranteed": limits.guaranteed, "MaxCapacity": limits.maximum}
+    for kind, resource in (of_masters | bounds).items():
+        of = amounts(resource)
+        found |= {f"{kind}MB": of[MEMORY], f"{kind}VCores": of[VCORES]}
+    found["UsedCapacity"] = finite(limits.used_capacity / 100)
+    found["AbsoluteUsedCapacity"] = finite(limits.absolute_used_capacity / 100)
+    return found
+
+
+def _available(queue: QueueInfo) -> Amounts:
+    """What its maxima leave, over all partitions; never less than nothing."""
+    found: Counter[str] = Counter(dict.fromkeys((MEMORY, VCORES), 0))
+    for each in partitions_of(queue):
+        for name, amount in left(each.maximum, each.used).items():
+            found[name] += max(0, amount)
+    return found
+
+
+def _others(found: Amounts) -> Iterator[tuple[str, int]]:
+    return ((name, amount) for name, amount in found.items() if name not in (MEMORY, VCORES))

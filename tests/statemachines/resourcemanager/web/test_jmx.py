@@ -1,0 +1,242 @@
+"""GET /jmx: which beans there are, what they say, and the parameters `qry` and `get`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("uvicorn", reason="the extra web is not installed")
+
+from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.web.jmx.object_names import ObjectName
+from statemachines.simulation.workload import NodeSpec
+
+from ..daemon.yarn_cluster import Yarn
+from .front import front
+from .served import Served
+
+pytestmark = pytest.mark.long
+
+QUEUES = {
+    "kind": "capacity",
+    "queues": [
+        {"name": "a", "capacity": 60, "queues": [{"name": "c", "maximum_am_resource_percent": 100}]},
+        {"name": "b", "capacity": 40, "maximum_am_resource_percent": 100},
+    ],
+}
+RM = "Hadoop:service=ResourceManager,name="
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Yarn, Served]]:
+    """In root.a.c, one runs, with 2 GPUs, and one was killed; in root.b, one waits, and one has ended."""
+    node = NodeSpec("n1", Resource(1000, 10_000, gpus=4), version="3.3.6")
+    with Yarn(node, scheduler=QUEUES) as yarn, Served(yarn.manager) as served:
+        served.publish()
+        master = yarn.submit_and_run("first", am_mb=100, queue="c", user="ann")
+        master.get_running(ContainerRequest(Resource(200, 1000, gpus=2), host="n1", tag=1))
+        (short,) = master.get_running(ContainerRequest(Resource(50, 1000), tag=2))
+        yarn.end(short)
+        master.allocate(ContainerRequest(Resource(99_999, 1000), tag=3))
+        yarn.kill(yarn.submit("second", am_mb=99_999, queue="root.a.c"))
+        yarn.submit_and_run("third", am_mb=10, queue="b").finish_and_exit()
+        yarn.submit("fourth", am_mb=99_999, queue="b", user="bob")
+        yarn.register("n2")
+        yarn.do(lambda: yarn.admin.refresh_nodes(["n2"]))
+        yarn.advance(61 * 60_000)
+        served.publish()
+        yield yarn, served
+
+
+@pytest.fixture
+def served(cluster: tuple[Yarn, Served]) -> Served:
+    return cluster[1]
+
+
+def jmx(served: Served, **query: str) -> list[dict[str, Any]]:
+    answer = served.ask("//jmx", params=query)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json; charset=utf-8"), answer.text
+    found: list[dict[str, Any]] = answer.json()["beans"]
+    return found
+
+
+def bean(served: Served, name: str) -> dict[str, Any]:
+    (found,) = jmx(served, qry=RM + name)
+    assert found["name"] == RM + name
+    return found
+
+
+QUEUE_NAMES = ["q0=root", "q0=root,q1=a", "q0=root,q1=a,q2=c", "q0=root,q1=b"]
+NAMES = ["RMNMInfo", "ClusterMetrics", *(f"QueueMetrics,{each}" for each in QUEUE_NAMES)]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ({}, NAMES),
+        ({"qry": "*:*"}, NAMES),
+        ({"qry": "Hadoop:*"}, NAMES),
+        ({"qry": "Hadoop:service=ResourceManager,*"}, NAMES),
+        ({"qry": "Hadoop:service=ResourceManager,name=*"}, NAMES[:2]),
+        ({"qry": "Hadoop:name=ClusterMetrics,service=ResourceManager"}, [NAMES[1]]),
+        ({"qry": "Hadoop:service=ResourceManager,name=QueueMetrics,*"}, NAMES[2:]),
+        ({"qry": "Hadoop:service=ResourceManager,name=QueueMetrics,q0=root"}, [NAMES[2]]),
+        ({"qry": "Had*:service=Resource?anager,name=QueueMetrics,q0=root,q1=*"}, [NAMES[3], NAMES[5]]),
+        ({"qry": "java.lang:type=Memory"}, []),
+        ({"qry": "Hadoop:service=NameNode,*"}, []),
+        ({"qry": 'Hadoop:service="ResourceManager",name=RMNMInfo'}, [NAMES[0]]),
+    ],
+)
+def test_a_query_chooses_beans_by_their_names(served: Served, query: dict[str, str], names: list[str]) -> None:
+    assert [each["name"] for each in jmx(served, **query)] == [RM + name for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "d", ":", "d:", "d:x", "d:a=b,", "d:a=b,a=c", "d:a=b,,c=d", "d:=b", 'd:a="b', "d:a=b=c"]
+)
+def test_a_query_that_is_no_name(served: Served, name: str) -> None:
+    answer = served.ask("//jmx", params={"qry": name})
+
+    assert (answer.status_code, answer.json()["result"]) == (400, "ERROR")
+    assert "is not a name; write DOMAIN:KEY=VALUE" in answer.json()["message"]
+
+
+def test_one_attribute(served: Served) -> None:
+    (found,) = jmx(served, get=f"{RM}ClusterMetrics::NumActiveNMs")
+
+    assert found == {"name": f"{RM}ClusterMetrics", "modelerType": "ClusterMetrics", "NumActiveNMs": 1}
+
+
+def test_one_attribute_of_all_queues(served: Served) -> None:
+    found = jmx(served, get=f"{RM}QueueMetrics,*::AppsRunning")
+
+    assert [each["AppsRunning"] for each in found] == [1, 1, 1, 0]
+
+
+def test_an_attribute_that_there_is_not(served: Served) -> None:
+    answer = served.ask("//jmx", params={"get": f"{RM}RMNMInfo::Nothing"})
+
+    (found,) = answer.json()["beans"]
+    assert (answer.status_code, found["result"]) == (404, "ERROR")
+    assert found["message"] == "No attribute with name Nothing was found."
+
+
+@pytest.mark.parametrize("get", ["", "a:b=c", "a:b=c::", "::d", "a:b=c::d::e"])
+def test_get_in_another_form(served: Served, get: str) -> None:
+    answer = served.ask("//jmx", params={"get": get})
+
+    assert (answer.status_code, answer.json()["result"]) == (400, "ERROR")
+
+
+def test_the_node_managers_are_json_in_a_text(served: Served) -> None:
+    found = bean(served, "RMNMInfo")
+
+    (node,) = json.loads(found["LiveNodeManagers"])
+    assert found["modelerType"] == "org.apache.hadoop.yarn.server.resourcemanager.RMNMInfo"
+    assert node == {
+        "HostName": "n1",
+        "Rack": "/default-rack",
+        "State": "RUNNING",
+        "NodeId": "n1:45454",
+        "NodeHTTPAddress": "n1:8042",
+        "LastHealthUpdate": served.rm.model.heartbeat_ms("n1:45454"),
+        "HealthReport": "",
+        "NodeManagerVersion": "3.3.6",
+        "NumContainers": 2,
+        "UsedMemoryMB": 300,
+        "AvailableMemoryMB": 700,
+    }
+
+
+def test_the_cluster(served: Served) -> None:
+    found = bean(served, "ClusterMetrics")
+
+    assert (found["tag.Context"], found["tag.ClusterMetrics"]) == ("yarn", "ResourceManager")
+    assert (found["NumActiveNMs"], found["NumDecommissionedNMs"], found["NumLostNMs"]) == (1, 1, 0)
+    assert (found["CapabilityMB"], found["CapabilityVirtualCores"], found["Capability.yarn.io/gpu"]) == (1000, 10, 4)
+    assert (found["RmDispatcherEventQueueSize"], found["SchedulerDispatcherEventQueueSize"]) == (0, 0)
+
+
+APPS = ["Submitted", "Running", "Pending", "Completed", "Killed", "Failed"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "apps"),
+    [
+        ("q0=root", [4, 1, 1, 1, 1, 0]),
+        ("q0=root,q1=a", [2, 1, 0, 0, 1, 0]),
+        ("q0=root,q1=a,q2=c", [2, 1, 0, 0, 1, 0]),
+        ("q0=root,q1=b", [2, 0, 1, 1, 0, 0]),
+    ],
+)
+def test_the_applications_of_a_queue_and_of_those_below_it(served: Served, queue: str, apps: list[int]) -> None:
+    found = bean(served, f"QueueMetrics,{queue}")
+
+    assert [found[f"Apps{state}"] for state in APPS] == apps
+
+
+def test_the_resources_of_a_queue(served: Served) -> None:
+    found = bean(served, "QueueMetrics,q0=root,q1=a,q2=c")
+
+    kinds = ["Allocated", "Available", "Pending", "Reserved"]
+    assert (found["tag.Queue"], found["modelerType"]) == ("root.a.c", "QueueMetrics,q0=root,q1=a,q2=c")
+    assert [found[f"{kind}MB"] for kind in kinds] == [300, 700, 99_999, 0]
+    assert [found[f"{kind}VCores"] for kind in kinds] == [2, 8, 1, 0]
+    assert [found[f"{kind}Resource.yarn.io/gpu"] for kind in kinds] == [2, 2, 0, 0]
+    assert (found["GuaranteedMB"], found["MaxCapacityMB"], found["UsedAMResourceMB"]) == (600, 1000, 100)
+
+
+def test_the_containers_and_users_of_a_queue(served: Served) -> None:
+    leaf, root = (bean(served, f"QueueMetrics,{queue}") for queue in ("q0=root,q1=a,q2=c", "q0=root"))
+
+    counts = ["AllocatedContainers", "PendingContainers", "ReservedContainers", "ActiveApplications"]
+    assert [leaf[each] for each in counts] == [2, 1, 0, 1]
+    assert (leaf["AggregateContainersAllocated"], leaf["AggregateContainersReleased"]) == (3, 1)
+    assert (root["AggregateContainersAllocated"], root["AggregateContainersReleased"]) == (4, 2)
+    assert (leaf["ActiveUsers"], root["ActiveUsers"]) == (1, 2)
+
+
+def test_how_long_applications_have_run(served: Served) -> None:
+    found = bean(served, "QueueMetrics,q0=root")
+
+    assert [found[f"running_{cut}"] for cut in (0, 60, 300, 1440)] == [0, 1, 0, 0]
+
+
+def test_applications_that_are_no_longer_kept_still_count() -> None:
+    with Yarn("n1", max_completed_applications=1) as yarn, Served(yarn.manager) as served:
+        for _ in range(3):
+            yarn.submit_and_run("app").finish_and_exit()
+            served.publish()
+        kept, found = len(served.rm.model.apps), bean(served, "QueueMetrics,q0=root,q1=default")
+
+    assert (kept, found["AppsSubmitted"], found["AppsCompleted"]) == (1, 3, 3)
+
+
+def test_a_handler_that_hangs_does_not_hold_it_up() -> None:
+    with front() as made, made.hanging():
+        answer = made.http.get("/jmx")
+
+    assert (answer.status_code, len(answer.json()["beans"])) == (200, 4)
+
+
+def test_the_name_of_a_queue_with_special_characters_is_quoted() -> None:
+    queues = {"kind": "capacity", "queues": [{"name": 'a,"b=*', "capacity": 100}]}
+    with Yarn(scheduler=queues) as yarn, Served(yarn.manager) as served:
+        served.publish()
+        name = f'{RM}QueueMetrics,q0=root,q1="a,\\"b=\\*"'
+
+        (found,) = jmx(served, qry=name)
+
+    assert (found["name"], found["tag.Queue"]) == (name, 'root.a,"b=*')
+
+
+def test_a_pattern_of_many_stars_takes_no_time() -> None:
+    """As a regular expression that steps back, it would take years."""
+    pattern = ObjectName.parse("Hadoop:name=" + "*a" * 200)
+
+    assert not pattern.matches(ObjectName("Hadoop", {"name": "a" * 150 + "b"}))

@@ -1,0 +1,59 @@
+"""The counts of the scheduler's operations, container by container."""
+
+from __future__ import annotations
+
+from statemachines.resourcemanager import Resource, RMContainer
+from statemachines.resourcemanager.events import EXIT_PREEMPTED, ContainerStatus
+from statemachines.resourcemanager.web.operations import Done, Operation, Operations
+
+from ..builders import Workshop
+
+SIZE = Resource(1024, 1000)  # of the workshop's containers
+NOTHING_DONE = Done()
+
+
+def test_a_reservation_counts_once_and_its_container_is_an_allocation() -> None:
+    operations, container = Operations(), Workshop().container("RESERVED")
+    container.reserved_resource = SIZE
+    here = Operation(container.entity, container.node, "a")
+
+    for _ in range(2):
+        operations.take(container, "a", was_live=False, is_live=False, has_ended=False)
+    reserved = operations.run(1)
+    operations.take(_in_state(container, "ALLOCATED"), "a", was_live=False, is_live=True, has_ended=False)
+    allocated = operations.run(2)
+
+    assert (reserved.reservations, reserved.allocations, reserved.last_reservation) == (
+        Done(1, SIZE),
+        NOTHING_DONE,
+        here,
+    )
+    assert (allocated.reservations, allocated.allocations) == (NOTHING_DONE, Done(1, SIZE))
+    assert (allocated.last_allocation, allocated.by_queue) == (here, {"a": (1, 0)})
+
+
+def test_a_reservation_that_is_cancelled_was_neither_allocated_nor_released() -> None:
+    operations, container = Operations(), Workshop().container("RESERVED")
+    container.reserved_resource = SIZE
+    operations.take(container, "a", was_live=False, is_live=False, has_ended=False)
+    reserved = operations.run(1)
+
+    operations.take(_in_state(container, "KILLED"), "a", was_live=False, is_live=False, has_ended=True)
+
+    assert operations.run(2) is reserved
+
+
+def test_a_preempted_container_is_released_too() -> None:
+    operations, container = Operations(), Workshop().container("RUNNING")
+    container.status = ContainerStatus(container.entity, EXIT_PREEMPTED)
+
+    operations.take(container, "a", was_live=True, is_live=False, has_ended=True)
+
+    run, here = operations.run(5), Operation(container.entity, container.node, "a")
+    assert (run.at_ms, run.releases, run.last_release, run.last_preemption) == (5, Done(1, SIZE), here, here)
+
+
+def _in_state(container: RMContainer, state: str) -> RMContainer:
+    found = Workshop().container(state, container.entity)
+    found.reserved_resource = container.reserved_resource
+    return found
