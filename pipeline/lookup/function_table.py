@@ -18,6 +18,7 @@ from pipeline.streaming.calls.functions import (
     is_coroutine_function,
     name_of,
 )
+from pipeline.streaming.function_wrappers import as_called
 from pipeline.streaming.number_checks import require_number
 
 _DEFAULT_POOL_SIZE = 8
@@ -30,10 +31,11 @@ class FunctionTable:
     `columns="rack string, memory bigint"`.
     `function`: an AsyncFunction, a coroutine function, or a blocking function, which runs on up to `pool_size` threads.
     It is called with the key, a tuple if `key` has several columns, and returns one row or a list of rows ([]: no
-    match). A row is a dict by the names of `columns`, where a missing name is null, or a tuple in their order. A batch
-    form, `async_invoke_batch`, takes a list of keys and returns one such result per key; an Exception in it fails that
-    key alone. Without a batch form, the keys of a batch are called concurrently. Errors that the function raises pass
-    unchanged, so that retry predicates see them.
+    match), or yields rows, if its return type is an Iterator or an AsyncIterator. A row is a dict by the names of
+    `columns`, where a missing name is null, or a tuple in their order. A batch form, `async_invoke_batch`, takes a list
+    of keys and returns one such result per key; an Exception in it fails that key alone. Without a batch form, the keys
+    of a batch are called concurrently. Errors that the function raises pass unchanged, so that retry predicates see
+    them.
     """
 
     can_scan = False
@@ -42,9 +44,9 @@ class FunctionTable:
         self, function: AnyFunction[Any, Any], *, key: str, columns: str, pool_size: int = _DEFAULT_POOL_SIZE
     ) -> None:
         require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
-        self._blocking = not is_coroutine_function(function)
         self.name = f"function {name_of(function)}"
-        self._function = function
+        self._function = as_called(function)
+        self._blocking = not is_coroutine_function(self._function)
         self._key = parse_columns(key)
         self._columns = parse_columns(columns)
         self._pool_size = pool_size

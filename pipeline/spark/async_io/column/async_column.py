@@ -31,6 +31,7 @@ from pipeline.spark.async_io.column.arguments import Arguments, NullsAside, read
 from pipeline.spark.async_io.column.calls import (
     RESULT,
     AnyColumnFunction,
+    check_column_function,
     column_function,
     column_options,
     column_type,
@@ -149,6 +150,7 @@ def _user_function(
     """A function of columns that Spark knows, and the packages that it needs on the session's executors."""
     name = name_of(function)
     _require_arrow_functions(name)
+    check_column_function(function)
     key = _key_function(function, names, dedupe_by)
     options = AsyncOptions(**times_in_ms(timeout, deadline), dedupe_by=key, **more)
     if options.cache is not None:

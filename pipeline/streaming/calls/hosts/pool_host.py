@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import queue
 import threading
@@ -42,14 +41,8 @@ class PoolHost(CallHost):
     def start(self) -> None:
         if self._is_started:
             raise RuntimeError(f"{self.name}: the host was already started; make a new one")
-        hooks = {name: hook for name in ("open", "close") if (hook := self._hook(name)) is not None}
-        for name, hook in hooks.items():
-            if inspect.iscoroutinefunction(hook):
-                raise TypeError(
-                    f"{self.name}: {name}() of a blocking function cannot be a coroutine; make it a plain method"
-                )
-        if hooks:
-            hooks["open"]()
+        if (opening := self._hook("open")) is not None:
+            opening()
         self._is_started = True
 
     @property
