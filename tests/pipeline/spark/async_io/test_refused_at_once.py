@@ -84,6 +84,7 @@ def test_an_impossible_option(spark: SparkSession, door: Door, options: dict[str
         (of_column, {"on_error": "drop"}, ValueError, 'on_error is "drop", but a column'),
         (of_column, {"metrics": "m"}, TypeError, "unexpected keyword argument 'metrics'"),
         (of_column, {"skip_nulls": 1}, TypeError, "skip_nulls is 1"),
+        (of_column, {"deterministic": "yes"}, TypeError, "deterministic is 'yes'; give True or False"),
         (of_column, {"dedupe_by": 1}, TypeError, "dedupe_by is 1; name arguments"),
     ],
 )
@@ -203,7 +204,11 @@ def test_a_time_zone_that_python_does_not_know(spark: SparkSession, door: Door, 
 @needs_columns
 def test_a_column_of_nothing_or_of_no_type(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match=r"async_column\(square\) has no column"):
-        async_column(square, timeout=1)
+        async_column(square, timeout=1)()
+    with pytest.raises(ValueError, match=r"async_column\(square\): 'id' is no type of Spark\. If it is a col"):
+        async_column(square, "id")
+    with pytest.raises(TypeError, match=r"async_column\(square\) has no timeout; give seconds"):
+        async_column(square, "id", "id")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="returns is 5; give a type of Spark"):
         of_column(spark, square, 5)
 
