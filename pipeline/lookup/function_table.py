@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from dispatcher.util.foreign import is_instance
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.schema import Key, LookupSchema, Row, check_distinct, choose, parse_columns
 from pipeline.streaming.calls.functions import (
@@ -68,6 +69,13 @@ class FunctionTable:
         return f"FunctionTable({name_of(self._function)})"
 
 
+class _Raised:
+    """What a call on a thread has raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
 class FunctionReader:
     """Calls the table's function. Loop thread only."""
 
@@ -116,14 +124,23 @@ class FunctionReader:
 
     def _call(self, argument: object) -> Awaitable[Any]:
         if self._pool is not None:
-            return asyncio.get_running_loop().run_in_executor(self._pool, self._function, argument)
+            return asyncio.get_running_loop().run_in_executor(self._pool, self._outcome, argument)
         called: Awaitable[Any] = getattr(self._function, "async_invoke", self._function)(argument)
         return called
 
+    def _outcome(self, argument: object) -> Any:
+        """A thread of the pool: what a call returns or raises. No future takes a StopIteration."""
+        try:
+            return self._function(argument)
+        except BaseException as error:
+            return _Raised(error)
+
     def _rows(self, answer: Any) -> Sequence[Row] | Exception:
-        if isinstance(answer, Exception):
+        if type(answer) is _Raised:
+            answer = answer.error
+        if is_instance(answer, Exception):
             return answer
-        if isinstance(answer, BaseException):  # such as a cancellation: it ends the whole batch
+        if is_instance(answer, BaseException):  # such as a cancellation: it ends the whole batch
             raise answer
         try:
             return [self._row(row) for row in as_results(answer)]

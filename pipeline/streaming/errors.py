@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
 from dispatcher.errors import DispatcherError
-from dispatcher.util.foreign import cut_text, message_of
+from dispatcher.util.foreign import cut_text, full_class_name, message_of
 from pipeline.streaming.number_checks import require_number
 
 _QUOTED_CHARACTERS = 500
@@ -238,18 +238,14 @@ class CapturedError:
     def of(cls, value: object, error: BaseException, attempts: int, started_ns: int) -> CapturedError:
         """From an error that has just occurred; the record was taken in at `started_ns` (`time.perf_counter_ns`)."""
         spent_ms = (time.perf_counter_ns() - started_ns) / 1e6
-        return cls(value, class_name(error), message_of(error), attempts, spent_ms, error)
-
-
-def class_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        return cls(value, full_class_name(error), message_of(error), attempts, spent_ms, error)
 
 
 def describe(error: BaseException) -> str:
     """One line: the error's class and message."""
     message = " ".join(message_of(error).split())
-    return f"{class_name(error)}: {message}" if message else class_name(error)
+    name = full_class_name(error)
+    return f"{name}: {message}" if message else name
 
 
 def quoted(value: object) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import (
     AnyFunction,
     called_of,
@@ -70,7 +71,7 @@ class Converted(Around):
         convert = self._convert
 
         def converted(entry: Any) -> Any:
-            if isinstance(entry, BaseException):
+            if is_instance(entry, BaseException):
                 return entry
             try:
                 return convert(entry)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.session import Request, ResultSession
@@ -151,7 +152,7 @@ class _CachedCoroutine(_Cached):
                 self._has_failed(key, error)
             raise
         for place, (key, entry) in enumerate(zip(keys, entries, strict=True)):
-            if isinstance(entry, BaseException):
+            if is_instance(entry, BaseException):
                 self._session.release(key)
                 continue
             try:

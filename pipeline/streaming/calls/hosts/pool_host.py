@@ -10,6 +10,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
 from pipeline.streaming.errors import RetryAfter, describe
@@ -108,7 +109,7 @@ class PoolHost(CallHost):
                 except BaseException as error:
                     call.error = error
                 call.ended_ns = perf_counter_ns()
-            waiting = self._take_waiting() if isinstance(call.error, RetryAfter) else ()
+            waiting = self._take_waiting() if is_instance(call.error, RetryAfter) else ()
             with self._lock:
                 self._busy_or_queued -= 1
             if call.ended_ns:
