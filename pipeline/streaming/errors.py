@@ -24,6 +24,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from dispatcher.errors import DispatcherError
@@ -177,8 +178,8 @@ class UnknownOutcomeError(StreamingError):
 class RetryAfter(Exception):
     """Raised by a user's function: the service accepts no call for a while.
 
-    `delay_s` may also be what the service's header `Retry-After` has: seconds as text, an HTTP date, or None if there
-    is no such header. The attribute of this name has the seconds from then on.
+    `delay_s` may also be what the service's header `Retry-After` has: seconds as text, an HTTP date in any of its three
+    formats, or None if there is no such header. The attribute of this name has the seconds from then on.
 
     All calls of the limit's scope wait until then. This one is then made again, before those that were not made yet,
     within its timeout. It does not count as an attempt of the retry strategy. If a call is refused again and again, its
@@ -211,7 +212,10 @@ def _seconds_of_header(text: str) -> float:
     with suppress(ValueError):
         return float(text)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        date = parsedate_to_datetime(text)
+        if date.tzinfo is None:  # in the format of asctime: HTTP's dates are all in GMT
+            date = date.replace(tzinfo=UTC)
+        return max(0.0, date.timestamp() - time.time())
     except (ValueError, OverflowError):
         raise ValueError(
             f"delay_s is {quoted(text)}; it must be seconds, or an HTTP date such as 'Wed, 21 Oct 2026 07:28:00 GMT'"
