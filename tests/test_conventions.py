@@ -78,7 +78,12 @@ LAYERS: Layers = (
         ),
         "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log", "pipeline.sql"),
     },
-    {"calls": tuple(f"pipeline.streaming.{name}" for name in ("calls", "cache", "function_wrappers", "options"))},
+    {
+        "calls": tuple(
+            f"pipeline.streaming.{name}"
+            for name in ("calls", "cache", "function_forms", "function_wrappers", "options", "return_types")
+        )
+    },
     {"stream tasks": ("pipeline.streaming.task",)},
     {"streaming": ("pipeline.streaming",)},
     {

@@ -27,7 +27,7 @@ SESSION = "from pyspark.sql import SparkSession\n\nspark: SparkSession\n"
 FUNCTIONS = (
     SESSION
     + """
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql import Row
@@ -72,12 +72,21 @@ class Batches(AsyncFunction[Row, Price]):
         return [[Price(value.id)] for value in values]
 
 
+class Yields(AsyncFunction[Row, Price]):
+    async def async_invoke(self, value: Row) -> AsyncIterator[Price]:
+        yield Price(value.id)
+
+    def timeout(self, value: Row) -> Iterator[Price]:
+        yield Price(0)
+
+
 def blocking(row: Row) -> float | None:
     return None
 
 
 df = spark.range(1)
 ordered_wait(df, One(), timeout=10, extra="ignore")
+ordered_wait(df, Yields(), timeout=10)
 unordered_wait(df, Many(), Price, timeout=10, keep_input=True)
 unordered_wait(df, Batches(), "price double", timeout=10, max_batch_size=10, linger_ms=5)
 ordered_wait(df, blocking, timeout=10, pool_size=4, on_error="capture")

@@ -13,8 +13,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeGuard, TypeVar
 
+_T = TypeVar("_T")
 _LONGEST_TEXT: Final = 2000
 
 
@@ -42,9 +43,22 @@ def is_member(event_type: Any) -> bool:
     return issubclass(type(event_type), Enum)
 
 
+def is_instance(value: object, kind: type[_T]) -> TypeGuard[_T]:
+    """As `isinstance`, by the object's class alone: unlike that, it does not ask the object for its `__class__`."""
+    return issubclass(type(value), kind)
+
+
 def class_name(value: Any) -> str:
     """The name of the object's class, whatever its metaclass makes of `__name__`."""
     return str(type.__dict__["__name__"].__get__(type(value)))
+
+
+def full_class_name(value: Any) -> str:
+    """The object's class, with its module unless that is `builtins`, whatever its metaclass makes of these names."""
+    kind = type(value)
+    name = plain_text(type.__dict__["__qualname__"].__get__(kind))
+    module = type.__dict__["__module__"].__get__(kind)  # a class may put anything there
+    return f"{plain_text(module)}.{name}" if is_instance(module, str) and module != "builtins" else name
 
 
 def type_name(event_type: Any) -> str:

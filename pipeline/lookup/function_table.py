@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from dispatcher.util.foreign import is_instance
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.schema import Key, LookupSchema, Row, check_distinct, choose, parse_columns
 from pipeline.streaming.calls.functions import (
@@ -18,6 +19,7 @@ from pipeline.streaming.calls.functions import (
     is_coroutine_function,
     name_of,
 )
+from pipeline.streaming.function_wrappers import as_called
 from pipeline.streaming.number_checks import require_number
 
 _DEFAULT_POOL_SIZE = 8
@@ -30,10 +32,11 @@ class FunctionTable:
     `columns="rack string, memory bigint"`.
     `function`: an AsyncFunction, a coroutine function, or a blocking function, which runs on up to `pool_size` threads.
     It is called with the key, a tuple if `key` has several columns, and returns one row or a list of rows ([]: no
-    match). A row is a dict by the names of `columns`, where a missing name is null, or a tuple in their order. A batch
-    form, `async_invoke_batch`, takes a list of keys and returns one such result per key; an Exception in it fails that
-    key alone. Without a batch form, the keys of a batch are called concurrently. Errors that the function raises pass
-    unchanged, so that retry predicates see them.
+    match), or yields rows, if its return type is an Iterator or an AsyncIterator. A row is a dict by the names of
+    `columns`, where a missing name is null, or a tuple in their order. A batch form, `async_invoke_batch`, takes a list
+    of keys and returns one such result per key; an Exception in it fails that key alone. Without a batch form, the keys
+    of a batch are called concurrently. Errors that the function raises pass unchanged, so that retry predicates see
+    them.
     """
 
     can_scan = False
@@ -42,9 +45,9 @@ class FunctionTable:
         self, function: AnyFunction[Any, Any], *, key: str, columns: str, pool_size: int = _DEFAULT_POOL_SIZE
     ) -> None:
         require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
-        self._blocking = not is_coroutine_function(function)
         self.name = f"function {name_of(function)}"
-        self._function = function
+        self._function = as_called(function)
+        self._blocking = not is_coroutine_function(self._function)
         self._key = parse_columns(key)
         self._columns = parse_columns(columns)
         self._pool_size = pool_size
@@ -64,6 +67,13 @@ class FunctionTable:
 
     def __repr__(self) -> str:
         return f"FunctionTable({name_of(self._function)})"
+
+
+class _Raised:
+    """What a call on a thread has raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class FunctionReader:
@@ -114,14 +124,23 @@ class FunctionReader:
 
     def _call(self, argument: object) -> Awaitable[Any]:
         if self._pool is not None:
-            return asyncio.get_running_loop().run_in_executor(self._pool, self._function, argument)
+            return asyncio.get_running_loop().run_in_executor(self._pool, self._outcome, argument)
         called: Awaitable[Any] = getattr(self._function, "async_invoke", self._function)(argument)
         return called
 
+    def _outcome(self, argument: object) -> Any:
+        """A thread of the pool: what a call returns or raises. No future takes a StopIteration."""
+        try:
+            return self._function(argument)
+        except BaseException as error:
+            return _Raised(error)
+
     def _rows(self, answer: Any) -> Sequence[Row] | Exception:
-        if isinstance(answer, Exception):
+        if type(answer) is _Raised:
+            answer = answer.error
+        if is_instance(answer, Exception):
             return answer
-        if isinstance(answer, BaseException):  # such as a cancellation: it ends the whole batch
+        if is_instance(answer, BaseException):  # such as a cancellation: it ends the whole batch
             raise answer
         try:
             return [self._row(row) for row in as_results(answer)]

@@ -24,10 +24,11 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from dispatcher.errors import DispatcherError
-from dispatcher.util.foreign import cut_text, message_of
+from dispatcher.util.foreign import cut_text, full_class_name, message_of
 from pipeline.streaming.number_checks import require_number
 
 _QUOTED_CHARACTERS = 500
@@ -177,8 +178,8 @@ class UnknownOutcomeError(StreamingError):
 class RetryAfter(Exception):
     """Raised by a user's function: the service accepts no call for a while.
 
-    `delay_s` may also be what the service's header `Retry-After` has: seconds as text, an HTTP date, or None if there
-    is no such header. The attribute of this name has the seconds from then on.
+    `delay_s` may also be what the service's header `Retry-After` has: seconds as text, an HTTP date in any of its three
+    formats, or None if there is no such header. The attribute of this name has the seconds from then on.
 
     All calls of the limit's scope wait until then. This one is then made again, before those that were not made yet,
     within its timeout. It does not count as an attempt of the retry strategy. If a call is refused again and again, its
@@ -211,7 +212,10 @@ def _seconds_of_header(text: str) -> float:
     with suppress(ValueError):
         return float(text)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        date = parsedate_to_datetime(text)
+        if date.tzinfo is None:  # in the format of asctime: HTTP's dates are all in GMT
+            date = date.replace(tzinfo=UTC)
+        return max(0.0, date.timestamp() - time.time())
     except (ValueError, OverflowError):
         raise ValueError(
             f"delay_s is {quoted(text)}; it must be seconds, or an HTTP date such as 'Wed, 21 Oct 2026 07:28:00 GMT'"
@@ -238,18 +242,14 @@ class CapturedError:
     def of(cls, value: object, error: BaseException, attempts: int, started_ns: int) -> CapturedError:
         """From an error that has just occurred; the record was taken in at `started_ns` (`time.perf_counter_ns`)."""
         spent_ms = (time.perf_counter_ns() - started_ns) / 1e6
-        return cls(value, class_name(error), message_of(error), attempts, spent_ms, error)
-
-
-def class_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        return cls(value, full_class_name(error), message_of(error), attempts, spent_ms, error)
 
 
 def describe(error: BaseException) -> str:
     """One line: the error's class and message."""
     message = " ".join(message_of(error).split())
-    return f"{class_name(error)}: {message}" if message else class_name(error)
+    name = full_class_name(error)
+    return f"{name}: {message}" if message else name
 
 
 def quoted(value: object) -> str:

@@ -1,7 +1,8 @@
 """A wrapper around a user's function: a function of the same kind, with the same hooks.
 
 `pipeline.streaming.calls.functions` defines the kinds: coroutine functions, functions that take batches, and blocking
-functions. A wrapper's work is an Around, which has a method for each kind and for each hook.
+functions. A wrapper's work is an Around, which has a method for each kind and for each hook. What a function yields is
+a list inside a wrapper.
 """
 
 from __future__ import annotations
@@ -9,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from pipeline.streaming.calls.functions import check_batch_results, is_batch_function, is_coroutine_function, name_of
+from dispatcher.util.foreign import is_instance
+from pipeline.streaming.calls.functions import (
+    AnyFunction,
+    called_of,
+    check_batch_results,
+    is_batch_function,
+    is_coroutine_function,
+    name_of,
+    unbound,
+)
+from pipeline.streaming.function_forms import blocking_form, check_function, coroutine_form
 
 Inner: TypeAlias = Callable[..., Any]
 """A call or a hook of the function. For a coroutine function it returns an awaitable."""
@@ -60,7 +71,7 @@ class Converted(Around):
         convert = self._convert
 
         def converted(entry: Any) -> Any:
-            if isinstance(entry, BaseException):
+            if is_instance(entry, BaseException):
                 return entry
             try:
                 return convert(entry)
@@ -85,23 +96,39 @@ class Wrapped:
 
     def __init__(self, inner: Any, around: Around) -> None:
         self.__qualname__ = name_of(inner)
+        self.__module__ = unbound(inner).__module__
         hooks: list[Any] = [getattr(inner, name, None) for name in ("open", "close")]
         opening, closing = hooks if all(map(callable, hooks)) else [_nothing, _nothing]  # as hosts do: both or neither
         self.open, self.close = around.open(opening), around.close(closing)
         if callable(timeout := getattr(inner, "timeout", None)):
-            self.timeout = around.timeout(timeout)
+            self.timeout = around.timeout(blocking_form(timeout))
         if callable(own_retries := getattr(inner, "own_retries", None)):
             self.own_retries = own_retries
         if is_batch_function(inner):
-            self.async_invoke_batch = around.batch(inner.async_invoke_batch)
+            self.async_invoke_batch = around.batch(coroutine_form(inner.async_invoke_batch))
         elif is_coroutine_function(inner):
-            self.async_invoke = around.coroutine(getattr(inner, "async_invoke", inner))
+            self.async_invoke = around.coroutine(coroutine_form(getattr(inner, "async_invoke", inner)))
         else:
-            self._call = around.blocking(inner)
+            self._call = around.blocking(blocking_form(inner))
 
     def __call__(self, value: Any) -> Any:
         """A call of a blocking function."""
         return self._call(value)
+
+
+def as_called(function: AnyFunction[Any, Any]) -> Any:
+    """The function in the form that hosts call: itself, or a wrapper if its calls yield results.
+
+    The wrapper pickles if the function does. A worker of Spark need not know the types in its annotations.
+
+    Raises:
+        TypeError: it cannot be called, or not as it is meant; see `check_function`.
+    """
+    check_function(function)
+    form = coroutine_form if is_coroutine_function(function) else blocking_form
+    called, timeout = called_of(function), getattr(function, "timeout", _nothing)
+    is_plain = form(called) is called and blocking_form(timeout) is timeout
+    return function if is_plain else Wrapped(function, Around())
 
 
 def _nothing() -> None:

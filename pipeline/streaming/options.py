@@ -21,6 +21,7 @@ from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
+from pipeline.streaming.function_forms import check_plain
 from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
@@ -178,6 +179,9 @@ class AsyncOptions:
         for name in ("dead_letter", "dedupe_by", "combine"):
             if (function := getattr(self, name)) is not None and not callable(function):
                 raise TypeError(f"{name} is {function!r}; give a function")
+        for name in ("on_error", "dead_letter", "dedupe_by", "combine"):
+            if callable(function := getattr(self, name)):
+                check_plain(name, function)
 
 
 class CallOptions(TypedDict, total=False):

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack
 
 from dispatcher.errors import RejectedExecutionError
-from pipeline.streaming.calls.call_counts import CallMetrics
+from pipeline.streaming.calls.call_counts import CallMetrics, counts_of
 from pipeline.streaming.calls.engine import Engine
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
@@ -150,7 +150,7 @@ class _Run(Generic[In, Out]):
         self._owns_host = not isinstance(function, CallHost)
         self._host = host_for(function, options)
         self._options = _options_of(self._host, options)
-        self._metrics = metrics if metrics is not None else CallMetrics()
+        self._metrics = counts_of(metrics)
         self._max_chunk = max_chunk
         self._most_ready = max_chunk * _CHUNKS_OF_RESULTS
         self.handed_out: list[Out] = []  # results that the caller is being given one by one; caller's thread

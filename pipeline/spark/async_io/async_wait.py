@@ -30,6 +30,7 @@ from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of
 from pipeline.spark.call_metrics import METRICS_COLUMN, observe_calls
 from pipeline.spark.result_caches import check_cache
 from pipeline.streaming.calls.functions import AnyFunction, name_of
+from pipeline.streaming.function_wrappers import as_called
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
 
 ResultSchema: TypeAlias = T.DataType | str | type[Any] | None
@@ -67,12 +68,13 @@ def ordered_wait(
 
     In:  any DataFrame. `function` receives each row as a Row; for its values see
         `pipeline.spark.async_io.spark_types`.
-    Out: the columns of `schema`, one row per result. The function returns one result or a list. A dict, a Row with
-         names, a dataclass or a pydantic model is matched by name, any other tuple by position; any other value is that
-         of the only column. A result that does not fit the schema fails its call. on_error="capture" adds the column
-         `error_column`, which is null unless the row's call failed. Then it is a struct of input (the row), error_class
-         string, message string, attempts int and time_spent_ms double, and the other columns, which all become
-         nullable, are null. The rows where it is not null are the dead letters. A stream keeps its watermark if the
+    Out: the columns of `schema`, one row per result. The function returns one result or a list, or yields results, if
+         its return type is an Iterator or an AsyncIterator. A dict, a Row with names, a dataclass or a pydantic model
+         is matched by name, any other tuple by position; any other value is that of the only column. A result that does
+         not fit the schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the
+         row's call failed. Then it is a struct of input (the row), error_class string, message string, attempts int and
+         time_spent_ms double, and the other columns, which all become nullable, are null. The rows where it is not null
+         are the dead letters. A stream keeps its watermark if the
          output has the watermark's column of the input, by `keep_input` or in a `schema` made of `df.schema`; otherwise
          set one on the output.
 
@@ -91,7 +93,8 @@ def ordered_wait(
         them with `pipeline.spark.call_metrics`.
 
     Raises:
-        ValueError, TypeError: an option, or a name or a type in a schema, is invalid, or `function` does not pickle.
+        ValueError, TypeError: an option, or a name or a type in a schema, is invalid; `function` does not pickle, or it
+            would block the loop, or yields and does not declare it.
     """
     return _wait("ordered", df, function, schema, timeout, deadline, **options)
 
@@ -126,6 +129,7 @@ def _wait(
     idle_timeout: float,
     **more: Unpack[WaitOptions],
 ) -> DataFrame:
+    called = as_called(function)
     key = dedupe_by
     if isinstance(key, str | Sequence):
         names = df.columns
@@ -152,7 +156,7 @@ def _wait(
         raise ValueError(f"metrics is the name {metrics!r}, as for a stream; for a batch query give an Observation")
     task = AsyncTask(
         operator=f"{mode}_wait({name_of(function)})",
-        function=function,
+        function=called,
         options=options,
         result_schema=result_schema,
         extra=extra,

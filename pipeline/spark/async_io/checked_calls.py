@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dispatcher.util.foreign import is_instance
 from pipeline.spark.async_io.structs import Check
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.calls.functions import AnyFunction, as_results
@@ -87,4 +88,4 @@ def _wants_retry(results: Sequence[Any]) -> bool:
 
 
 def _or_unfit(retries_error: Callable[[BaseException], bool]) -> Callable[[BaseException], bool]:
-    return lambda error: (isinstance(error, ResultSchemaError) and error.wants_retry) or retries_error(error)
+    return lambda error: (is_instance(error, ResultSchemaError) and error.wants_retry) or retries_error(error)

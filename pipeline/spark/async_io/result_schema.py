@@ -5,9 +5,6 @@ Runs on the driver.
 
 from __future__ import annotations
 
-import functools
-import inspect
-import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +23,15 @@ from pipeline.spark.async_io.python_types import (
     shown,
 )
 from pipeline.spark.errors import ResultTypeError
-from pipeline.streaming.calls.functions import AnyFunction, AsyncFunction, is_batch_function, name_of
+from pipeline.streaming.calls.functions import (
+    AnyFunction,
+    AsyncFunction,
+    called_of,
+    is_batch_function,
+    name_of,
+    unbound,
+)
+from pipeline.streaming.return_types import UnknownReturnTypeError, is_awaitable, is_iterator, return_type
 
 SCALAR_COLUMN: Final = "value"
 """The column of results that are no rows, as PySpark calls it."""
@@ -90,7 +95,7 @@ def accepts_none(function: AnyFunction[Any, Any]) -> bool:
         members = _declared(function)
     except UnfitTypeError:
         return False
-    return type(None) in members and not any(is_list(member) for member in members)
+    return type(None) in members and not any(map(_has_many, members))
 
 
 def _named(name: str, result_type: Callable[[], ResultType]) -> ResultType:
@@ -105,65 +110,44 @@ def _named(name: str, result_type: Callable[[], ResultType]) -> ResultType:
 
 def _declared(function: AnyFunction[Any, Any]) -> list[Any]:
     """The types of what a call returns, one of them or a union; with the batch form, for one value."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = unbound(function)
     is_batch = is_batch_function(function)
-    called: Any = function
-    if is_batch:
-        called = function.async_invoke_batch  # type: ignore[union-attr]
-    elif callable(invoke := getattr(function, "async_invoke", None)):
-        called = invoke
-    elif not inspect.isroutine(function):
-        called = type(function).__call__
-    declared = _return_type(called)
+    declared = _return_type(called_of(function))
     if (declared is None or _has_variables(declared)) and isinstance(function, AsyncFunction):
         declared, is_batch = _declared_by_base(type(function)), False
     if declared is None or isinstance(declared, typing.TypeVar):
         raise UnfitTypeError("it declares no return type; annotate it, or give the schema, such as 'price double'")
-    return _of_one_value(declared) if is_batch else members_of(declared)
+    members = members_of(declared)
+    if len(members) == 1 and is_awaitable(members[0]) and get_args(members[0]):
+        members = members_of(get_args(members[0])[-1])  # of what is awaited
+    return _of_one_value(members) if is_batch else members
 
 
 def _return_type(function: Any) -> Any:
-    """The annotation, with the names in it resolved; None if there is none, `type(None)` for None."""
-    inner = inspect.unwrap(function)
-    inner = getattr(inner, "__func__", inner)
-    written: Any = ""
     try:
-        annotations = getattr(function, "__annotations__", {})
-        if "return" not in annotations:
-            return None
-        written = annotations["return"]
-        holder = types.SimpleNamespace(__annotations__={"return": written})
-        names = getattr(inner, "__globals__", {}), _enclosed(inner)
-        return typing.get_type_hints(holder, *names, include_extras=True)["return"]
-    except Exception as error:  # of the annotation, which may be any expression
+        return return_type(function)
+    except UnknownReturnTypeError as unknown:
         raise UnfitTypeError(
-            f"its return type {written!r} cannot be evaluated ({error}); define the types that it names in the module, "
-            "or give the schema"
+            f"its return type {unknown.written!r} cannot be evaluated ({unknown.error}); define the types that it "
+            "names in the module, or give the schema"
         ) from None
 
 
-def _enclosed(function: Any) -> dict[str, Any]:
-    """The variables of the enclosing functions that this one uses, which may be local classes."""
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    found = {}
-    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return found
-
-
-def _of_one_value(declared: Any) -> list[Any]:
+def _of_one_value(declared: list[Any]) -> list[Any]:
     """X and Y of a batch function's `list[X | Y | Exception]`."""
-    lists = [member for member in members_of(declared) if is_list(member)]
+    lists = [member for member in declared if _has_many(member)]
     if len(lists) != 1 or not get_args(lists[0]):
         raise UnfitTypeError(
-            "async_invoke_batch must declare a list with one list for each value, as list[list[Price]]"
+            "async_invoke_batch must declare a list with one list for each value, as list[list[Price]], or an "
+            "AsyncIterator of such lists"
         )
     entries = members_of(get_args(lists[0])[0])
     return [entry for entry in entries if not (isinstance(entry, type) and issubclass(entry, BaseException))]
+
+
+def _has_many(declared: Any) -> bool:
+    """Whether what is returned has any number of results: a list, or what yields them."""
+    return is_list(declared) or is_iterator(declared)
 
 
 def _declared_by_base(kind: type) -> Any:
@@ -193,13 +177,13 @@ def _has_variables(declared: Any) -> bool:
 
 
 def _result_type(declared: list[Any]) -> ResultType:
-    """A list is a list of results, so that `X`, `list[X]` and `X | list[X]` mean the same."""
-    if type(None) in declared and any(map(is_list, declared)):
+    """A list is a list of results, so that `X`, `list[X]`, `X | list[X]` and `Iterator[X]` mean the same."""
+    if type(None) in declared and any(map(_has_many, declared)):
         raise UnfitTypeError("it may return a list or None; return [] for no result, or [None] for a null")
     members = [
         member
         for returned in declared
-        for member in (members_of(element_of(returned)) if is_list(returned) else [returned])
+        for member in (members_of(element_of(returned)) if _has_many(returned) else [returned])
     ]
     if members == [type(None)]:
         raise UnfitTypeError("it returns None; return a result, or a list of them")

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.session import Request, ResultSession
@@ -24,6 +25,7 @@ from pipeline.streaming.calls.functions import (
     is_coroutine_function,
 )
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.function_forms import check_function
 from pipeline.streaming.function_wrappers import Around, Inner, Wrapped
 
 log = logging.getLogger(__name__)
@@ -40,8 +42,9 @@ def cached_function(
     `name`: of the function in the cache; by default its own. `form`: describes its results; see ResultCache.keys_of.
 
     Raises:
-        ValueError: the function has no name, as a lambda.
+        ValueError: the function has no name, as a lambda. TypeError: it cannot be called; see `check_function`.
     """
+    check_function(function)
     session = ResultSession(cache, name or cache.function_name(function), form)
     kind = _CachedCoroutine if is_coroutine_function(function) else _CachedBlocking
     cached = Wrapped(function, kind(session, retry))
@@ -149,7 +152,7 @@ class _CachedCoroutine(_Cached):
                 self._has_failed(key, error)
             raise
         for place, (key, entry) in enumerate(zip(keys, entries, strict=True)):
-            if isinstance(entry, BaseException):
+            if is_instance(entry, BaseException):
                 self._session.release(key)
                 continue
             try:
@@ -211,7 +214,7 @@ class _CachedBlocking(_Cached):
                 self._session.close()
                 raise
 
-        return inner if inspect.iscoroutinefunction(inner) else open_both  # the host refuses a coroutine function
+        return open_both
 
     def close(self, inner: Inner) -> Inner:
         def close_both() -> None:
@@ -220,7 +223,7 @@ class _CachedBlocking(_Cached):
             finally:
                 self._session.close()
 
-        return inner if inspect.iscoroutinefunction(inner) else close_both
+        return close_both
 
     def blocking(self, inner: Inner) -> Inner:
         def call(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import time
@@ -14,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pipeline.streaming.cache.encoding import key_text
 from pipeline.streaming.cache.store import Key, ResultStore, UnknownCall
+from pipeline.streaming.calls.functions import unbound
 from pipeline.streaming.number_checks import require_number
 
 KeyOf: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
@@ -93,8 +93,7 @@ class ResultCache(ABC):
         """
         if self.name is not None:
             return self.name
-        while isinstance(function, functools.partial):
-            function = function.func
+        function = unbound(function)
         named = function if hasattr(function, "__qualname__") else type(function)
         if "<lambda>" in named.__qualname__:
             raise ValueError(

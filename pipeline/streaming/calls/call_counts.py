@@ -131,6 +131,19 @@ class _CallMetricsCollector(NamedCollector[CallMetrics]):
             yield from (histogram, percentiles)
 
 
+def counts_of(metrics: CallMetrics | None) -> CallMetrics:
+    """The counters that the option `metrics` gives, or new ones.
+
+    Raises:
+        TypeError: it is something else, which could not count.
+    """
+    if metrics is None:
+        return CallMetrics()
+    if not isinstance(metrics, CallMetrics):
+        raise TypeError(f"metrics is {metrics!r}; give a CallMetrics(). A name and an Observation are for DataFrames")
+    return metrics
+
+
 _collectors = RegistryCollectors(_CallMetricsCollector)
 
 

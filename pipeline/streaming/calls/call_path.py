@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from dispatcher.errors import RejectedExecutionError
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.limits.turns import Turns
@@ -125,7 +126,7 @@ class CallPath:
         """
         now_ms = self._timers.current_processing_time()
         error = call.error
-        if isinstance(error, RetryAfter):
+        if is_instance(error, RetryAfter):
             call.refusals += 1
             delay_ms = error.delay_s * 1000
             if not self._turns.adapts:  # otherwise the rate falls

@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.cache.session import Request
 from pipeline.streaming.cache.store import Key
 from pipeline.streaming.calls.call_counts import CallMetrics
@@ -345,7 +346,7 @@ class Engine:
 
     def _report(self, call: RecordCall) -> None:
         """Tell the limits of an answer, before its slot is released to another call."""
-        if isinstance(call.error, RetryAfter):
+        if is_instance(call.error, RetryAfter):
             self._limit()
             self._path.answered(call)
         elif self._path.learns:
@@ -381,7 +382,7 @@ class Engine:
             bound = self._lateness.missed(call)
             if bound is not None:
                 self._end_late([call], bound)  # though its timer has not fired yet
-            elif isinstance(error, RetryAfter):
+            elif is_instance(error, RetryAfter):
                 self._start_again(call)
             else:
                 self._wait_to_retry(call)
@@ -394,7 +395,7 @@ class Engine:
 
     def _wants_another(self, call: RecordCall, results: Sequence[Any], error: BaseException | None) -> bool:
         """Whether to make the record's call again after this outcome of an attempt."""
-        if isinstance(error, RetryAfter):
+        if is_instance(error, RetryAfter):
             return True
         retry = self._retry
         if retry is None or self._retries_have_ended or not retry.can_retry(call.attempts):
@@ -517,7 +518,7 @@ class Engine:
             ResultCacheError: `error` is one, which is not the record's fault.
         """
         on_error, dead_letter = self._options.on_error, self._options.dead_letter
-        if isinstance(error, ResultCacheError):
+        if is_instance(error, ResultCacheError):
             raise error
         if on_error == "fail":
             raise AsyncOperatorError(self._name, call.value, error, call.attempts) from error

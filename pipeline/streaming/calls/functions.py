@@ -5,20 +5,28 @@ A function is one of
 - a coroutine function (or a callable with an `async def __call__`), called on an asyncio loop;
 - any other callable: it may block, and is called on a bounded thread pool.
 
-A returned list is a list of results. Any other value but None is one result.
+A returned list is a list of results. Any other value but None is one result. A function whose return type is an
+iterator, such as `Iterator[int]` or `AsyncIterator[int]`, gives one result with each `yield`; see
+`pipeline.streaming.function_forms`.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pipeline.streaming.errors import AsyncTimeoutError, quoted
+from pipeline.streaming.return_types import ASYNC_ITERATORS, AWAITABLES, kinds_returned
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+METHODS: Final = ("async_invoke_batch", "async_invoke")
+"""The methods that are called; the first that there is."""
+_GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType)
 
 
 class AsyncFunction(Generic[In, Out]):
@@ -30,6 +38,10 @@ class AsyncFunction(Generic[In, Out]):
 
     The batch form returns one list for each value, in order; an Exception in place of a list fails that value alone,
     and a raised exception fails them all. To be sent to Spark, an instance must pickle: connect in `open`, not before.
+
+    Both forms may yield, if their return type is an AsyncIterator: `async_invoke` results, the batch form the list for
+    one value after the other. Neither may be a plain method, which would block the loop. A class that has a `__call__`
+    in their place, and whose hooks are plain methods, is called on threads.
 
     A function that repeats calls itself may also define `own_retries(self) -> int`: how many it has repeated so far.
     The number never falls, and any thread may ask for it at any time. CallMetrics then counts these calls.
@@ -46,11 +58,11 @@ class AsyncFunction(Generic[In, Out]):
         """Called once after the last call, even after a failure, if `open` succeeded; may be a coroutine."""
         return None
 
-    async def async_invoke(self, value: In) -> Out | list[Out]:
-        """Call the service for one value; return its result, or a list of results."""
-        raise NotImplementedError(f"{type(self).__name__} defines neither async_invoke nor async_invoke_batch")
+    def async_invoke(self, value: In) -> Coroutine[Any, Any, Out | list[Out]] | AsyncIterator[Out]:
+        """Call the service for one value; an `async def` that returns its result or a list of results, or yields."""
+        raise NotImplementedError
 
-    def timeout(self, value: In) -> Out | list[Out]:
+    def timeout(self, value: In) -> Out | list[Out] | Iterator[Out]:
         """What to emit for a `value` that was not answered in time, as `async_invoke`. Called on the engine's thread.
 
         Raises:
@@ -67,26 +79,52 @@ def is_batch_function(function: AnyFunction[Any, Any]) -> bool:
     return callable(getattr(function, "async_invoke_batch", None))
 
 
+def unbound(function: Any) -> Any:
+    """The function inside partials."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def method_of(function: Any) -> str | None:
+    """The name of the method of an AsyncFunction that is called; None for any other function."""
+    return next((name for name in METHODS if callable(getattr(function, name, None))), None)
+
+
+def called_of(function: AnyFunction[Any, Any]) -> Any:
+    """What is called for a value, or for many: a method of an AsyncFunction, or else the function, out of partials."""
+    inner = unbound(function)
+    if (method := method_of(inner)) is not None:
+        return getattr(inner, method)
+    is_object = callable(inner) and not (inspect.isroutine(inner) or isinstance(inner, type))
+    return inner.__call__ if is_object else inner
+
+
 def is_coroutine_function(function: AnyFunction[Any, Any]) -> bool:
     """Whether the function's calls run on an asyncio loop, and not on a thread pool.
 
     Raises:
         TypeError: it is not callable.
     """
-    if callable(getattr(function, "async_invoke", None)) or is_batch_function(function):
+    if method_of(function) is not None:
         return True
     if not callable(function):
         raise TypeError(f"{function!r} is not callable; give an AsyncFunction, an async def or a plain function")
-    inner: Any = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(function) or runs_on_loop(called_of(function))
+
+
+def runs_on_loop(called: Any) -> bool:
+    """Whether what is called is a coroutine function or an async generator, or declares to return what these do."""
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        return True
+    return not inspect.isgeneratorfunction(called) and not kinds_returned(called).isdisjoint(
+        ASYNC_ITERATORS | AWAITABLES
+    )
 
 
 def name_of(function: AnyFunction[Any, Any]) -> str:
     """The function's name in messages."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = unbound(function)
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
@@ -94,12 +132,17 @@ def as_results(returned: Any) -> Sequence[Any]:
     """A function's return value as a sequence of results.
 
     Raises:
-        TypeError: it returned None, or an awaitable.
+        TypeError: it returned None, an awaitable or a generator.
     """
     if isinstance(returned, list):
         return returned
     if returned is None:
         raise TypeError("the function returned None. Return a list of results; [] for no result, [None] for a null.")
+    if isinstance(returned, _GENERATORS):
+        raise TypeError(
+            "the function returned a generator. Declare its return type as Iterator[...], or as AsyncIterator[...] if "
+            "it is an async one: each yield is then a result. Or return a list."
+        )
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import check_batch_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call
 from pipeline.streaming.calls.thread import Timer
@@ -112,7 +113,7 @@ class BatchCall(Call):
             member.batch, member.started_ns, member.ended_ns = None, self.started_ns, self.ended_ns
             if error is not None:
                 member.error = error
-            elif isinstance(entries[index], BaseException):
+            elif is_instance(entries[index], BaseException):
                 member.error = entries[index]
             else:
                 member.results = entries[index]

@@ -142,7 +142,7 @@ class RetryStrategy:
         if predicate is None:
             return False
         if isinstance(predicate, (type, tuple)):
-            return isinstance(error, predicate)
+            return issubclass(type(error), predicate)
         return bool(predicate(error))
 
 

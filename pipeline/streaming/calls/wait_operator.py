@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any, Unpack
 
 from dispatcher.mailbox import MailboxExecutor, MailboxTimeService, ProcessingTimeService
-from pipeline.streaming.calls.call_counts import CallMetrics
+from pipeline.streaming.calls.call_counts import CallMetrics, counts_of
 from pipeline.streaming.calls.emission import OutputAvailability
 from pipeline.streaming.calls.engine import Engine
 from pipeline.streaming.calls.functions import AnyFunction
@@ -56,7 +56,7 @@ class AsyncWaitOperator:
         """
         given = AsyncOptions(timeout_ms=timeout_ms, **options)
         self.name = name
-        self.metrics = metrics if metrics is not None else CallMetrics()
+        self.metrics = counts_of(metrics)
         self._owns_host = not isinstance(function, CallHost)
         self._host = host_for(function, given)
         self._executor = mailbox_executor

@@ -325,6 +325,13 @@ def test_what_is_no_function_is_refused_at_once(wait: Any) -> None:
 
 
 @BOTH
+def test_metrics_that_cannot_count_are_refused_at_once(wait: Any) -> None:
+    """The iteration never ended: the error had no thread to go to."""
+    with pytest.raises(TypeError, match="metrics is 'm'; give a CallMetrics"):
+        wait([1], str, timeout=1, metrics="m")
+
+
+@BOTH
 def test_options_reach_the_operator(wait: Any) -> None:
     """Retries, shared calls, a rate limit, concurrency, a dead letter, counts."""
     attempts: dict[int, int] = {}

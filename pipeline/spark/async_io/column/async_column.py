@@ -6,8 +6,9 @@ comes from Spark:
 
 - A row has one value, in its place: no row can be left out, and none can have several results.
 - Spark reads only the columns that a query needs: `count()` makes no calls, and a `limit` is applied before them.
-- The column is marked as nondeterministic, so that Spark calls once for each row. A deterministic one is evaluated
-  twice where a filter on it is pushed below a projection.
+- The column is marked as nondeterministic, so that Spark calls once for each row, and filters no rows before it calls.
+  `deterministic` lets it filter first. Spark then calls twice for a row where it pushes a filter on the column itself
+  below a projection, or puts one projection into another.
 - `CASE WHEN`, `coalesce` and the like do not spare calls: Spark evaluates the functions in them for all rows. Give null
   arguments, with `skip_nulls`, to the rows that need no call.
 - A column has no place for metrics.
@@ -18,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Final, TypeAlias, Unpack, overload
 
 import pyarrow as pa
 import pyspark
+from pyspark.errors import ParseException, PySparkRuntimeError
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.utils import is_remote
@@ -31,6 +33,7 @@ from pipeline.spark.async_io.column.arguments import Arguments, NullsAside, read
 from pipeline.spark.async_io.column.calls import (
     RESULT,
     AnyColumnFunction,
+    check_column_function,
     column_function,
     column_options,
     column_type,
@@ -43,7 +46,7 @@ from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import require_supported
 from pipeline.spark.async_io.spark_types import ExtraKeys, values_of
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
-from pipeline.spark.errors import AsyncIOError
+from pipeline.spark.errors import AsyncIOError, ResultTypeError
 from pipeline.spark.result_caches import cache_of_arguments
 from pipeline.streaming.calls.functions import name_of
 from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options, times_in_ms
@@ -51,6 +54,10 @@ from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options,
 ReturnType: TypeAlias = T.DataType | str | type[Any] | None
 """A type of Spark, DDL, or a class such as `float` or a dataclass; None: what the function declares."""
 ArgumentKey: TypeAlias = str | Sequence[str] | Callable[..., Any]
+OfColumns: TypeAlias = Callable[..., Column]
+"""A function of columns, given as names or Columns."""
+
+_TIMEOUT_S: Final = 180.0
 
 
 class ColumnOptions(WaitOptions, total=False):
@@ -59,33 +66,68 @@ class ColumnOptions(WaitOptions, total=False):
     dedupe_by: ArgumentKey | None
     extra: ExtraKeys
     skip_nulls: bool
+    deterministic: bool
     idle_timeout: float
 
 
-_takes_options = takes_options(ColumnOptions, extra="refuse", skip_nulls=False, idle_timeout=30.0)
+_takes_options = takes_options(ColumnOptions, extra="refuse", skip_nulls=False, deterministic=False, idle_timeout=30.0)
 
 
-@_takes_options
-def async_column(
+@overload
+def async_column(  # type: ignore[overload-overlap]  # a name and a type are both text; with a timeout it is a name
     function: AnyColumnFunction,
+    column: Column | str,
+    /,
     *columns: Column | str,
     returns: ReturnType = None,
     timeout: float,
     deadline: float | None = None,
     **options: Unpack[ColumnOptions],
-) -> Column:
+) -> Column: ...
+
+
+@overload
+def async_column(
+    function: AnyColumnFunction,
+    data_type: ReturnType = None,
+    /,
+    *,
+    returns: ReturnType = None,
+    timeout: float | None = None,
+    deadline: float | None = None,
+    **options: Unpack[ColumnOptions],
+) -> OfColumns: ...
+
+
+@_takes_options
+def async_column(
+    function: AnyColumnFunction,
+    *columns: Any,
+    returns: ReturnType = None,
+    timeout: float | None = None,
+    deadline: float | None = None,
+    **options: Unpack[ColumnOptions],
+) -> Column | OfColumns:
     """A column with the value of `function` for each row's `columns`; up to `concurrency` calls at a time in each task.
 
-    For `withColumn`, `select` and `where`, in batch, streaming and Spark Connect. Needs PySpark 4.1.
+    For `withColumn`, `select` and `where`, in batch, streaming and Spark Connect. Needs PySpark 4.1. Without columns,
+    or with a type in their place, it is a function of columns, as PySpark's `udf(function, "double")` is:
+
+        async_column(price_of, "item", lit("EUR"), timeout=10)
+        async_column(price_of, "double")("item", lit("EUR"))
+        async_column(price_of, returns="double", timeout=10)("item", lit("EUR"))
+
+    A text alone is a type if there is no `timeout`, and otherwise the name of a column, unless neither the function nor
+    `returns` gives a type.
 
     `function`: an AsyncFunction, an `async def`, or a blocking function. It gets the values of the columns as its
         arguments, and returns the value for the row; a struct is a Row, a null None. The methods of an AsyncFunction
         get several columns as one tuple, unless `async_invoke` has several parameters, too, and the list of results
         that one returns must have one result, or none for a null.
-    `columns`: names or Columns, at least one. A literal needs `lit`. For a function of a Row give `struct("id", ...)`.
+    `columns`: names or Columns. A literal needs `lit`. For a function of a Row give `struct("id", ...)`.
     `returns`: the type of the values: one of Spark, such as "double" or "price double, stock int" for a struct, or a
         class, such as a dataclass; None: the function's return type.
-    `timeout`, `deadline`, `extra`: as in `ordered_wait`.
+    `timeout`, `deadline`, `extra`: as in `ordered_wait`. A function of columns has 180 s, if no timeout is given.
     `on_error`: "fail", or a function that returns the value; it gets a CapturedError, whose `input` is the tuple of
         arguments. With "capture" the column is a struct of `result` and `error`. The error is null unless the call
         failed, and otherwise a struct of error_class string, message string, attempts int and time_spent_ms double.
@@ -93,6 +135,9 @@ def async_column(
         arguments. Rows with the same key share one call and its value, which must depend on the key alone.
     `cache`: its `key` names arguments, or is a function of them, as in `dedupe_by`.
     `skip_nulls`: a row with a null among its arguments is not called for, and gets null.
+    `deterministic`: whether the function gives equal values for equal arguments, and may be called less or more often
+        than once for each row: Spark then filters rows by their other columns before it calls, and may call twice for
+        a row. By default it calls once for each row that reaches the column.
     `options`: the others are those of `ordered_wait`; see `pipeline.streaming.AsyncOptions`.
 
     The active session sends the packages to its executors, and its time zone holds for values without one.
@@ -101,14 +146,24 @@ def async_column(
         ValueError, TypeError: an option, a name or a type is invalid, or `function` does not pickle.
         AsyncIOError: this PySpark is older than 4.1.
     """
-    if not columns:
-        raise ValueError(f"async_column({name_of(function)}) has no column; name at least one")
-    remote = is_remote() or any(type(each).__module__.startswith("pyspark.sql.connect.") for each in columns)
-    names = [each if isinstance(each, str) else None for each in columns]
-    session = _active_session(remote)
-    of_columns = _user_function(session, remote, function, names, returns, timeout, deadline, **options)
-    column: Column = of_columns(*columns)
-    return column
+    name = name_of(function)
+    is_type = returns is None and len(columns) == 1 and _is_type(function, columns[0], timeout)
+    if columns and not is_type:
+        if timeout is None:
+            raise TypeError(f"async_column({name}) has no timeout; give seconds for a row, as in timeout=10")
+        return _column(function, columns, returns, timeout, deadline, **options)
+    seconds = _TIMEOUT_S if timeout is None else timeout
+    value_type = columns[0] if is_type else returns
+    _require_arrow_functions(name)
+    check_column_function(function)
+
+    def of_columns(*columns: Column | str) -> Column:
+        if not columns:
+            raise ValueError(f"async_column({name}) has no column; name at least one")
+        return _column(function, columns, value_type, seconds, deadline, **options)
+
+    of_columns.__name__ = of_columns.__qualname__ = name
+    return of_columns
 
 
 @_takes_options
@@ -118,7 +173,7 @@ def register_async(
     function: AnyColumnFunction,
     *,
     returns: ReturnType = None,
-    timeout: float,
+    timeout: float = _TIMEOUT_S,
     deadline: float | None = None,
     **options: Unpack[ColumnOptions],
 ) -> None:
@@ -131,6 +186,22 @@ def register_async(
     spark.udf.register(name, _user_function(spark, remote, function, [], returns, timeout, deadline, **options))
 
 
+def _column(
+    function: AnyColumnFunction,
+    columns: Sequence[Column | str],
+    returns: ReturnType,
+    timeout: float,
+    deadline: float | None,
+    **options: Unpack[ColumnOptions],
+) -> Column:
+    remote = is_remote() or any(type(each).__module__.startswith("pyspark.sql.connect.") for each in columns)
+    names = [each if isinstance(each, str) else None for each in columns]
+    session = _active_session(remote)
+    of_columns = _user_function(session, remote, function, names, returns, timeout, deadline, **options)
+    column: Column = of_columns(*columns)
+    return column
+
+
 def _user_function(
     spark: SparkSession,
     remote: bool,
@@ -139,22 +210,14 @@ def _user_function(
     returns: ReturnType,
     timeout: float,
     deadline: float | None,
-    *,
-    dedupe_by: ArgumentKey | None = None,
-    extra: ExtraKeys,
-    skip_nulls: bool,
-    idle_timeout: float,
-    **more: Unpack[WaitOptions],
+    **given: Unpack[ColumnOptions],
 ) -> Any:
     """A function of columns that Spark knows, and the packages that it needs on the session's executors."""
     name = name_of(function)
     _require_arrow_functions(name)
-    key = _key_function(function, names, dedupe_by)
-    options = AsyncOptions(**times_in_ms(timeout, deadline), dedupe_by=key, **more)
-    if options.cache is not None:
-        key_of = partial(_key_function, function, names, option="the cache's key")
-        options = replace(options, cache=cache_of_arguments(options.cache, function, key_of))
-    _check(options, skip_nulls)
+    check_column_function(function)
+    skip_nulls = given["skip_nulls"]
+    options = _settings(function, names, timeout, deadline, **given)
     captures = options.on_error == "capture"
     data_type = column_type(_value_type(function, returns), captures)
     schema = T.StructType([T.StructField(RESULT, data_type)])
@@ -165,9 +228,9 @@ def _user_function(
         options=column_options(options),
         result_schema=schema,
         columns=OutputColumns(schema, T.StructType([])),
-        extra=extra,
+        extra=given["extra"],
         time_zone=zone_of_session(spark),
-        idle_s=idle_timeout,
+        idle_s=given["idle_timeout"],
     )
 
     def convert(call_for: CallFor, batches: Iterator[Any]) -> Iterator[pa.Array]:
@@ -188,18 +251,39 @@ def _user_function(
         nullable(data_type),
         name.rpartition(".")[2],
         PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
-        deterministic=False,
+        deterministic=given["deterministic"],
     )
 
 
-def _check(options: AsyncOptions, skip_nulls: bool) -> None:
+def _settings(
+    function: AnyColumnFunction,
+    names: Sequence[str | None],
+    timeout: float,
+    deadline: float | None,
+    *,
+    dedupe_by: ArgumentKey | None = None,
+    extra: ExtraKeys,
+    skip_nulls: bool,
+    deterministic: bool,
+    idle_timeout: float,
+    **more: Unpack[WaitOptions],
+) -> AsyncOptions:
+    """The options of the calls, checked. `names`: of the columns; None for a column without one."""
+    options = AsyncOptions(
+        **times_in_ms(timeout, deadline), dedupe_by=_key_function(function, names, dedupe_by), **more
+    )
+    if options.cache is not None:
+        key_of = partial(_key_function, function, names, option="the cache's key")
+        options = replace(options, cache=cache_of_arguments(options.cache, function, key_of))
+    for option, value in (("skip_nulls", skip_nulls), ("deterministic", deterministic)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{option} is {value!r}; give True or False")
     if options.on_error == "drop":
         raise ValueError(
             'on_error is "drop", but a column has a value for each row; choose "capture", or give a function of the '
             "error that returns the value, such as lambda error: None"
         )
-    if not isinstance(skip_nulls, bool):
-        raise TypeError(f"skip_nulls is {skip_nulls!r}; give True or False")
+    return options
 
 
 def _require_arrow_functions(name: str) -> None:
@@ -216,6 +300,40 @@ def _active_session(remote: bool) -> SparkSession:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     return ConnectSession.active()  # type: ignore[return-value]
+
+
+def _is_type(function: AnyColumnFunction, given: Any, timeout: float | None) -> bool:
+    """Whether what stands alone in the place of columns is the type of the values."""
+    if not isinstance(given, str):
+        return isinstance(given, T.DataType | type)
+    if timeout is not None:
+        return not _declares_type(function) and _names_type(given)
+    try:
+        names_type = _names_type(given)
+    except PySparkRuntimeError:
+        return True  # there is no session yet, so the first use will tell
+    if not names_type:
+        raise ValueError(
+            f"async_column({name_of(function)}): {given!r} is no type of Spark. If it is a column, give a timeout as "
+            "well, such as timeout=10"
+        )
+    return True
+
+
+def _declares_type(function: AnyColumnFunction) -> bool:
+    try:
+        _value_type(function, None)
+    except ResultTypeError:
+        return False
+    return True
+
+
+def _names_type(text: str) -> bool:
+    try:
+        T.DataType.fromDDL(text)
+    except ParseException:
+        return False
+    return True
 
 
 def _value_type(function: AnyColumnFunction, returns: ReturnType) -> T.DataType:

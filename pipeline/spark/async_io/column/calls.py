@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections import abc
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -16,10 +17,12 @@ from pyspark.sql import types as T
 
 from pipeline.spark.async_io.column.arguments import Arguments
 from pipeline.spark.errors import ResultSchemaError
-from pipeline.streaming.calls.functions import AsyncFunction, as_results, is_batch_function
+from pipeline.streaming.calls.functions import AsyncFunction, as_results, called_of, method_of, name_of
 from pipeline.streaming.errors import CapturedError
+from pipeline.streaming.function_forms import check_function, is_generator
 from pipeline.streaming.function_wrappers import Converted, Inner, Wrapped
 from pipeline.streaming.options import AsyncOptions
+from pipeline.streaming.return_types import is_iterator, kinds_returned
 
 RESULT: Final = "result"
 ERROR: Final = "error"
@@ -124,9 +127,25 @@ class _OfArguments(Converted):
         return super().timeout(_with_arguments(inner))
 
 
+def check_column_function(function: AnyColumnFunction) -> None:
+    """Refuse a function that cannot be called for a column.
+
+    Raises:
+        TypeError: it is one, or it yields several results for a row.
+    """
+    called = called_of(function)
+    # A plain function that declares an Iterable may mean a list, which is an array here.
+    if is_generator(called) or any(map(is_iterator, kinds_returned(called) - {abc.Iterable})):
+        raise TypeError(
+            f"{name_of(function)} yields any number of results, and a column has one value for each row. Return the "
+            "value, or a list for an array; to make each yield a row, use ordered_wait with keep_input=True."
+        )
+    check_function(function)
+
+
 def is_async_function(function: AnyColumnFunction) -> bool:
     """Whether it has the methods of an AsyncFunction, whether or not it derives from it."""
-    return is_batch_function(function) or callable(getattr(function, "async_invoke", None))
+    return method_of(function) is not None
 
 
 def parameters_of(function: AnyColumnFunction) -> list[str]:

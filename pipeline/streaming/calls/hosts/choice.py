@@ -9,6 +9,7 @@ from pipeline.streaming.calls.functions import AnyFunction, is_coroutine_functio
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.calls.hosts.pool_host import PoolHost
+from pipeline.streaming.function_wrappers import as_called
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import DEFAULT_POOL_SIZE, AsyncOptions
 
@@ -25,12 +26,14 @@ def make_host(
     `max_calls`: concurrent calls on a loop; further calls wait, and start the moment another has ended.
 
     Raises:
-        TypeError: `function` is not callable. ValueError: `pool_size` is not positive.
+        TypeError: `function` cannot be called, or not as it is meant; see `pipeline.streaming.function_forms`.
+        ValueError: `pool_size` is not positive.
     """
     for option, number in (("pool_size", pool_size), ("max_calls", max_calls)):
         if number is not None:
             require_number(option, number, least=1, whole=True)
     name = name or name_of(function)
+    function = as_called(function)
     if is_coroutine_function(function):
         return LoopHost(function, name, max_calls)
     return PoolHost(function, name, pool_size or DEFAULT_POOL_SIZE)
@@ -40,7 +43,7 @@ def host_for(function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions) 
     """The host of an operator's calls: the given one, or a new one that is not started.
 
     Raises:
-        TypeError: `function` is not callable. ValueError: it takes no batches, but there are options for them.
+        TypeError: as `make_host`. ValueError: it takes no batches, but there are options for them.
     """
     host = function
     if not isinstance(host, CallHost):

@@ -23,6 +23,7 @@ from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any, Final
 
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
 from pipeline.streaming.calls.thread import new_event_loop
@@ -284,7 +285,7 @@ class LoopHost(CallHost):
                 call.error = error
             except BaseException as error:
                 call.error = error
-                if isinstance(error, RetryAfter):
+                if is_instance(error, RetryAfter):
                     waiting = [inbox.popleft() for _ in range(len(inbox))]
                     loop.call_soon(self._give_back, waiting)  # after its answer
             call.worker = None

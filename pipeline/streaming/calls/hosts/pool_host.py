@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import queue
 import threading
@@ -11,6 +10,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
+from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
 from pipeline.streaming.errors import RetryAfter, describe
@@ -42,14 +42,8 @@ class PoolHost(CallHost):
     def start(self) -> None:
         if self._is_started:
             raise RuntimeError(f"{self.name}: the host was already started; make a new one")
-        hooks = {name: hook for name in ("open", "close") if (hook := self._hook(name)) is not None}
-        for name, hook in hooks.items():
-            if inspect.iscoroutinefunction(hook):
-                raise TypeError(
-                    f"{self.name}: {name}() of a blocking function cannot be a coroutine; make it a plain method"
-                )
-        if hooks:
-            hooks["open"]()
+        if (opening := self._hook("open")) is not None:
+            opening()
         self._is_started = True
 
     @property
@@ -115,7 +109,7 @@ class PoolHost(CallHost):
                 except BaseException as error:
                     call.error = error
                 call.ended_ns = perf_counter_ns()
-            waiting = self._take_waiting() if isinstance(call.error, RetryAfter) else ()
+            waiting = self._take_waiting() if is_instance(call.error, RetryAfter) else ()
             with self._lock:
                 self._busy_or_queued -= 1
             if call.ended_ns:

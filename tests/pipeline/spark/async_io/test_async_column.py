@@ -216,6 +216,48 @@ def test_a_filter_on_the_column_does_not_call_twice(spark: SparkSession, service
     assert len(service.keys) == 40
 
 
+@pytest.mark.parametrize(("deterministic", "calls"), [(False, 2000), (True, 100)])
+def test_a_deterministic_column_is_called_for_after_a_filter_on_its_input(
+    spark: SparkSession, service: CountedService, deterministic: bool, calls: int
+) -> None:
+    price = async_column(service.price(), "double", deterministic=deterministic)("id")
+
+    found = spark.range(0, 2000, 1, 1).withColumn("price", price).where("id < 100").collect()
+
+    assert [row.price for row in found] == [number * 1.5 for number in range(100)]
+    assert len(service.keys) == calls
+
+
+def untyped(number, other=0):  # type: ignore[no-untyped-def]
+    return number / 2 + other
+
+
+def test_a_function_of_columns_takes_them_as_that_of_udf_does(spark: SparkSession) -> None:
+    table = spark.range(0, 2, 1, 1)
+    forms = {
+        "as udf": async_column(half, "double")("id"),
+        "a type": async_column(half, T.DoubleType())(F.col("id")),
+        "a class": async_column(half, float, timeout=TIMEOUT_S)("id"),
+        "its own type": async_column(half)("id"),
+        "by name": async_column(half, returns="double", timeout=TIMEOUT_S)("id"),
+        "with a timeout": async_column(untyped, "double", timeout=TIMEOUT_S)("id"),  # type: ignore[operator]
+        "several": async_column(untyped, "double")("id", F.lit(0.0)),
+        "a key": async_column(untyped, "double", dedupe_by="id")("id", F.lit(0.0)),
+        "a column": async_column(half, "id", timeout=TIMEOUT_S),
+    }
+
+    found = table.select([column.alias(form) for form, column in forms.items()])
+
+    assert found.dtypes == [(form, "double") for form in forms]
+    assert [tuple(row) for row in found.collect()] == [(0.0,) * len(forms), (0.5,) * len(forms)]
+
+
+def test_a_text_with_a_timeout_is_a_column_if_the_function_has_a_type(spark: SparkSession) -> None:
+    dates = spark.range(0, 1, 1, 1).select(F.col("id").alias("date"))
+
+    assert dates.select(async_column(half, "date", timeout=TIMEOUT_S)).collect() == [(0.0,)]
+
+
 def test_rows_of_a_key_share_a_call(spark: SparkSession, service: CountedService) -> None:
     price = async_column(
         service.price(), (F.col("id") % 4).alias("key"), dedupe_by="item", remember=100, returns="double", timeout=60

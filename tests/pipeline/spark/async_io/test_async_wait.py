@@ -346,6 +346,20 @@ def test_an_error_whose_text_cannot_be_made_is_captured_as_any_other(spark: Spar
     assert all(row.error.error_class.endswith("UnprintableError") for row in found)
 
 
+def test_an_error_whose_class_has_no_name_is_captured_as_any_other(spark: SparkSession) -> None:
+    async def fail(row: Any) -> list[Any]:
+        class Nameless(type):
+            def __getattribute__(cls, name: str) -> Any:
+                raise LookupError(name)
+
+        raise Nameless("Odd", (Exception,), {})("no name")
+
+    (row,) = ordered_wait(numbers(spark, 1), fail, "name string", timeout=TIMEOUT_S, on_error="capture").collect()
+
+    assert row.error.error_class.endswith(".Odd")
+    assert row.error.message == "no name"
+
+
 def test_failed_rows_are_captured_with_their_input(spark: SparkSession) -> None:
     found = ordered_wait(numbers(spark, 4), odd_only, "number long not null", timeout=TIMEOUT_S, on_error="capture")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from pyspark.util import PythonEvalType
 
 from pipeline.spark import async_column, ordered_wait
 from pipeline.spark.errors import AsyncIOError, ResultTypeError, UnsupportedTypeError
+from pipeline.streaming import AsyncFunction
 from pipeline.streaming.options import times_in_ms
 
 Door = Callable[..., Any]
@@ -83,6 +84,7 @@ def test_an_impossible_option(spark: SparkSession, door: Door, options: dict[str
         (of_column, {"on_error": "drop"}, ValueError, 'on_error is "drop", but a column'),
         (of_column, {"metrics": "m"}, TypeError, "unexpected keyword argument 'metrics'"),
         (of_column, {"skip_nulls": 1}, TypeError, "skip_nulls is 1"),
+        (of_column, {"deterministic": "yes"}, TypeError, "deterministic is 'yes'; give True or False"),
         (of_column, {"dedupe_by": 1}, TypeError, "dedupe_by is 1; name arguments"),
     ],
 )
@@ -113,6 +115,43 @@ def test_what_is_not_a_function_or_has_no_return_type(spark: SparkSession, door:
         door(spark, "square", SQUARES)
     with pytest.raises(ResultTypeError, match=r"untyped: .* declares no return type; annotate it, or give the schema"):
         door(spark, untyped)
+
+
+@BOTH
+def test_a_generator_that_does_not_declare_it(spark: SparkSession, door: Door) -> None:
+    """The job failed in the middle: async_generator is not of type bigint."""
+
+    async def roots(number):  # type: ignore[no-untyped-def]
+        yield number
+
+    with pytest.raises(TypeError, match=r"roots (is a generator, but its return type|yields any number of results)"):
+        door(spark, roots, SQUARES)
+
+
+@BOTH
+def test_a_plain_method_of_an_async_function(spark: SparkSession, door: Door) -> None:
+    """The job failed in the middle: object dict can't be used in 'await' expression."""
+
+    class Square(AsyncFunction[Any, int]):
+        def async_invoke(self, number: Any) -> int:  # type: ignore[override]
+            raise NotImplementedError
+
+    with pytest.raises(TypeError, match=r"Square\.async_invoke is a plain method, so its calls would block"):
+        door(spark, Square(), SQUARES)
+
+
+@needs_columns
+def test_a_column_of_a_function_that_yields(spark: SparkSession) -> None:
+    def roots(number: int) -> Iterator[float]:
+        yield number**0.5
+
+    class Roots(AsyncFunction[int, float]):
+        async def async_invoke(self, number: int) -> AsyncIterator[float]:  # type: ignore[override]
+            yield number**0.5
+
+    for function in (roots, Roots()):
+        with pytest.raises(TypeError, match=r"oots yields any number of results, and a column has one value"):
+            of_column(spark, function)
 
 
 @BOTH
@@ -165,7 +204,11 @@ def test_a_time_zone_that_python_does_not_know(spark: SparkSession, door: Door, 
 @needs_columns
 def test_a_column_of_nothing_or_of_no_type(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match=r"async_column\(square\) has no column"):
-        async_column(square, timeout=1)
+        async_column(square, timeout=1)()
+    with pytest.raises(ValueError, match=r"async_column\(square\): 'id' is no type of Spark\. If it is a col"):
+        async_column(square, "id")
+    with pytest.raises(TypeError, match=r"async_column\(square\) has no timeout; give seconds"):
+        async_column(square, "id", "id")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="returns is 5; give a type of Spark"):
         of_column(spark, square, 5)
 

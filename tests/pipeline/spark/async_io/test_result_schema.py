@@ -5,7 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
@@ -130,10 +140,25 @@ def test_an_optional_scalar_is_a_nullable_column(declared: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "declared", [list[Offer], Offer | list[Offer], Sequence[Offer], Iterable[Offer], "list[Offer]"]
+    "declared",
+    [
+        list[Offer],
+        Offer | list[Offer],
+        Sequence[Offer],
+        Iterable[Offer],
+        "list[Offer]",
+        Iterator[Offer],
+        Generator[Offer, str, str],
+        AsyncIterator[Offer],
+        AsyncGenerator[Offer, str],
+    ],
 )
-def test_a_list_is_a_list_of_results(declared: Any) -> None:
+def test_a_list_or_an_iterator_has_any_number_of_results(declared: Any) -> None:
     assert schema_of(returning(declared)) == OFFER
+
+
+def test_an_awaitable_has_the_result_that_it_is_awaited_for() -> None:
+    assert schema_of(returning(Awaitable[Offer])) == OFFER
 
 
 def test_for_a_column_a_list_is_an_array() -> None:
@@ -206,6 +231,11 @@ class InBatches(AsyncFunction[Row, Offer]):
         raise NotImplementedError
 
 
+class Yielding(AsyncFunction[Row, Offer]):
+    async def async_invoke_batch(self, values: list[Row]) -> AsyncIterator[list[Offer] | Exception]:
+        yield NotImplementedError()
+
+
 class Callables:
     def __call__(self, row: Row) -> Offer:
         raise NotImplementedError
@@ -229,6 +259,7 @@ def wrapped(row: Row) -> Any:
         Silent(),
         Wrapped(),
         InBatches(),
+        Yielding(),
         Callables(),
         Callables().method,
     ],
@@ -269,9 +300,9 @@ def untyped(row):  # type: ignore[no-untyped-def]
         (returning(tuple[int, str]), "does not name the columns"),
         (returning(dict), "dict has no counterpart"),
         (returning(list), "list does not say what it contains"),
+        (returning(Iterator), "Iterator does not say what it contains"),
         (returning(Offer | Point), r"Offer \| Point is more than one type"),
         (returning(list[Offer] | None), "a list or None"),
-        (returning(Awaitable[Offer]), "Awaitable.* has no counterpart"),
         (returning(Tree), "field children.*: .*Tree contains itself"),
         (returning(Deep), r"field places\[value\]\[\]: .*Holder"),
         (returning([int]), "int.* has no counterpart"),

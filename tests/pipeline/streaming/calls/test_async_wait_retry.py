@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import pickle
 import time
-from email.utils import formatdate
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -713,8 +713,21 @@ def test_retry_after_takes_what_the_header_has(header: str | None, seconds: floa
     assert pickle.loads(pickle.dumps(asked)).delay_s == asked.delay_s
 
 
-def test_retry_after_takes_a_date_to_come() -> None:
-    assert 40 < RetryAfter(formatdate(time.time() + 100, usegmt=True)).delay_s <= 100
+@pytest.fixture
+def five_hours_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "EST5")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("form", ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"])
+def test_retry_after_takes_a_date_to_come(form: str, five_hours_behind: None) -> None:
+    """In the third format, that of asctime, a date counted as local time."""
+    header = time.strftime(form, time.gmtime(time.time() + 100))
+
+    assert 40 < RetryAfter(header).delay_s <= 100
 
 
 @pytest.mark.parametrize("header", ["soon", "", "-1", "nan", "inf", "Wed, 99 Foo 2015"])
