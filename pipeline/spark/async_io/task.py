@@ -6,6 +6,7 @@ the batches of a task. The worker's main thread reads and writes batches; the ca
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 import time
 import uuid
@@ -81,14 +82,14 @@ class AsyncTask:
             ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
         """
         zone = time_zone(self.time_zone)
-        check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
+        check = self.check(zone)
         options = checked_options(self.options, check)
         if self.keep_input:
             options = replace(options, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
         metrics = CallMetrics()
         metrics.lost_attempts = _earlier_attempts()
         report = TaskReport(metrics)
-        writer = ResultWriter(self.columns, zone)
+        writer = self.writer(zone)
         with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
             pace = None if output is None else _pace(options, host, output)
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
@@ -104,15 +105,26 @@ class AsyncTask:
                             yield writer.metrics_batch(report.take())
                         if output is not None and pace is not None:
                             output.flush()
-                            pace.has_sent(batch.num_rows)
+                            pace.has_sent(writer.results_in_batch)
                     if host.result_session is not None:
                         host.result_session.flush()
                 except AsyncOperatorError as error:
-                    raise_in_worker(row_failure(self.operator, error))
+                    raise_in_worker(row_failure(self.operator, self.of_row(error)))
                 except ResultCacheError as error:
                     raise_in_worker(cache_failure(self.operator, error))
             if self.columns.has_metrics:
                 yield writer.metrics_batch(report.take(is_last=True))
+
+    def check(self, zone: dt.tzinfo) -> Check:
+        """The check of each result."""
+        return row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
+
+    def writer(self, zone: dt.tzinfo) -> ResultWriter:
+        return ResultWriter(self.columns, zone)
+
+    def of_row(self, error: AsyncOperatorError) -> AsyncOperatorError:
+        """The error with the row that has failed."""
+        return error
 
     def _open_host(self, check: Check, options: AsyncOptions) -> CallHost:
         function = checked_function(self.function, check, self.options.retry, none_is_row=self.none_is_row)
