@@ -75,7 +75,7 @@ class Answers:
         self._key_converters = _converters(schema.key, converter_of)
         self._converters = _converters(schema.values, converter_of)
         # By their place in an answer, which begins with the number of the key.
-        self._plain = {at + 1: {plain_of(column), type(None)} for at, column, _ in self._converters}
+        self._plain = {at + 1: {plain_of(each), type(None)} for at, each, _ in self._converters}  # never changes
 
     def found(self, keys: Sequence[Key], answer: Sequence[Sequence[Any]]) -> Mapping[Key, Sequence[Row] | Exception]:
         """The rows of each key of a lookup; an error in their place if one of them cannot be converted."""

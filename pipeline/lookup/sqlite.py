@@ -61,6 +61,7 @@ class SqliteTable:
     """
 
     can_scan = True
+    takes_many_keys = True
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ error or its place among the metrics, needs `ordered_wait` or `unordered_wait` i
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.lookup.function import LookupFunction
-from pipeline.lookup.function_table import FunctionTable
-from pipeline.lookup.schema import LookupTable
+from pipeline.lookup.schema import LookupTable, Row
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import require_supported, slices, with_plain_names
 from pipeline.spark.async_io.spark_types import Rules, reader_of, time_zone, values_of
@@ -32,14 +31,14 @@ from pipeline.streaming.options import AsyncOptions, CallOptions
 
 _FIRST_ROWS: Final = 100
 _MOST_ROWS: Final = 10_000
-_CAPACITY: Final = 40_000
+_CAPACITY: Final = 20_000
 """Rows taken in, unless an option says it."""
 
 
 def takes_batches(table: LookupTable, options: CallOptions) -> bool:
-    """Whether a join with these options need not know about single rows."""
+    """Whether a join with these options need not know about single rows, and the table takes as many keys."""
     is_plain = options.get("on_error", "fail") == "fail" and not options.get("retry") and not options.get("rate_limit")
-    return is_plain and not isinstance(table, FunctionTable)
+    return is_plain and getattr(table, "takes_many_keys", False)
 
 
 def join_batches(
@@ -143,23 +142,36 @@ class _BatchLookup(AsyncFunction[_Rows, pa.RecordBatch]):
         for place, match in enumerate(matches):
             if isinstance(match, Exception):
                 raise _LookupError(_row(batch, place, self._schema), match)
-        found: list[Sequence[Any]] = list(chain.from_iterable(matches))  # type: ignore[arg-type]
-        if not found:
-            return []
-        columns = batch.columns
-        if any(len(match) != 1 for match in matches):  # type: ignore[arg-type]
-            places = [place for place, match in enumerate(matches) for _ in match]  # type: ignore[union-attr]
-            columns = batch.take(pa.array(places)).columns
-        fields = list(self._output)
-        arrays = [column.cast(field.type) for column, field in zip(columns, fields, strict=False)]
-        for field, check, build, values in zip(
-            self._added.fields, self._checks, self._builders, zip(*found, strict=True), strict=True
-        ):
+        return [self._joined(batch, some) for some in _in_pieces(matches)]  # type: ignore[arg-type]
+
+    def _joined(self, batch: pa.RecordBatch, matches: Mapping[int, Sequence[Row]]) -> pa.RecordBatch:
+        """The rows of `batch` that have these matches, by their place, each as often as it has some."""
+        if len(matches) != batch.num_rows or any(len(rows) != 1 for rows in matches.values()):
+            batch = batch.take(pa.array([place for place, rows in matches.items() for _ in rows], pa.int64()))
+        types = self._output.types
+        arrays = [column.cast(kind) for column, kind in zip(batch.columns, types, strict=False)]
+        added = zip(*chain.from_iterable(matches.values()), strict=True)
+        for field, check, build, values in zip(self._added.fields, self._checks, self._builders, added, strict=True):
             try:
                 arrays.append(build([check(value) for value in values]))
             except Misfit as misfit:
                 raise ResultSchemaError(f"{field.name}{misfit.path}", misfit.reason) from None
-        return [pa.RecordBatch.from_arrays(arrays, schema=self._output)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._output)
+
+
+def _in_pieces(matches: Iterable[Sequence[Row]]) -> Iterator[dict[int, Sequence[Row]]]:
+    """The matches by their place, without empty ones, in pieces of about `_MOST_ROWS` rows."""
+    piece: dict[int, Sequence[Row]] = {}
+    rows = 0
+    for place, match in enumerate(matches):
+        if match:
+            piece[place] = match
+            rows += len(match)
+            if rows >= _MOST_ROWS:
+                yield piece
+                piece, rows = {}, 0
+    if piece:
+        yield piece
 
 
 def _row(batch: pa.RecordBatch, place: int, schema: T.StructType) -> Any:

@@ -155,6 +155,22 @@ def test_a_lookup_join_equals_sparks_own_join(spark: SparkSession, tmp_path: Pat
         assert sorted(joined.collect(), key=repr) == sorted(expected.collect(), key=repr)
 
 
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_a_key_may_have_more_rows_than_a_batch(spark: SparkSession, tmp_path: Path, how: Any) -> None:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.execute("CREATE TABLE t (k INT, v INT)")
+        connection.executemany("INSERT INTO t VALUES (1, ?)", [(number,) for number in range(12_000)])
+        connection.commit()
+    df = spark.range(4, numPartitions=1).selectExpr("id", "id % 2 AS k")
+
+    joined = lookup_join(df, SqliteTable(tmp_path / "t.db", "t"), "k", how, ordered=True)
+
+    found = [(row.id, row.v) for row in joined.collect()]
+    missing = {"left": [[(0, None)], [(2, None)]], "inner": [[], []]}[how]
+    of_key = [[(place, number) for number in range(12_000)] for place in (1, 3)]
+    assert found == [*missing[0], *of_key[0], *missing[1], *of_key[1]]
+
+
 def test_types_are_kept(spark: SparkSession, postgres: PostgresServer, assert_table: AssertTable) -> None:
     postgres.execute(
         "DROP TABLE IF EXISTS things",
