@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from starlette.routing import BaseRoute, Mount, Route
 
 from statemachines.resourcemanager.ids import application_of
 
-from .front import NODE_ID, Front, until
+from .front import NODE, NODE_ID, Front, front, until
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
@@ -82,3 +84,13 @@ class Known(NamedTuple):
             "dispatchers/name": self.dispatcher,
             "machines/machine": "RMApp",
         }.get(parameter, "word")
+
+
+@contextmanager
+def running(journal: Path | None = None) -> Iterator[tuple[Front, Known]]:
+    """An application whose master runs and never registers, and one that waits."""
+    settings: dict[str, Any] = {"simulation": {"am_register_delay_ms": 3_600_000}, "ops": {"control": True}}
+    with front(NODE, journal=journal, web={"anonymous_role": "admin"}, **settings) as made:
+        made.submit("ann")
+        made.submit("bob", resource={"memory": 1_000_000, "vCores": 1})
+        yield made, Known.of(made)
