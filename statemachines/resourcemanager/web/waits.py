@@ -44,10 +44,15 @@ class Known(NamedTuple):
 
 
 class Waits:
-    """`ask`: ClientRMService.get_waiting_later."""
+    """`ask`: ClientRMService.get_waiting_later. `is_hanging`: whether a handler is known to hang."""
 
-    def __init__(self, ask: Callable[[Collection[str]], Future[list[WaitingReport]]]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[Collection[str]], Future[list[WaitingReport]]],
+        is_hanging: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._ask = ask
+        self._is_hanging = is_hanging
         self._wanted: dict[str, _Asked] = {}  # by application: those for the next questions, oldest first
         self.kept: dict[str, tuple[float, WaitingReport]] = {}  # by application, with the loop's time; oldest first
         self._next_s = 0.0  # not before this, by the loop's clock, is the next question
@@ -96,10 +101,10 @@ class Waits:
         return asked
 
     async def _patiently(self, asked: Collection[_Asked]) -> None:
-        """Wait for these answers until the handler thread has had a question for too long."""
+        """Wait for these answers until the handler thread has had a question for too long; if it hangs, not at all."""
         loop, pending = asyncio.get_running_loop(), set(asked)
         deadline_s = loop.time() + DEADLINE_S
-        while pending:
+        while pending and not self._is_hanging():
             now_s = loop.time()
             put_s = self._asked_s if self._asked_s is not None else max(now_s, self._next_s)
             left_s = min(put_s + PATIENCE_S, deadline_s) - now_s

@@ -219,6 +219,20 @@ def test_a_handler_thread_that_owes_an_answer_holds_up_no_further_page() -> None
     assert (afterwards.reports["a"].sentence, afterwards.late) == ("an answer", frozenset())
 
 
+def test_a_page_waits_for_nothing_while_a_handler_is_known_to_hang() -> None:
+    """A page that came once a second waited for 30 ms each time, as long as the handler hung."""
+
+    async def course() -> Known:
+        waits = Waits(lambda _: Future(), lambda: True)
+        page = waits.known(["a"])
+        with pytest.raises(StopIteration) as made:  # at the first step: it has waited for nothing
+            page.send(None)
+        found: Known = made.value.value
+        return found
+
+    assert asyncio.run(course()) == ({}, {"a"})
+
+
 def test_why_applications_waited_is_forgotten_once_no_reader_has_asked_for_a_while() -> None:
     """It was kept of the last 5,000 applications, long after these had gone."""
 
