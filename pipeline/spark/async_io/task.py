@@ -23,18 +23,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
-from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import require_distinct
 from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone
 from pipeline.spark.async_io.structs import Check
-from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
-from pipeline.spark.async_io.workers import WorkerHosts, freeze_modules, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import TaskReport
 from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
 from pipeline.spark.result_caches import with_cache
 from pipeline.spark.shipping import on_executors, ship_packages
+from pipeline.spark.worker.hosts import WorkerHosts, worker_hosts
+from pipeline.spark.worker.interruption import cancel_jobs_on_interrupt
+from pipeline.spark.worker.output import WorkerOutput, worker_output
+from pipeline.spark.worker.process import freeze_modules, leave_worker
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
@@ -88,6 +89,7 @@ class AsyncTask:
             options = replace(options, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
         metrics = CallMetrics()
         metrics.lost_attempts = _earlier_attempts()
+        metrics.unpaced_tasks = int(output is None)
         report = TaskReport(metrics)
         writer = self.writer(zone)
         with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
