@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.config import AtExit, DispatcherConfig, dispatcher_config
 from dispatcher.dead_letters import DeadLetters, DeadLettersTo
-from dispatcher.dispatching.answers import AskRules
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
-from dispatcher.dispatching.failures import ErrorPolicy
+from dispatcher.dispatching.deliveries import AskRules
+from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import current_call
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
 from dispatcher.dispatching.retries import Retries

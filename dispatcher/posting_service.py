@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from dispatcher.config import AtExit
-from dispatcher.dispatching.failures import ErrorPolicy
+from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.dispatching.times import Progress
 from dispatcher.event import HasType

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Literal
 
-from dispatcher.dispatching.failures import FailureRecord
+from dispatcher.dispatching.error_policy import FailureRecord
 from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
 from dispatcher.queue.contents import QueueCounts, sums
 from dispatcher.queue.entries import DRAINING, STOPPED

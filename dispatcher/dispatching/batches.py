@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
-from dispatcher.dispatching.answers import Answers
-from dispatcher.dispatching.failures import ErrorPolicy
+from dispatcher.dispatching.deliveries import Answers
+from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.journaled import JournaledDispatching
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.lone import LoneEvents, Pauses

@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
-from dispatcher.dispatching.failures import ErrorPolicy
+from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import (
     Call,
     EventTaken,

@@ -13,8 +13,8 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Final
 
-from dispatcher.dispatching.answers import Answers
-from dispatcher.dispatching.failures import ErrorPolicy
+from dispatcher.dispatching.deliveries import Answers
+from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import Call, EventTaken, Handling
 from dispatcher.dispatching.monitor import MAIL_TYPE, SlowRuns, mail_text
 from dispatcher.dispatching.times import EventTimes, Progress

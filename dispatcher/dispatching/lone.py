@@ -12,7 +12,7 @@ from itertools import repeat, starmap
 from time import perf_counter_ns, sleep
 from typing import Any, Final
 
-from dispatcher.dispatching.failures import ErrorPolicy
+from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.monitor import SlowRuns
 from dispatcher.dispatching.stopping import Drain

@@ -22,7 +22,10 @@ from starlette.routing import Mount, Route
 from dispatcher.metrics.transition_ring import ring
 from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops import entities, journals, stacks
-from dispatcher.ops.answers import (
+from dispatcher.ops.config import OpsConfig
+from dispatcher.ops.controls import LogLevels, log_level_request, redeliver_letters, redelivery_request, stop_daemon
+from dispatcher.ops.dispatchers import find_dispatcher
+from dispatcher.ops.json_answers import (
     Kept,
     Refusal,
     Workers,
@@ -37,9 +40,6 @@ from dispatcher.ops.answers import (
     raw_answer,
     without_thread,
 )
-from dispatcher.ops.config import OpsConfig
-from dispatcher.ops.controls import LogLevels, log_level_request, redeliver_letters, redelivery_request, stop_daemon
-from dispatcher.ops.dispatchers import find_dispatcher
 from dispatcher.ops.process import process_name, process_numbers
 from dispatcher.ops.sampler import Sampler, shared_sampler
 from dispatcher.ops.stream import ops_events

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dispatcher.dead_letters import MOST_AT_ONCE, LettersElsewhereError
 from dispatcher.errors import EventRefusedError
-from dispatcher.ops.answers import Refusal
+from dispatcher.ops.json_answers import Refusal
 from dispatcher.ops.process import service_roots
 from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import describe, tell

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from dispatcher.ops.answers import Refusal, milliseconds
+from dispatcher.ops.json_answers import Refusal, milliseconds
 from dispatcher.ops.sampler import Sampler, TypeRate
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats

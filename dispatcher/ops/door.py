@@ -9,9 +9,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount
 
-from dispatcher.ops.answers import http_error
 from dispatcher.ops.app import ops_app
 from dispatcher.ops.config import OpsConfig
+from dispatcher.ops.json_answers import http_error
 from dispatcher.ops.process import process_name
 from dispatcher.service import CompositeService
 from dispatcher.web.config import WebConfig

@@ -17,8 +17,8 @@ from dispatcher.metrics.entities import (
     entity_sources,
 )
 from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing, ring
-from dispatcher.ops.answers import Refusal, listed, milliseconds
 from dispatcher.ops.journals import Deadline
+from dispatcher.ops.json_answers import Refusal, listed, milliseconds
 from dispatcher.util.units import NS_PER_S
 from dispatcher.view import DispatcherView
 

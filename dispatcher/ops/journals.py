@@ -19,7 +19,7 @@ from dispatcher.journal.format.frames import ROWS, Frame, Header
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, open_frames_if_there, summarize
-from dispatcher.ops.answers import Refusal
+from dispatcher.ops.json_answers import Refusal
 from dispatcher.service import ServiceState
 from dispatcher.util.units import NS_PER_S
 from dispatcher.view import DispatcherView

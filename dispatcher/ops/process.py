@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from dispatcher.ops.answers import milliseconds
 from dispatcher.ops.dispatchers import service_tree
+from dispatcher.ops.json_answers import milliseconds
 from dispatcher.service import CompositeService, Service, all_services
 from dispatcher.supervision.health import health
 from dispatcher.util.foreign import plain_text

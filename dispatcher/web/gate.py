@@ -14,10 +14,10 @@ from urllib.parse import unquote
 from dispatcher.util.foreign import describe, tell
 from dispatcher.util.http_heads import origin_form
 from dispatcher.web import login
-from dispatcher.web.answers import ErrorBody, Refusal, Send, plain_error, send_answer, with_security_headers
 from dispatcher.web.config import WebConfig
 from dispatcher.web.login import Identities, LoginPage
 from dispatcher.web.origins import foreign_site, header, header_values, is_form, is_json, is_own_host, is_own_page
+from dispatcher.web.plain_answers import ErrorBody, Refusal, Send, plain_error, send_answer, with_security_headers
 from dispatcher.web.protocol import Peer
 from dispatcher.web.security import Principal, WriteNote, audit
 from dispatcher.web.waiting import Pace

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.errors import DispatcherError
 from dispatcher.service import Service
 from dispatcher.util.foreign import tell
-from dispatcher.web.answers import ErrorBody, plain_error
 from dispatcher.web.config import WebConfig
 from dispatcher.web.origins import as_address
+from dispatcher.web.plain_answers import ErrorBody, plain_error
 
 if TYPE_CHECKING:
     from dispatcher.web.listeners import Listeners

@@ -18,9 +18,9 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 from dispatcher.util.http_heads import takes
-from dispatcher.web.answers import Refusal
 from dispatcher.web.config import WebConfig
 from dispatcher.web.origins import Headers, header, header_values, is_json
+from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.protocol import Peer
 from dispatcher.web.security import Principal
 from dispatcher.web.tokens import Tokens, digest_of

@@ -24,8 +24,8 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dispatcher.web.answers import raw_refusal
 from dispatcher.web.config import WebConfig
+from dispatcher.web.plain_answers import raw_refusal
 
 _LINGER_S: Final = 0.5
 """A refused client has this long to read why."""

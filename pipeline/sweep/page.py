@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pipeline.report.page.columns import TableColumn, table_body
-from pipeline.report.page.formats import NOTHING, count, duration
 from pipeline.report.page.page_views import Figure, Section, TableView, plot
+from pipeline.report.page.quantities import NOTHING, count, duration
 from pipeline.report.page.rendering import render
 from pipeline.report.plots.plot_style import unit_of
 from pipeline.report.plots.plots import spread_plot

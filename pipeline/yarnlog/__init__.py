@@ -2,7 +2,7 @@
 
 from pipeline.yarnlog.clock import LogClock, YarnLogError
 from pipeline.yarnlog.files import log_files, read_log
-from pipeline.yarnlog.formats import LogFormat
+from pipeline.yarnlog.log_formats import LogFormat
 from pipeline.yarnlog.messages import Message
 from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
 from pipeline.yarnlog.reading import Missed, Reading

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from pipeline.yarnlog.clock import LogClock, YarnLogError
-from pipeline.yarnlog.formats import LogFormat
+from pipeline.yarnlog.log_formats import LogFormat
 from pipeline.yarnlog.opening import PACKED, opened_log
 from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
 

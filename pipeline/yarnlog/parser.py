@@ -21,8 +21,8 @@ from itertools import chain, count, repeat
 from typing import NamedTuple
 
 from pipeline.yarnlog.clock import LogClock
-from pipeline.yarnlog.formats import LogFormat, find_format
 from pipeline.yarnlog.headers import HeaderReader, RecordHeader, is_full_header, time_of_prefix
+from pipeline.yarnlog.log_formats import LogFormat, find_format
 from pipeline.yarnlog.messages import Message, read_message, refused_entity, with_more_lines
 from pipeline.yarnlog.prefixes import without_prefixes
 

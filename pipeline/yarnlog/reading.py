@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.yarnlog.formats import LogFormat
+from pipeline.yarnlog.log_formats import LogFormat
 from pipeline.yarnlog.messages import MARKERS
 from pipeline.yarnlog.parser import Record, Unparsed
 

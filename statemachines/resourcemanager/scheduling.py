@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from statemachines.resourcemanager.scheduler.core.amounts import Amounts
     from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
     from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, QueueInfo
-    from statemachines.resourcemanager.scheduler.waiting import WaitingAsk, WaitReason
+    from statemachines.resourcemanager.scheduler.wait_reasons import WaitingAsk, WaitReason
 
 
 class Scheduler(Protocol):

@@ -21,7 +21,7 @@ from statemachines.resourcemanager.machines.states import FINAL_STATES, RMAppSta
 from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
-from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, quantities
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk, quantities
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.queues import Queues, for_workload
 from statemachines.simulation.workload import Workload

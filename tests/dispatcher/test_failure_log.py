@@ -168,7 +168,7 @@ def test_the_watch_tells_the_rest_of_a_flood_when_its_second_has_passed(
     make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timers, clock = ManualClock(), Clock()
-    monkeypatch.setattr("dispatcher.dispatching.failures.FailureLog", lambda name: FailureLog(name, clock))
+    monkeypatch.setattr("dispatcher.dispatching.error_policy.FailureLog", lambda name: FailureLog(name, clock))
     dispatcher = make(name="mine", time_service=timers)
     dispatcher.register(Work, failing)
     for _ in range(10):

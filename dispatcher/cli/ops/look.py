@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatcher.cli.ops.answers import DispatcherNumbers, Failure, Frame, Page, Process, Reason, Running, RunningOrNull
 from dispatcher.cli.ops.client import Client
 from dispatcher.cli.ops.figures import duration
+from dispatcher.cli.ops.models import DispatcherNumbers, Failure, Frame, Page, Process, Reason, Running, RunningOrNull
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dispatcher.cli.console import echo
 from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_of, answering
 
 if TYPE_CHECKING:
-    from dispatcher.cli.ops.answers import DispatcherNumbers, Frame, Samples
     from dispatcher.cli.ops.client import Client
+    from dispatcher.cli.ops.models import DispatcherNumbers, Frame, Samples
 
 _MOST_S = 1.0
 _MOST_NAMED = 10
@@ -60,7 +60,7 @@ def _refuse(client: Client, dispatcher: str, names: Sequence[str]) -> NoReturn:
 
 
 def _samples(client: Client, dispatcher: str, samples: int) -> Samples:
-    from dispatcher.cli.ops.answers import Samples
+    from dispatcher.cli.ops.models import Samples
 
     interval_ms = int(_MOST_S * 1000 / samples)
     return client.get(Samples, "dispatchers", dispatcher, "running", samples=samples, interval_ms=min(interval_ms, 50))

@@ -14,8 +14,8 @@ from dispatcher.cli.ops.errors import DoorError, NoAnswerError, NotThereError
 from dispatcher.cli.ops.options import NOT_ANSWERED, CaFile, Daemon, TokenFile, address_of, answering
 
 if TYPE_CHECKING:
-    from dispatcher.cli.ops.answers import DispatcherNumbers, Failure, Process, Running, Schedule, Service
     from dispatcher.cli.ops.look import Summary
+    from dispatcher.cli.ops.models import DispatcherNumbers, Failure, Process, Running, Schedule, Service
 
     Details = dict[str, tuple[Running | None, Failure | None]]
     """By dispatcher: what it runs now, and its last failure."""

@@ -13,9 +13,9 @@ from pipeline.report.page.columns import (
     problem_count_column,
     text_column,
 )
-from pipeline.report.page.formats import NOTHING, decimal, duration, percent
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import GraphView, PlotView, Section, anchor, plot, table
+from pipeline.report.page.quantities import NOTHING, decimal, duration, percent
 from pipeline.report.plots import plots, plots_over_time
 from pipeline.report.plots.plot_style import Rows, time_axis
 from statemachines.drawing.state_graph import draw_graph

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.report.page.formats import count, duration, memory, percent, thousandths
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
+from pipeline.report.page.quantities import count, duration, memory, percent, thousandths
 from pipeline.report.plots.plot_style import Rows, event_name, label
 
 MOST = 10

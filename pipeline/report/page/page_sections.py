@@ -17,10 +17,10 @@ from pipeline.report.page.columns import (
     text_column,
 )
 from pipeline.report.page.event_sections import P95
-from pipeline.report.page.formats import NOTHING, count, duration, memory, moment, thousandths
 from pipeline.report.page.headlines import headlines
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, PlotView, Section, configuration, plot, table
+from pipeline.report.page.quantities import NOTHING, count, duration, memory, moment, thousandths
 from pipeline.report.page.rendering import render
 from pipeline.report.phases import PHASES
 from pipeline.report.plots import plots, plots_over_time

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.report.page.formats import count, duration, memory, thousandths
+from pipeline.report.page.quantities import count, duration, memory, thousandths
 from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart
 from pipeline.report.plots.plot_style import COLOURS, Rows, event_name, label
 from pipeline.report.plots.row_chart import Bar, Dot, Facet, RowChart, Span

@@ -8,6 +8,7 @@ They are immutable: any thread may read them. Those on queues are the scheduler'
 """
 
 from statemachines.resourcemanager.events.records import EXIT_STATUS
+from statemachines.resourcemanager.reports.app_waits import WaitingReport, waiting_report, waiting_reports
 from statemachines.resourcemanager.reports.cluster import ClusterMetrics, cluster_metrics
 from statemachines.resourcemanager.reports.entities import (
     APPLICATION_STATES,
@@ -23,8 +24,7 @@ from statemachines.resourcemanager.reports.entities import (
     node_report,
     node_reports,
 )
-from statemachines.resourcemanager.reports.waiting import WaitingReport, waiting_report, waiting_reports
-from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, WaitReason
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk, WaitReason
 
 __all__ = [
     "APPLICATION_STATES",

@@ -43,7 +43,7 @@ from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNod
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks, why_reserved, why_unplaced
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests, QueueInfo
-from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, WaitReason
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk, WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 # Bound once: to look a member up in its class takes as long as a call.

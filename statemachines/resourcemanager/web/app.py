@@ -22,9 +22,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatcher.metrics.page import render_page
-from dispatcher.ops.answers import Workers, endpoint
 from dispatcher.ops.app import Ops, app_of
 from dispatcher.ops.config import OpsConfig
+from dispatcher.ops.json_answers import Workers, endpoint
 from dispatcher.supervision.health import HealthAnswer, health
 from dispatcher.web.security import describe_write
 from statemachines.resourcemanager.web import jmx, pages, rest

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.ops.answers import Refusal, Workers
+from dispatcher.ops.json_answers import Refusal, Workers
 from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from dispatcher.ops.answers import Workers
+from dispatcher.ops.json_answers import Workers
 from dispatcher.util.http_heads import takes_gzip
 from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.model import ReadModel

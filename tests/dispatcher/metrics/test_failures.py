@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher
-from dispatcher.dispatching.failures import Failures
+from dispatcher.dispatching.error_policy import Failures
 
 from ..conftest import TIMEOUT_S, Numbered, OfEntity, Unreadable, Work
 

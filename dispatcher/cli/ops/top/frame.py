@@ -12,9 +12,9 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from dispatcher.cli.ops.answers import DispatcherNumbers, Entity, Failure, Frame, QueuedEntities, Running, TypeNumbers
 from dispatcher.cli.ops.figures import clock_time, count, duration, share, size, sparkline
 from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
+from dispatcher.cli.ops.models import DispatcherNumbers, Entity, Failure, Frame, QueuedEntities, Running, TypeNumbers
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
 from dispatcher.util.terminal import one_line
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
 
-from dispatcher.cli.ops.answers import Entity, Failure, QueuedEntities, Running, TypeNumbers
 from dispatcher.cli.ops.look import Summary
+from dispatcher.cli.ops.models import Entity, Failure, QueuedEntities, Running, TypeNumbers
 
 HISTORY_S: Final = 60
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.cli.ops.answers import Entity, Page, QueuedEntities, TypeNumbers
 from dispatcher.cli.ops.client import Address, Client
 from dispatcher.cli.ops.errors import DoorError, ErrorAnswerError, NotThereError
 from dispatcher.cli.ops.look import failures_of, running_of, summary_of
+from dispatcher.cli.ops.models import Entity, Page, QueuedEntities, TypeNumbers
 from dispatcher.cli.ops.top.state import Look, Wish
 
 INTERVAL_S: Final = 1.0

@@ -39,7 +39,7 @@ from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNod
 from statemachines.resourcemanager.scheduler.core.policy import Candidate, Reserved
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
-from statemachines.resourcemanager.scheduler.waiting import WaitReason
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 

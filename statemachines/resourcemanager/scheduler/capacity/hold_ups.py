@@ -16,7 +16,7 @@ from statemachines.resourcemanager.scheduler.capacity.queue_applications import 
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
-from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitReason, missing, quantity
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitReason, missing, quantity
 
 
 def why_held_up(

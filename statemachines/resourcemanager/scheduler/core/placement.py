@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from statemachines.resourcemanager.scheduler.core.application import AppPlacementAllocator, SchedulingOpportunity
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
-from statemachines.resourcemanager.scheduler.waiting import (
+from statemachines.resourcemanager.scheduler.wait_reasons import (
     GPUS,
     WaitCause,
     WaitReason,

@@ -28,7 +28,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
 )
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.scheduler.waiting import WaitReason
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitReason
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Assignment = tuple[AppPlacementAllocator, PendingAsk, SchedulerNode]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from statemachines.resourcemanager.reports import ApplicationReport, ClusterMetrics, NodeReport
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.web.jmx.object_names import ObjectName
-from statemachines.resourcemanager.web.rest.answers import finite, to_json
 from statemachines.resourcemanager.web.rest.nodes import GONE
 from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, Amounts, amounts, left
+from statemachines.resourcemanager.web.rest.rest_answers import finite, to_json
 from statemachines.resourcemanager.web.rest.scheduler import partitions_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from statemachines.resourcemanager.web.jmx.beans import Snapshot, beans
 from statemachines.resourcemanager.web.jmx.object_names import ALL, MalformedNameError, ObjectName
-from statemachines.resourcemanager.web.rest.answers import json_answer, to_json
 from statemachines.resourcemanager.web.rest.reading import guarded
+from statemachines.resourcemanager.web.rest.rest_answers import json_answer, to_json
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

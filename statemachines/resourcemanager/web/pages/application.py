@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from dispatcher.ops.answers import Refusal
+from dispatcher.ops.json_answers import Refusal
 from statemachines.resourcemanager.ids import application_of, container_prefix, is_application_id
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.pages import timeline

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from dispatcher.util.terminal import printable
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
-from statemachines.resourcemanager.web.pages import formats
+from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, first_page, matching, page_of, parse
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View
@@ -229,11 +229,11 @@ def key_figures(site: Site) -> list[Mapping[str, Any]]:
         name: str, value: str, of: str, detail: str, field: str, link: str, top: float = 1.0
     ) -> Mapping[str, Any]:
         curve = [*(getattr(each, field) for each in samples), getattr(now, field)]
-        drawn = formats.sparkline(curve, top)
+        drawn = page_texts.sparkline(curve, top)
         return {"name": name, "value": value, "of": of, "detail": detail, "curve": drawn, "link": link}
 
     ended = f"{metrics.apps_completed + metrics.apps_failed + metrics.apps_killed:,} have ended"
-    wanted = f"{formats.memory(metrics.pending.memory_mb)} wanted"
+    wanted = f"{page_texts.memory(metrics.pending.memory_mb)} wanted"
     figures = [
         figure("Running", f"{now.running:,}", "", ended, "running", f"{APPS}/RUNNING"),
         figure("Waiting to start", f"{now.waiting:,}", "", "", "waiting", TABS[2].path),
@@ -248,28 +248,28 @@ def key_figures(site: Site) -> list[Mapping[str, Any]]:
         figure("Pending containers", f"{now.pending:,}", "", wanted, "pending", f"{APPS}?sort=why&order=desc"),
         figure(
             "Memory",
-            formats.percent(now.memory),
-            f"of {formats.memory(total.memory_mb)}",
-            f"{formats.memory(used.memory_mb)} allocated",
+            page_texts.percent(now.memory),
+            f"of {page_texts.memory(total.memory_mb)}",
+            f"{page_texts.memory(used.memory_mb)} allocated",
             "memory",
             "/cluster/scheduler",
         ),
         figure(
             "vCores",
-            formats.percent(now.vcores),
-            f"of {formats.vcores(total.vcores_milli)}",
-            f"{formats.vcores(used.vcores_milli)} allocated",
+            page_texts.percent(now.vcores),
+            f"of {page_texts.vcores(total.vcores_milli)}",
+            f"{page_texts.vcores(used.vcores_milli)} allocated",
             "vcores",
             "/cluster/scheduler",
         ),
     ]
     if total.gpus:
-        gpus = formats.vcores(used.gpu_milli_total)
+        gpus = page_texts.vcores(used.gpu_milli_total)
         figures.append(
             figure(
                 "GPUs",
-                formats.percent(now.gpus),
-                f"of {formats.vcores(total.gpu_milli_total)}",
+                page_texts.percent(now.gpus),
+                f"of {page_texts.vcores(total.gpu_milli_total)}",
                 f"{gpus} allocated",
                 "gpus",
                 "/cluster/nodes",

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 from dispatcher.errors import DispatcherError
 from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops import journals, stacks
-from dispatcher.ops.answers import Refusal, choice
+from dispatcher.ops.json_answers import Refusal, choice
 from dispatcher.ops.process import process_numbers
 from dispatcher.ops.sampler import Sampler, shared_sampler
 from dispatcher.service import ServiceState

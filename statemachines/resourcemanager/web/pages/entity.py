@@ -11,8 +11,8 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from dispatcher.ops.answers import Refusal, number
 from dispatcher.ops.entities import entity_answer
+from dispatcher.ops.json_answers import Refusal, number
 from statemachines.drawing.state_graph import draw_graph
 from statemachines.registry import FACTORIES
 from statemachines.resourcemanager.web.pages.histories import sound_readers

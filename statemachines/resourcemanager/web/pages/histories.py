@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import DispatcherError
 from dispatcher.metrics.entities import entity_sources
-from dispatcher.ops.answers import Workers
 from dispatcher.ops.entities import HistoryReader, history_readers
 from dispatcher.ops.journals import Deadline
+from dispatcher.ops.json_answers import Workers
 from dispatcher.util.foreign import tell
 from dispatcher.view import dispatchers
 from statemachines.resourcemanager.reports import EXIT_STATUS

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo
-from statemachines.resourcemanager.web.pages import formats
+from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View
 from statemachines.resourcemanager.web.past import share
 
@@ -108,7 +108,7 @@ def _text(info: PartitionInfo) -> str:
 
 
 def _amount(resource: Resource) -> str:
-    return formats.resource(resource) if _is_some(resource) else "nothing"
+    return page_texts.resource(resource) if _is_some(resource) else "nothing"
 
 
 def _is_some(resource: Resource) -> bool:

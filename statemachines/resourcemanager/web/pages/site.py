@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dispatcher.errors import DispatcherError
-from dispatcher.ops.answers import Refusal
+from dispatcher.ops.json_answers import Refusal
 from dispatcher.util.foreign import describe, tell
 from dispatcher.util.http_heads import takes
 from dispatcher.util.terminal import one_line
@@ -32,7 +32,7 @@ from dispatcher.web.events import event_bytes, event_stream
 from dispatcher.web.host import WebHost
 from dispatcher.web.pages import environment
 from statemachines.resourcemanager.web.model import ReadModel
-from statemachines.resourcemanager.web.pages import formats
+from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.access import Viewer, viewer_of
 from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
 from statemachines.resourcemanager.web.users import UserError
@@ -312,10 +312,10 @@ def asset_version(name: str) -> str:
 @cache
 def _environment() -> Environment:
     made = environment(PackageLoader("statemachines.resourcemanager.web.pages", "templates"))
-    made.finalize = formats.clean
+    made.finalize = page_texts.clean
     made.trim_blocks = made.lstrip_blocks = True
-    made.filters.update(formats.FILTERS)
-    made.globals.update(formats.GLOBALS)
+    made.filters.update(page_texts.FILTERS)
+    made.globals.update(page_texts.GLOBALS)
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
-from statemachines.resourcemanager.web.pages import formats
+from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.histories import Move
 
 _LEAST: Final = 0.4
@@ -83,7 +83,7 @@ def _marks(span_ms: int) -> Iterator[tuple[float, str]]:
     step_s = next((each for each in _STEPS_S if span_ms / 1000 / each <= _MOST_MARKS), span_ms / 1000 / _MOST_MARKS)
     at_s = 0.0
     while at_s * 1000 <= span_ms:
-        yield 100 * at_s * 1000 / span_ms, "start" if at_s == 0 else f"+{formats.duration(at_s)}"
+        yield 100 * at_s * 1000 / span_ms, "start" if at_s == 0 else f"+{page_texts.duration(at_s)}"
         at_s += step_s
 
 
@@ -113,9 +113,9 @@ def _row(row: Row, lines: Markup, begin_ms: int, last_ms: int, span_ms: int) -> 
     return Markup(
         '<span class="label" title="{}">{}</span><svg class="course" role="img" aria-label="{}">{}{}</svg>'
     ).format(
-        formats.shown(row.title, 200),
-        formats.shown(row.label, 30),
-        f"{formats.shown(row.title, 200)}: {'; '.join(course)}",
+        page_texts.shown(row.title, 200),
+        page_texts.shown(row.label, 30),
+        f"{page_texts.shown(row.title, 200)}: {'; '.join(course)}",
         lines,
         Markup("").join(bars),
     )
@@ -138,7 +138,7 @@ def _style(row: Row, bar: Bar) -> str:
 
 def _told(row: Row, bar: Bar, last_ms: int) -> str:
     begun = datetime.fromtimestamp(bar.begin_ms / 1000, UTC)
-    took = formats.duration(((bar.end_ms if bar.end_ms is not None else last_ms) - bar.begin_ms) / 1000)
+    took = page_texts.duration(((bar.end_ms if bar.end_ms is not None else last_ms) - bar.begin_ms) / 1000)
     ended = f", then {row.end}" if row.end and bar is row.bars[-1] else ""
     if ended and row.failure:
         ended += f", {row.failure}"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.web.rest import apps, attempts, cluster, nodes, scheduler, waiting, writing
-from statemachines.resourcemanager.web.rest.answers import BASE, error_body, http_error, remote_exception
+from statemachines.resourcemanager.web.rest import app_waiting, apps, attempts, cluster, nodes, scheduler, writing
+from statemachines.resourcemanager.web.rest.rest_answers import BASE, error_body, http_error, remote_exception
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -24,5 +24,5 @@ __all__ = ["BASE", "error_body", "http_error", "remote_exception", "routes"]
 
 def routes(rm: RMWeb) -> list[BaseRoute]:
     """The routes of the whole API."""
-    parts = (cluster, apps, scheduler, nodes, attempts, writing, waiting)
+    parts = (cluster, apps, scheduler, nodes, attempts, writing, app_waiting)
     return [route for part in parts for route in part.routes(rm)] + list(cluster.not_offered(rm))

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport
-from statemachines.resourcemanager.web.rest.answers import finite, percent, to_json, with_texts
 from statemachines.resourcemanager.web.rest.resources import GPUS, MEMORY, VCORES, cores, json_of
+from statemachines.resourcemanager.web.rest.rest_answers import finite, percent, to_json, with_texts
 
 ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 UNTRACKED: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})

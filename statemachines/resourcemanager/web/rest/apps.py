@@ -13,10 +13,10 @@ from starlette.routing import BaseRoute
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.rest import filters, ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, listed
 from statemachines.resourcemanager.web.rest.app_texts import ApplicationTexts, View, timeout_info
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.reading import route
+from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer, json_answer, listed
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

@@ -11,12 +11,12 @@ from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.rest import ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, listed, to_json
 from statemachines.resourcemanager.web.rest.app_texts import logs_url
 from statemachines.resourcemanager.web.rest.apps import viewable_app
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import cores
+from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer, listed, to_json
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

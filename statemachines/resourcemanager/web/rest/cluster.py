@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.reports import ClusterMetrics
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, to_json
 from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import amount, cores
+from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer, json_answer, to_json
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.requests import Request
 
 from dispatcher.errors import RejectedExecutionError
-from dispatcher.ops.answers import Refusal
+from dispatcher.ops.json_answers import Refusal
 from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
 from statemachines.resourcemanager.errors import (
@@ -18,7 +18,7 @@ from statemachines.resourcemanager.errors import (
     InvalidRequestError,
     NotFoundError,
 )
-from statemachines.resourcemanager.web.rest.answers import RestError
+from statemachines.resourcemanager.web.rest.rest_answers import RestError
 from statemachines.resourcemanager.web.users import UserError
 
 log = logging.getLogger(__name__)

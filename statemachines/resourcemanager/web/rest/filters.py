@@ -10,7 +10,7 @@ from typing import Final
 from starlette.datastructures import QueryParams
 
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
-from statemachines.resourcemanager.web.rest.answers import RestError
+from statemachines.resourcemanager.web.rest.rest_answers import RestError
 
 FINAL_STATUSES: Final = ("UNDEFINED", "SUCCEEDED", "FAILED", "KILLED")
 _EVER: Final = (1 << 63) - 1

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from dispatcher.util.terminal import one_line
-from statemachines.resourcemanager.web.rest.answers import MOST_INT, RestError
+from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, RestError
 
 _MOST_LONG: Final = 2**63 - 1
 _APPLICATION: Final = re.compile(r"application_([0-9]{1,19})_([0-9]{1,10})")

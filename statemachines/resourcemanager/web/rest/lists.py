@@ -14,8 +14,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from statemachines.resourcemanager.web.rest.answers import JSON, json_answer
 from statemachines.resourcemanager.web.rest.reading import ZIP_LEVEL
+from statemachines.resourcemanager.web.rest.rest_answers import JSON, json_answer
 from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
 
 PIECE_NS: Final = 3_000_000

@@ -12,10 +12,10 @@ from starlette.routing import BaseRoute
 from statemachines.resourcemanager.reports import NodeReport
 from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.web.rest import filters, ids
-from statemachines.resourcemanager.web.rest.answers import RestError, answer, json_answer, listed, with_texts
 from statemachines.resourcemanager.web.rest.lists import list_answer
 from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, amount, cores, json_left, json_of, left
+from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer, json_answer, listed, with_texts
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

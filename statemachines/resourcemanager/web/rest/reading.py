@@ -14,8 +14,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dispatcher.util.http_heads import takes
-from statemachines.resourcemanager.web.rest.answers import BASE, RestError
 from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
+from statemachines.resourcemanager.web.rest.rest_answers import BASE, RestError
 from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from statemachines.resourcemanager.resource import MOST, MaximumAllocation, Resource
-from statemachines.resourcemanager.web.rest.answers import MOST_INT, to_json
+from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, to_json
 
 MEMORY: Final = "memory-mb"
 VCORES: Final = "vcores"

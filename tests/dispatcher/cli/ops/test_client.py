@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.cli.ops.answers import DispatcherNumbers, Page, Process
 from dispatcher.cli.ops.client import Address, Client
 from dispatcher.cli.ops.errors import NoAnswerError, NoDaemonError, NotThereError, RefusedError
+from dispatcher.cli.ops.models import DispatcherNumbers, Page, Process
 
 from . import fake_daemon as fake
 from .conftest import Start

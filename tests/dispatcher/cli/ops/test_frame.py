@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.cli.ops.answers import (
+from dispatcher.cli.ops.look import Summary
+from dispatcher.cli.ops.models import (
     DispatcherNumbers,
     Entity,
     Failure,
@@ -16,7 +17,6 @@ from dispatcher.cli.ops.answers import (
     Running,
     TypeNumbers,
 )
-from dispatcher.cli.ops.look import Summary
 from dispatcher.cli.ops.top.frame import frame_of
 from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish
 

@@ -29,7 +29,7 @@ from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.waiting import WaitCause
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
 from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec

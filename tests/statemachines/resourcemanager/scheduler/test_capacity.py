@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.scheduler.waiting import WaitCause
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause
 
 from .queue_cluster import QueueCluster
 

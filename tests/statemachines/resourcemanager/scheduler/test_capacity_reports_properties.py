@@ -16,7 +16,7 @@ from statemachines.resourcemanager.events.scheduler import SchedulerEvent, Sched
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
-from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk
 
 from .queue_cluster import QueueCluster
 from .test_capacity_properties import ANY, HOSTS, QUEUES, AnyCourseOfEvents, pick

@@ -12,7 +12,7 @@ from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEvent
 from statemachines.resourcemanager.scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, NodeLooks, why_unplaced
-from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk
 from statemachines.simulation.workload import NodeSpec
 
 from ..cluster import Cluster

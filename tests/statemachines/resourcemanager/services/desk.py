@@ -11,7 +11,7 @@ from typing import Any
 from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events import ContainerRequest
 from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
-from statemachines.resourcemanager.scheduler.waiting import WaitingAsk
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitingAsk
 
 from ..builders import FakeScheduler, Workshop
 

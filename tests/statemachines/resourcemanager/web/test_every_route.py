@@ -20,7 +20,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from statemachines.resourcemanager.web import waits
-from statemachines.resourcemanager.web.rest.waiting import PATH as WAITING
+from statemachines.resourcemanager.web.rest.app_waiting import PATH as WAITING
 
 from .front import Front
 from .fuzzing import Fuzz, Parameters, Sent

@@ -14,7 +14,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import ApplicationSubmission
-from statemachines.resourcemanager.web.rest.answers import RestError
+from statemachines.resourcemanager.web.rest.rest_answers import RestError
 from statemachines.resourcemanager.web.rest.writing.bodies import object_of
 from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
 

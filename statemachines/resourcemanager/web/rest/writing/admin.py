@@ -16,9 +16,9 @@ from statemachines.resourcemanager.acls import Caller, QueueACL
 from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.web.cookies import is_user_name
 from statemachines.resourcemanager.web.rest import ids
-from statemachines.resourcemanager.web.rest.answers import MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import amount
+from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG
 from statemachines.resourcemanager.web.rest.writing.common import Deadline, changing, fields_of
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 from dispatcher.util.terminal import one_line
-from statemachines.resourcemanager.web.rest.answers import RestError
+from statemachines.resourcemanager.web.rest.rest_answers import RestError
 
 MOST_LONG: Final = 2**53
 """Less than Java's long: beyond this, tools that read JSON numbers as doubles get others."""

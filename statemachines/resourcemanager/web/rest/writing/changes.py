@@ -15,8 +15,8 @@ from starlette.routing import BaseRoute
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.errors import AccessDeniedError
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
-from statemachines.resourcemanager.web.rest.answers import MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.app_texts import ENDED, timeout_info
+from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.writing.bodies import Fields
 from statemachines.resourcemanager.web.rest.writing.common import (
     Deadline,

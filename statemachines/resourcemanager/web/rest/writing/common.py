@@ -19,10 +19,10 @@ from dispatcher.util.terminal import one_line
 from dispatcher.web.security import describe_write
 from dispatcher.web.waiting import within
 from statemachines.resourcemanager.acls import Caller
-from statemachines.resourcemanager.web.rest.answers import BASE, RestError
 from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
 from statemachines.resourcemanager.web.rest.ids import application_id
 from statemachines.resourcemanager.web.rest.reading import check_accept
+from statemachines.resourcemanager.web.rest.rest_answers import BASE, RestError
 from statemachines.resourcemanager.web.rest.writing.bodies import Fields, object_of
 
 if TYPE_CHECKING:

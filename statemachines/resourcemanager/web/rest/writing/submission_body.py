@@ -14,7 +14,7 @@ from statemachines.resourcemanager.submission import (
     LocalResource,
     LogAggregationContext,
 )
-from statemachines.resourcemanager.web.rest.answers import MOST_INT
+from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT
 from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG, Fields, bad
 
 _TYPES: Final = ("FILE", "ARCHIVE", "PATTERN")

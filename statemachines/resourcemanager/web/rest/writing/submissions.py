@@ -14,9 +14,9 @@ from dispatcher.web.security import describe_write
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.ids import cluster_timestamp_of
 from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.web.rest.answers import JSON, MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.ids import application_id
 from statemachines.resourcemanager.web.rest.resources import VCORES, amounts, at_most, shown
+from statemachines.resourcemanager.web.rest.rest_answers import JSON, MOST_INT, RestError, answer
 from statemachines.resourcemanager.web.rest.writing.common import Deadline, address_of, changing, fields_of
 from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
 

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
-from dispatcher.ops.answers import Workers
+from dispatcher.ops.json_answers import Workers
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
-from statemachines.resourcemanager.web.pages import formats, histories, timeline
+from statemachines.resourcemanager.web.pages import histories, page_texts, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
 from statemachines.resourcemanager.web.waits import KEPT_S, Known, Waits
 
@@ -94,23 +94,23 @@ def test_an_axis_has_a_few_marks_whatever_its_length(span_ms: int) -> None:
 
 
 def test_texts_from_outside_are_cut_and_show_unseen_characters() -> None:
-    assert formats.shown("x" * 100, 10) == "xxxxxxx..."
-    assert formats.shown("a\u202eb\x00\ud800", 80) == r"a\u202eb\x00\ud800"
-    assert formats.paragraph("one\ntwo\x1b<b>") == "one\ntwo\\x1b&lt;b&gt;"
-    assert formats.moment(10**18) == formats.NOTHING
+    assert page_texts.shown("x" * 100, 10) == "xxxxxxx..."
+    assert page_texts.shown("a\u202eb\x00\ud800", 80) == r"a\u202eb\x00\ud800"
+    assert page_texts.paragraph("one\ntwo\x1b<b>") == "one\ntwo\\x1b&lt;b&gt;"
+    assert page_texts.moment(10**18) == page_texts.NOTHING
 
 
 def test_a_sentence_is_cut_between_words_and_never_within_a_number() -> None:
     """The list showed "8,192 MB of the 16,3..."."""
-    assert formats.words("it has 8,192 MB of 16,384 MB", 26) == "it has 8,192 MB of ..."
-    assert formats.words("it has 8,192 MB", 26) == "it has 8,192 MB"
+    assert page_texts.words("it has 8,192 MB of 16,384 MB", 26) == "it has 8,192 MB of ..."
+    assert page_texts.words("it has 8,192 MB", 26) == "it has 8,192 MB"
 
 
 def test_the_queue_the_node_and_the_user_of_a_sentence_are_links() -> None:
     sentence = "user node has used 1 GB in queue root.a of node n1:1, not n1:10 nor <b>root.a"
     reason = WaitReason(WaitCause.USER_LIMIT, sentence, "root.a", "node", "n1:1")
 
-    linked = formats.linked(sentence, reason)
+    linked = page_texts.linked(sentence, reason)
 
     assert linked == (
         'user <a href="/cluster/apps?user=node">node</a> has used 1 GB in queue '
@@ -120,8 +120,8 @@ def test_the_queue_the_node_and_the_user_of_a_sentence_are_links() -> None:
 
 
 def test_a_curve_of_one_value_is_empty() -> None:
-    assert "<path" not in formats.sparkline([1.0])
-    assert formats.sparkline([0.0, 2.0, 1.0]).count("<path") == 2
+    assert "<path" not in page_texts.sparkline([1.0])
+    assert page_texts.sparkline([0.0, 2.0, 1.0]).count("<path") == 2
 
 
 def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_time(

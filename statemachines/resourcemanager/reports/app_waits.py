@@ -9,7 +9,7 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppAttemptState, RMAppState
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks
-from statemachines.resourcemanager.scheduler.waiting import WaitCause, WaitingAsk, WaitReason
+from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk, WaitReason
 
 _BEFORE_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 _ACTIVE = frozenset({RMAppState.ACCEPTED, RMAppState.RUNNING})

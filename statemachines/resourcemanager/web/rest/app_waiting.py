@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from statemachines.resourcemanager.reports import WaitingAsk, WaitingReport, WaitReason
-from statemachines.resourcemanager.web.rest.answers import RestError, answer
 from statemachines.resourcemanager.web.rest.apps import viewable_app
 from statemachines.resourcemanager.web.rest.reading import guarded
+from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

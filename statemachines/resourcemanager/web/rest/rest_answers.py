@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from dispatcher.util.terminal import one_line
-from dispatcher.web.answers import error_line
+from dispatcher.web.plain_answers import error_line
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

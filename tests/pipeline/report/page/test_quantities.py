@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.report.page import formats
+from pipeline.report.page import quantities
 
 
 @pytest.mark.parametrize(
@@ -25,20 +25,20 @@ from pipeline.report.page import formats
     ],
 )
 def test_a_duration_is_written_in_its_largest_units(seconds: float | None, text: str) -> None:
-    assert formats.duration(seconds) == text
+    assert quantities.duration(seconds) == text
 
 
 def test_quantities_are_written_without_useless_digits() -> None:
-    assert formats.memory(262_144) == "256 GiB"
-    assert formats.memory(1_500) == "1.46 GiB"
-    assert formats.thousandths(460) == "0.46"
-    assert formats.thousandths(0) == "0"
-    assert formats.count(1_234_567) == "1,234,567"
-    assert formats.decimal(1234.56) == "1,234.6"
+    assert quantities.memory(262_144) == "256 GiB"
+    assert quantities.memory(1_500) == "1.46 GiB"
+    assert quantities.thousandths(460) == "0.46"
+    assert quantities.thousandths(0) == "0"
+    assert quantities.count(1_234_567) == "1,234,567"
+    assert quantities.decimal(1234.56) == "1,234.6"
 
 
 def test_small_shares_have_a_decimal() -> None:
-    assert [formats.percent(share) for share in (0, 0.004, 0.0996, 0.1, 0.756, 1, 12.5, -0.05, None)] == [
+    assert [quantities.percent(share) for share in (0, 0.004, 0.0996, 0.1, 0.756, 1, 12.5, -0.05, None)] == [
         "0 %",
         "0.4 %",
         "10.0 %",
@@ -47,9 +47,9 @@ def test_small_shares_have_a_decimal() -> None:
         "100 %",
         "1,250 %",
         "-5.0 %",
-        formats.NOTHING,
+        quantities.NOTHING,
     ]
 
 
 def test_a_moment_is_written_in_utc() -> None:
-    assert formats.moment(1_700_000_000_999_999_999) == "2023-11-14 22:13:20 UTC"
+    assert quantities.moment(1_700_000_000_999_999_999) == "2023-11-14 22:13:20 UTC"
