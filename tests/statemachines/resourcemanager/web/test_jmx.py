@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events import ContainerRequest
-from statemachines.resourcemanager.web.jmx.object_names import ObjectName
+from statemachines.resourcemanager.web.jmx.object_names import MalformedNameError, ObjectName
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
@@ -80,6 +80,7 @@ NAMES = ["RMNMInfo", "ClusterMetrics", *(f"QueueMetrics,{each}" for each in QUEU
     [
         ({}, NAMES),
         ({"qry": "*:*"}, NAMES),
+        ({"qry": ""}, NAMES),
         ({"qry": "Hadoop:*"}, NAMES),
         ({"qry": "Hadoop:service=ResourceManager,*"}, NAMES),
         ({"qry": "Hadoop:service=ResourceManager,name=*"}, NAMES[:2]),
@@ -97,7 +98,7 @@ def test_a_query_chooses_beans_by_their_names(served: Served, query: dict[str, s
 
 
 @pytest.mark.parametrize(
-    "name", ["", "d", ":", "d:", "d:x", "d:a=b,", "d:a=b,a=c", "d:a=b,,c=d", "d:=b", 'd:a="b', "d:a=b=c"]
+    "name", ["d", ":", "d:", "d:x", "d:a=b,", "d:a=b,a=c", "d:a=b,,c=d", "d:=b", 'd:a="b', "d:a=b=c"]
 )
 def test_a_query_that_is_no_name(served: Served, name: str) -> None:
     answer = served.ask("//jmx", params={"qry": name})
@@ -235,8 +236,29 @@ def test_the_name_of_a_queue_with_special_characters_is_quoted() -> None:
     assert (found["name"], found["tag.Queue"]) == (name, 'root.a,"b=*')
 
 
-def test_a_pattern_of_many_stars_takes_no_time() -> None:
-    """As a regular expression that steps back, it would take years."""
-    pattern = ObjectName.parse("Hadoop:name=" + "*a" * 200)
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        ("*", "", True),
+        ("a*", "a", True),
+        ("*b*d", "abcbcd", True),
+        ("*b*d", "abcbce", False),
+        ("a?c", "abc", True),
+        ("a?", "a", False),
+        ("a**", "a", True),
+        ("*?b", "b", False),
+        ("[a]*", "[a]b", True),
+        ("[a]*", "ab", False),
+        ("a*c", "abcd", False),
+        ("*" + "a*" * 200, "a" * 150 + "b", False),
+    ],
+)
+def test_a_pattern_fits(pattern: str, text: str, fits: bool) -> None:
+    """As a regular expression that steps back, the last one would take years."""
+    assert ObjectName.parse(f"Hadoop:name={pattern}").matches(ObjectName("Hadoop", {"name": text})) is fits
 
-    assert not pattern.matches(ObjectName("Hadoop", {"name": "a" * 150 + "b"}))
+
+def test_a_long_text_that_is_no_name_is_refused_at_once() -> None:
+    """The search for its next property began at each of its characters: an hour for this one, and on the loop."""
+    with pytest.raises(MalformedNameError):
+        ObjectName.parse(":" + "a" * 1_000_000)
