@@ -218,6 +218,33 @@ def test_applications_that_are_no_longer_kept_still_count() -> None:
     assert (kept, found["AppsSubmitted"], found["AppsCompleted"]) == (1, 3, 3)
 
 
+@pytest.mark.parametrize("is_published", [True, False])
+def test_containers_that_move_to_another_queue_are_released_and_allocated(is_published: bool) -> None:
+    """They were only released, from the other queue, and the root left out queues without allocations."""
+    node = NodeSpec("n1", Resource(1000, 10_000))
+    with Yarn(node, scheduler=QUEUES) as yarn, Served(yarn.manager, refresh_ms=60_000) as served:
+        served.publish()
+        app_id = yarn.submit_and_run("app", am_mb=100, queue="c").app_id
+        served.publish()
+        yarn.do(lambda: yarn.clients.move_application_across_queues(app_id, "b"))
+        if is_published:
+            served.publish()
+            assert counts_of_containers(served) == {"root": (2, 1, 1), "a": (1, 1, 0), "c": (1, 1, 0), "b": (1, 0, 1)}
+        yarn.kill(app_id)
+        served.publish()
+
+        found = counts_of_containers(served)
+
+    assert found == {"root": (2, 2, 0), "a": (1, 1, 0), "c": (1, 1, 0), "b": (1, 1, 0)}
+
+
+def counts_of_containers(served: Served) -> dict[str, tuple[int, int, int]]:
+    """By queue: allocated and released in all, and allocated now."""
+    names = "AggregateContainersAllocated", "AggregateContainersReleased", "AllocatedContainers"
+    found = jmx(served, qry=f"{RM}QueueMetrics,*")
+    return {each["tag.Queue"].rpartition(".")[2]: tuple(each[name] for name in names) for each in found}  # type: ignore[misc]
+
+
 def test_a_handler_that_hangs_does_not_hold_it_up() -> None:
     with front() as made, made.hanging():
         answer = made.http.get("/jmx")
