@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from dispatcher.errors import RejectedExecutionError
+from pipeline.streaming.return_types import is_record
 
 _RESULTS_PER_TURN: Final = 64
 """Results that a call may yield without waiting before timers and other calls of its loop get their turn."""
@@ -81,5 +82,7 @@ def _close(iterator: abc.Iterator[Any]) -> None:
 
 
 def _has_results(returned: Any) -> bool:
-    """Text, a map or a tuple is one result."""
-    return isinstance(returned, abc.Iterable) and not isinstance(returned, str | bytes | abc.Mapping | tuple)
+    """Text, a map, a tuple or a record is one result."""
+    if not isinstance(returned, abc.Iterable) or isinstance(returned, str | bytes | abc.Mapping | tuple):
+        return False
+    return not is_record(type(returned))

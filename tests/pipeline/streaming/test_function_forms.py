@@ -7,9 +7,11 @@ import contextlib
 import functools
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
+from pydantic import BaseModel
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, TaskMailbox
@@ -270,6 +272,37 @@ def test_a_text_or_none_from_what_declares_an_iterator_is_judged_as_any_result()
     assert list(ordered_wait([0], one, timeout=TIMEOUT_S)) == ["text"]
     with pytest.raises(AsyncOperatorError, match="the function returned None"):
         list(ordered_wait([0], none, timeout=TIMEOUT_S))
+
+
+@dataclass
+class Span:
+    """A record that can be iterated."""
+
+    first: int
+    last: int
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last))
+
+
+class SpanModel(BaseModel):
+    """Each pydantic model can be iterated: over its fields."""
+
+    first: int
+    last: int
+
+
+@pytest.mark.parametrize("kind", [Span, SpanModel])
+def test_a_record_is_one_result_though_it_can_be_iterated(kind: Any) -> None:
+    """It gave its fields as results."""
+
+    def one_or_several(value: int) -> Span | Iterable[Span]:
+        found: Span = kind(first=value, last=9)
+        return found if value else [found, found]
+
+    found = list(ordered_wait([0, 1], one_or_several, timeout=TIMEOUT_S))
+
+    assert found == [kind(first=0, last=9), kind(first=0, last=9), kind(first=1, last=9)]
 
 
 # --- functions that are refused
