@@ -55,12 +55,12 @@ async def gathered_on_loop(returned: Any) -> Any:
         return returned
     iterator, found = iter(returned), []
     try:
-        while some := list(islice(iterator, _RESULTS_PER_TURN)):
+        while len(some := list(islice(iterator, _RESULTS_PER_TURN))) == _RESULTS_PER_TURN:
             found += some
             await asyncio.sleep(0)
     finally:
         _close(iterator)
-    return found
+    return found + some
 
 
 async def _gathered_async(iterator: abc.AsyncIterator[Any]) -> list[Any]:
@@ -71,14 +71,15 @@ async def _gathered_async(iterator: abc.AsyncIterator[Any]) -> list[Any]:
             if not len(found) % _RESULTS_PER_TURN:
                 await asyncio.sleep(0)
     finally:
-        if callable(close := getattr(iterator, "aclose", None)):
-            await close()
+        if isinstance(iterator, abc.AsyncGenerator):
+            await iterator.aclose()
     return found
 
 
 def _close(iterator: abc.Iterator[Any]) -> None:
-    if callable(close := getattr(iterator, "close", None)):
-        close()
+    """Another iterator may be of something that its function goes on with, such as a connection."""
+    if isinstance(iterator, abc.Generator):
+        iterator.close()
 
 
 def _has_results(returned: Any) -> bool:
