@@ -154,13 +154,16 @@ def spark(connect_url: str) -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
     from pipeline.spark import SparkUnavailableError, spark_session
 
-    connect_settings = {
+    settings = {
+        # Spark hands idle workers out in turns. More than two for each task at a time, of tests before, would make it
+        # look as if tasks found no connections of those before them.
+        "spark.python.factory.idleWorkerMaxPoolSize": "4",
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": connect_url.rpartition(":")[2],
     }
     try:
-        session = spark_session("local[2]", "tests", connect_settings)
+        session = spark_session("local[2]", "tests", settings)
     except SparkUnavailableError as unavailable:
         pytest.skip(str(unavailable))
     with session:

@@ -117,6 +117,7 @@ LAYERS: Layers = (
             )
         )
     },
+    {"the insides of PySpark": ("pipeline.spark.worker",)},
     {"Spark's sources": ("pipeline.spark.source",), "Async I/O on Spark": ("pipeline.spark.async_io",)},
     {"the report on Spark": ("pipeline.spark.report",), "sweeps on Spark": ("pipeline.spark.sweep",)},
     {"Spark": ("pipeline.spark",)},

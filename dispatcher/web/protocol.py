@@ -16,6 +16,7 @@ import select
 import socket
 import struct
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -222,7 +223,8 @@ class DoorProtocol(H11Protocol):
         if not self.transport.is_closing():
             self.transport.write(raw_refusal(status, reason))
             if self.transport.can_write_eof():
-                self.transport.write_eof()
+                with suppress(OSError):  # the client has gone
+                    self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def end_if_late(self, now_s: float) -> None:

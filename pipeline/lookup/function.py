@@ -11,7 +11,7 @@ from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.queries import LookupClock, MonotonicClock, Queries, Retries
-from pipeline.lookup.schema import Column, Key, LookupSchema, LookupTable, Row, check_distinct
+from pipeline.lookup.schema import Column, LookupSchema, LookupTable, Row, check_distinct
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.number_checks import require_number
 
@@ -67,7 +67,6 @@ class LookupFunction(AsyncFunction[Any, Any]):
         if isinstance(self._cache, FullCache) and not table.can_scan:
             raise LookupTableError(f"{table.name} cannot be scanned, which a full cache requires. Use PartialCache().")
         self._retries = Retries(max_retries, retry_delay_s)
-        self._left = how == "left"
         self.input_keys = input_keys
         """The input's key columns, in the order of `schema.key`."""
         self._input_columns = None if input_columns is None else tuple(input_columns)
@@ -76,7 +75,8 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self._key_form = KeyForm(self.schema.key)
         self._output_names = _output_names(table.name, self.schema, self._input_columns or input_keys, suffix)
         self._key_places = _key_places(table.name, input_keys, self._input_columns)
-        self._no_match: Row = (None,) * len(self._output_names)
+        nulls: Row = (None,) * len(self._output_names)
+        self._no_match: tuple[Row, ...] = (nulls,) if how == "left" else ()
         self._clock: LookupClock = clock or MonotonicClock()
         self._lookups: Lookups | None = None  # loop thread only; None until opened
         self.metrics = LookupMetrics()
@@ -115,29 +115,31 @@ class LookupFunction(AsyncFunction[Any, Any]):
 
     async def async_invoke_batch(self, values: Sequence[Any]) -> list[list[Any] | Exception]:
         """For each of `values`, the list of joined rows or the error of its lookup."""
-        assert self._lookups is not None, "the host opens its function before it calls it"
-        keys: list[Key | Exception | None] = [self._key_of(value) for value in values]
-        found = await self._lookups.lookup([key for key in keys if isinstance(key, tuple)])
+        matches = await self.matches([[value[place] for value in values] for place in self._key_places])
         results: list[list[Any] | Exception] = []
-        for value, key in zip(values, keys, strict=True):
-            rows = found[key] if isinstance(key, tuple) else (key or ())
+        for value, rows in zip(values, matches, strict=True):
             try:
                 results.append(rows if isinstance(rows, Exception) else self._join(value, rows))
             except LookupTableError as error:
                 results.append(error)
         return results
 
-    def _key_of(self, value: Any) -> Key | Exception | None:
-        try:
-            return self._key_form.of([value[place] for place in self._key_places])
-        except LookupTableError as error:
-            return error
+    async def matches(self, columns: Sequence[Sequence[Any]]) -> list[Sequence[Row] | Exception]:
+        """For each row of the key's columns, the table's rows, or the error of the lookup.
+
+        Without a match it is a row of nulls if the join is "left", else nothing.
+        """
+        assert self._lookups is not None, "the host opens its function before it calls it"
+        wanted = self._key_form.of_columns(columns)
+        found = await self._lookups.lookup([key for key in wanted if type(key) is tuple])
+        no_match = self._no_match
+        matches: list[Sequence[Row] | Exception] = []
+        for key in wanted:
+            rows = found[key] if type(key) is tuple else key
+            matches.append(rows or no_match)  # type: ignore[arg-type]
+        return matches
 
     def _join(self, value: Any, rows: Sequence[Row]) -> list[Any]:
-        if not rows:
-            if not self._left:
-                return []
-            rows = (self._no_match,)
         if self._input_columns is not None:
             cells = tuple(value)
             return [cells + row for row in rows]

@@ -98,6 +98,8 @@ _BY_TYPE: dict[str, Normalizer] = {
     "timestamp_ntz": _timestamp_ntz,
 }
 _BY_NATIVE: dict[str, Normalizer] = {"uuid": _uuid, "bpchar": _padded}
+_CANONICAL: dict[Normalizer, type] = {_integer: int, _BY_TYPE["string"]: str, _BY_TYPE["boolean"]: bool}
+"""The type of which all values are canonical, of integers those of 64 bits."""
 
 
 def normalizer_of(column: Column) -> Normalizer:
@@ -116,6 +118,18 @@ class KeyForm:
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = tuple(columns)
         self._normalizers = tuple(normalizer_of(column) for column in columns)
+
+    def of_columns(self, columns: Sequence[Sequence[object]]) -> list[Key | LookupTableError | None]:
+        """`of` each row of these columns, or the error that it raises."""
+        if all(map(_are_canonical, self._normalizers, columns)):
+            return list(zip(*columns, strict=True))
+        return [self._of_or_error(values) for values in zip(*columns, strict=True)]
+
+    def _of_or_error(self, values: Sequence[object]) -> Key | LookupTableError | None:
+        try:
+            return self.of(values)
+        except LookupTableError as error:
+            return error
 
     def of(self, values: Sequence[object]) -> Key | None:
         """The key of these values; None if no row can match, as with a null or a number out of range.
@@ -139,3 +153,11 @@ class KeyForm:
                 return None
             key.append(value)
         return tuple(key)
+
+
+def _are_canonical(normalizer: Normalizer, values: Sequence[Any]) -> bool:
+    """Whether all values are in canonical form for certain."""
+    kind = _CANONICAL.get(normalizer)
+    if kind is None or set(map(type, values)) != {kind}:
+        return False
+    return kind is not int or (min(values) >= -_BIGGEST - 1 and max(values) <= _BIGGEST)

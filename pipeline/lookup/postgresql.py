@@ -123,6 +123,7 @@ class PostgresTable:
     """
 
     can_scan = True
+    takes_many_keys = True
 
     def __init__(
         self,

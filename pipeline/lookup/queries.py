@@ -118,7 +118,7 @@ class Queries:
             self._askers += 1
             self.tasks.start(self._serve_waiting())
         found = await request.answer
-        return {key: found[key] for key in keys}
+        return found if len(found) == len(keys) else {key: found[key] for key in keys}
 
     def close(self) -> None:
         """Fail the requests that still wait."""
@@ -184,8 +184,8 @@ class Queries:
                 _settle(each.answer, query)
 
     async def _load(self, keys: Sequence[Key]) -> Found:
-        found = await self.load_by(lambda: self.reader.lookup(keys))
-        return {key: found.get(key, ()) for key in keys}
+        found = dict(await self.load_by(lambda: self.reader.lookup(keys)))
+        return found | dict.fromkeys(set(keys).difference(found), ())
 
     async def _retrying(self, run: Callable[[], Awaitable[T]]) -> T:
         most, delay_s = self._retries.max_retries, self._retries.delay_s

@@ -81,7 +81,11 @@ class LookupReader(Protocol):
 
 
 class LookupTable(Protocol):
-    """A table to look up in. It pickles, and its repr and errors never show a password."""
+    """A table to look up in. It pickles, and its repr and errors never show a password.
+
+    One whose reader takes any number of keys at once says so by `takes_many_keys = True`: `lookup_join` then asks for
+    up to 10,000 of them.
+    """
 
     @property
     def name(self) -> str:

@@ -58,8 +58,8 @@ def _read(dialect: Dialect, column: Column, as_text: bool) -> str:
 class Answers:
     """Reads the answers to these queries. Any thread.
 
-    `converter_of`: the converter of a column, if the driver's values need one. `complaint`: the message for a value
-    that cannot be converted.
+    `converter_of`: the converter of a column, if the driver's values need one. `plain_of`: the type of which the
+    driver's values need none. `complaint`: the message for a value that cannot be converted.
     """
 
     def __init__(
@@ -67,24 +67,38 @@ class Answers:
         schema: LookupSchema,
         converter_of: Callable[[Column], Converter | None],
         complaint: Callable[[Column, object], str],
+        plain_of: Callable[[Column], type | None] = lambda _: None,
     ) -> None:
         self._width = len(schema.key)
         self._key_form = KeyForm(schema.key)
         self._complaint = complaint
         self._key_converters = _converters(schema.key, converter_of)
         self._converters = _converters(schema.values, converter_of)
+        # By their place in an answer, which begins with the number of the key.
+        self._plain = {at + 1: {plain_of(each), type(None)} for at, each, _ in self._converters}  # never changes
 
-    def found(self, keys: Sequence[Key], answer: Iterable[Sequence[Any]]) -> Mapping[Key, Sequence[Row] | Exception]:
+    def found(self, keys: Sequence[Key], answer: Sequence[Sequence[Any]]) -> Mapping[Key, Sequence[Row] | Exception]:
         """The rows of each key of a lookup; an error in their place if one of them cannot be converted."""
         found: dict[Key, list[Row]] = {}
         failed: dict[Key, Exception] = {}
+        converters = () if self._is_plain(answer) else self._converters
         for number, *cells in answer:
             key = keys[number - 1]
             try:
-                found.setdefault(key, []).append(self._row(cells, self._converters))
+                row = self._row(cells, converters)
             except LookupTableError as error:
                 failed[key] = error
+                continue
+            if key in found:
+                found[key].append(row)
+            else:
+                found[key] = [row]
         return {**found, **failed} if failed else found
+
+    def _is_plain(self, answer: Sequence[Sequence[Any]]) -> bool:
+        """Whether no value needs a converter."""
+        columns = list(zip(*answer, strict=True))
+        return all(set(map(type, columns[at])) <= plain for at, plain in self._plain.items()) if columns else True
 
     def scanned(self, answer: Iterable[Sequence[Any]]) -> list[tuple[Key, Row]]:
         """The rows of a scan with their keys. Rows whose key cannot match any are left out."""

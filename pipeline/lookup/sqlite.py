@@ -61,6 +61,7 @@ class SqliteTable:
     """
 
     can_scan = True
+    takes_many_keys = True
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ class SqliteReader:
         self._table = table  # never changes
         self._sql_name = sql_name  # never changes
         self._schema = schema  # never changes
-        self._answers = Answers(schema, _converter_of, self._complaint)  # never changes
+        self._answers = Answers(schema, _converter_of, self._complaint, _plain_of)  # never changes
         self._queries: dict[int, str] = {}  # lookups by their number of keys; any thread adds one, which are equal
         self.parallelism = pool_size  # never changes
         self._pool = ThreadPoolExecutor(pool_size, "lookup-sqlite")  # never changes
@@ -317,10 +318,23 @@ _CONVERTERS: dict[str, Converter] = {
 }
 
 
+_PLAIN: dict[str, type] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
+    **dict.fromkeys(("float", "double"), float),
+    "string": str,
+    "binary": bytes,
+}
+
+
 def _converter_of(column: Column) -> Converter | None:
     """The converter of a column's values; None if SQLite's values cannot have its type."""
     base = base_of(column.type)
     return ToDecimal(column.type) if base == "decimal" else _CONVERTERS.get(base)
+
+
+def _plain_of(column: Column) -> type | None:
+    """The type of SQLite's values that are the column's as they are."""
+    return _PLAIN.get(base_of(column.type))
 
 
 def _bound(value: object) -> object:

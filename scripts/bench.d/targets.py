@@ -124,6 +124,13 @@ ASYNC_TARGETS = (
     Target("tasks of 10 rows, unordered: mapInPandas", "async-tasks.pandas", "async-tasks.unordered", 1.15, True),
     Target("    ordered", "async-tasks.pandas", "async-tasks.ordered", 1.15, True),
     Target("    async_column", "async-tasks.pandas", "async-tasks.column", None, True),
+    Target(
+        "lookup_join, no cache: a query for each batch by hand", "async-lookup.by_hand", "async-lookup.none", 1, True
+    ),
+    Target(
+        '    cache="partial": by hand, and a dict', "async-lookup.by_hand_kept", "async-lookup.partial", 1, at_most=True
+    ),
+    Target('    cache="full": by hand, and a dict', "async-lookup.by_hand_kept", "async-lookup.full", 1, at_most=True),
     Target("blocking functions, unordered : the limit", "async-blocking.unordered", "async.limit", None),
     Target("HTTP service of 100 ms, unordered : the limit", "async-http.unordered", "async-http.limit", None),
     Target("    : a bare asyncio loop", "async-http.unordered", "async-http.http-bare", None),

@@ -12,7 +12,7 @@ n caches, and a row may be joined with cached rows as old as the cache allows.
 from __future__ import annotations
 
 import re
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
@@ -22,7 +22,8 @@ from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.function import How, LookupFunction, On, key_pairs
 from pipeline.lookup.schema import Column, LookupTable, check_key_types
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-from pipeline.streaming.options import CallOptions, takes_options
+from pipeline.spark.async_io.lookup_batches import join_batches, takes_batches
+from pipeline.streaming.options import AsyncOptions, CallOptions, takes_options, times_in_ms
 
 
 class LookupOptions(CallOptions, total=False):
@@ -31,7 +32,7 @@ class LookupOptions(CallOptions, total=False):
     deadline: float | None
 
 
-@takes_options(LookupOptions, deadline=None, capacity=1_000, max_batch_size=100, linger_ms=5)
+@takes_options(LookupOptions, deadline=None)
 def lookup_join(
     df: DataFrame,
     table: LookupTable,
@@ -64,7 +65,10 @@ def lookup_join(
         twice that, and so on, within `timeout`. `retry` is for the errors of a user's function.
     `timeout`, `deadline`, `metrics`: as in `ordered_wait`. The metrics count the calls that a cache answers, too.
     The other options are described in `pipeline.streaming.AsyncOptions`. The keys of a batch are looked up together;
-    while all connections are busy, more than `max_batch_size` keys are joined into one query.
+    while all connections are busy, more than `max_batch_size` keys are joined into one query. The rows of a database's
+    table are looked up in parts of Spark's batches, of up to 10,000 rows, unless `max_batch_size` is given. Each row is
+    a record of its own where that matters: with a FunctionTable, `on_error`, `retry`, `rate_limit` or `metrics`. Then
+    `capacity` is 1,000, `max_batch_size` 100 and `linger_ms` 5.
 
     Raises:
         LookupTableError: a column, a type or an option is wrong. TableUnavailableError: the table cannot be reached.
@@ -82,16 +86,33 @@ def lookup_join(
     )
     key_types = [df.schema[name].dataType.simpleString() for name in function.input_keys]
     check_key_types(table.name, function.schema, function.input_keys, key_types)
+    added = _fields(df, function.output_columns)
+    if metrics is None and takes_batches(table, options):
+        settings = AsyncOptions(
+            **times_in_ms(timeout, options.get("deadline")),
+            output_mode="ordered" if ordered else "unordered",
+            capacity=options.get("capacity"),
+            concurrency=options.get("concurrency"),
+            max_batch_size=options.get("max_batch_size"),
+            linger_ms=options.get("linger_ms"),
+        )
+        return join_batches(df, function, T.StructType(added), settings, idle_timeout)
     return (ordered_wait if ordered else unordered_wait)(
         df,
         function,
-        T.StructType([*df.schema.fields, *_fields(df, function.output_columns)]),
+        T.StructType([*df.schema.fields, *added]),
         timeout=timeout,
         error_column=error_column,
         metrics=metrics,
         idle_timeout=idle_timeout,
-        **options,
+        **_for_rows(options),
     )
+
+
+def _for_rows(options: LookupOptions) -> LookupOptions:
+    """The options for rows that are records of their own."""
+    defaults: LookupOptions = {"capacity": 1_000, "max_batch_size": 100, "linger_ms": 5}
+    return {**defaults, **cast(LookupOptions, {name: each for name, each in options.items() if each is not None})}
 
 
 def _of_columns(df: DataFrame, on: On) -> dict[str, str]:

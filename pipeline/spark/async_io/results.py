@@ -87,6 +87,8 @@ class ResultWriter:
         nothing = [pa.nulls(0, field.type) for field in self._arrow_schema]
         self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._arrow_schema)
         self._row_bytes = self._max_bytes / 100  # an estimate until the first batch
+        self.results_in_batch = 0
+        """How many results the batch that came last has."""
 
     def batches(self, chunks: Iterable[Sequence[Any]], pace: Pace | None = None) -> Iterator[pa.RecordBatch]:
         """The results of all `chunks`, in order; small chunks are joined into one batch.
@@ -106,6 +108,7 @@ class ResultWriter:
                 del waiting[:size]
                 since = now
             if pace is not None and pace.is_probe_due():
+                self.results_in_batch = 0
                 yield self._empty
         if waiting:
             for start in range(0, len(waiting), size := self._batch_rows()):
@@ -134,11 +137,10 @@ class ResultWriter:
         batch = self._batch(results)
         self._row_bytes = batch.nbytes / batch.num_rows
         step = max(1, int(2 * self._max_bytes / max(1.0, self._row_bytes)))
-        if batch.num_rows <= step:
-            yield batch
-        else:
-            for start in range(0, batch.num_rows, step):
-                yield batch.slice(start, step)
+        for start in range(0, batch.num_rows, step):
+            part = batch.slice(start, step)
+            self.results_in_batch = part.num_rows
+            yield part
 
     def _batch(self, results: Sequence[Any]) -> pa.RecordBatch:
         errors: list[Any] | None = None

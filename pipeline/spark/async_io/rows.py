@@ -71,9 +71,14 @@ def read_rows(
         readers = readers or [
             reader_of(column.type, field.dataType) for column, field in zip(batch.columns, schema.fields, strict=True)
         ]
-        row_bytes = max(1.0, batch.nbytes / max(1, batch.num_rows))
-        size = max(1, min(slice_rows, int(slice_bytes / row_bytes)))
-        for start in range(0, batch.num_rows, size):
-            part = batch.slice(start, size)
+        for part in slices(batch, slice_rows, slice_bytes):
             columns = [reader(part.column(i)) for i, reader in enumerate(readers)]
             yield list(map(make_row, zip(*columns, strict=True)))
+
+
+def slices(batch: pa.RecordBatch, most_rows: int, most_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+    """A batch in parts of at most `most_rows`, fewer if rows are large; none is empty."""
+    row_bytes = max(1.0, batch.nbytes / max(1, batch.num_rows))
+    size = max(1, min(most_rows, int(most_bytes / row_bytes)))
+    for start in range(0, batch.num_rows, size):
+        yield batch.slice(start, size)

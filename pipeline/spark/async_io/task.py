@@ -6,6 +6,7 @@ the batches of a task. The worker's main thread reads and writes batches; the ca
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 import time
 import uuid
@@ -22,18 +23,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
-from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import require_distinct
 from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone
 from pipeline.spark.async_io.structs import Check
-from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
-from pipeline.spark.async_io.workers import WorkerHosts, freeze_modules, leave_worker, worker_hosts
 from pipeline.spark.call_metrics import TaskReport
 from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
 from pipeline.spark.result_caches import with_cache
 from pipeline.spark.shipping import on_executors, ship_packages
+from pipeline.spark.worker.hosts import WorkerHosts, worker_hosts
+from pipeline.spark.worker.interruption import cancel_jobs_on_interrupt
+from pipeline.spark.worker.output import WorkerOutput, worker_output
+from pipeline.spark.worker.process import freeze_modules, leave_worker
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
@@ -81,14 +83,15 @@ class AsyncTask:
             ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
         """
         zone = time_zone(self.time_zone)
-        check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
+        check = self.check(zone)
         options = checked_options(self.options, check)
         if self.keep_input:
             options = replace(options, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
         metrics = CallMetrics()
         metrics.lost_attempts = _earlier_attempts()
+        metrics.unpaced_tasks = int(output is None)
         report = TaskReport(metrics)
-        writer = ResultWriter(self.columns, zone)
+        writer = self.writer(zone)
         with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
             pace = None if output is None else _pace(options, host, output)
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
@@ -104,15 +107,26 @@ class AsyncTask:
                             yield writer.metrics_batch(report.take())
                         if output is not None and pace is not None:
                             output.flush()
-                            pace.has_sent(batch.num_rows)
+                            pace.has_sent(writer.results_in_batch)
                     if host.result_session is not None:
                         host.result_session.flush()
                 except AsyncOperatorError as error:
-                    raise_in_worker(row_failure(self.operator, error))
+                    raise_in_worker(row_failure(self.operator, self.of_row(error)))
                 except ResultCacheError as error:
                     raise_in_worker(cache_failure(self.operator, error))
             if self.columns.has_metrics:
                 yield writer.metrics_batch(report.take(is_last=True))
+
+    def check(self, zone: dt.tzinfo) -> Check:
+        """The check of each result."""
+        return row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
+
+    def writer(self, zone: dt.tzinfo) -> ResultWriter:
+        return ResultWriter(self.columns, zone)
+
+    def of_row(self, error: AsyncOperatorError) -> AsyncOperatorError:
+        """The error with the row that has failed."""
+        return error
 
     def _open_host(self, check: Check, options: AsyncOptions) -> CallHost:
         function = checked_function(self.function, check, self.options.retry, none_is_row=self.none_is_row)

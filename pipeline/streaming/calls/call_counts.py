@@ -28,6 +28,7 @@ COUNTERS: Final = {
     "remembered": "Records answered with remembered results, or from a cache of results.",
     "unknown": "Records whose call was cut off in an earlier job or attempt, as their cache says.",
     "lost_attempts": "Spark's task attempts whose counts are missing: they failed, were killed or ended early.",
+    "unpaced_tasks": "Spark's tasks that called ahead of the reader of their results: PySpark hid where they go.",
 }
 """The fields of CallMetrics that count, and what they count."""
 HISTOGRAMS: Final = {
@@ -62,6 +63,7 @@ class CallMetrics:
         self.shared = 0  # the engine's thread: records
         self.remembered = 0  # the engine's thread: records
         self.unknown = 0  # the engine's thread: records
+        self.unpaced_tasks = 0  # the engine's thread: Spark tasks
         self.lost_attempts = 0  # the engine's thread: attempts of Spark tasks, whose calls are in no other count
         self.queue_wait = Histogram()  # the engine's thread: from taking a record in to the start of its first call
         # The engine's thread: from when an attempt was due to its start, if the operator's own limits (rate,

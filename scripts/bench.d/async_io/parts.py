@@ -28,7 +28,7 @@ from async_io.workers import (
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
-PARTS = ("latency", "tail", "none", "tasks", "blocking", "peers", "http", "limits", "edges", "memory")
+PARTS = ("latency", "tail", "none", "tasks", "lookup", "blocking", "peers", "http", "limits", "edges", "memory")
 ROWS_PER_TASK = 10
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
@@ -119,6 +119,18 @@ class Tables:
         ]
         return RateTable("async-tasks", f"Rows/s in tasks of {ROWS_PER_TASK} rows, {TASKS} at a time, no latency", rows)
 
+    def lookup(self) -> RateTable:
+        """Joins with a table of a database."""
+        names = {
+            "none": "lookup_join",
+            "partial": 'lookup_join, cache="partial"',
+            "full": 'lookup_join, cache="full"',
+            "by_hand": "mapInPandas, a query for each batch",
+            "by_hand_kept": "mapInPandas, and a dict",
+        }
+        rows = [self._on_spark(key, name, f"lookup_{key}", 100_000) for key, name in names.items()]
+        return RateTable("async-lookup", f"Rows/s joined with a table of SQLite, {TASKS} tasks", rows)
+
     def blocking(self) -> RateTable:
         """Functions that block."""
         pool = {"pool_size": CAPACITY}
@@ -198,6 +210,8 @@ def _tables(chosen: list[str], tables: Tables) -> list[RateTable]:
         made += tables.none()
     if "tasks" in chosen:
         made.append(tables.tasks())
+    if "lookup" in chosen:
+        made.append(tables.lookup())
     if "blocking" in chosen:
         made.append(tables.blocking())
     if "http" in chosen:

@@ -166,6 +166,10 @@ class SparkMeasurements:
             from async_io.http_calls import HTTP_PEERS
 
             return HTTP_PEERS[what](frame)
+        if what.startswith("lookup_"):
+            from async_io.lookups import LOOKUPS
+
+            return LOOKUPS[what](frame)
         return PEERS[what](frame) if what in PEERS else _waiting(frame, what, rows, options)
 
     def _input(self, rows: int, tasks: int = TASKS) -> Any:

@@ -1,16 +1,9 @@
-"""Submissions: creates applications, and answers their clients once they are stored.
-
-Threading: any thread may submit and close. Applications are changed on the handler thread only.
-"""
+"""Submissions: creates applications, and acknowledges them once they are stored."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
-from concurrent.futures import Future
-from functools import partial
+from collections.abc import Callable, Iterable
 
-from dispatcher.errors import DispatcherError, RejectedExecutionError
 from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.errors import AccessDeniedError, ApplicationRejectedError, InvalidRequestError
@@ -20,7 +13,7 @@ from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState
 from statemachines.resourcemanager.resource import GPU_MILLI, MOST, shown
 from statemachines.resourcemanager.services.allocations import check_allocation
-from statemachines.resourcemanager.services.handler_calls import fail_unless_cancelled
+from statemachines.resourcemanager.services.handler_calls import Stored
 from statemachines.resourcemanager.submission import ApplicationSubmission
 
 _MOST_TAGS = 10  # this and the next two are YARN's
@@ -32,70 +25,37 @@ _NOT_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 
 
 class ApplicationSubmitter:
-    """Allocates ids, creates applications, and acknowledges them once they are stored."""
+    """Allocates ids, creates applications, and acknowledges them once they are stored. Handler thread only."""
 
     def __init__(self, context: RMContext) -> None:
         self._context = context
-        self._last_number = 0  # last allocated number; handler thread only
-        self._unstored: dict[str, list[Future[str]]] = {}  # by application; handler thread only
-        self._lock = threading.Lock()  # leaf lock: nothing foreign is called while it is held
-        self._waiting: set[Future[str]] = set()  # guarded by _lock; the thread that removes a future completes it
-        self._is_closed = False  # guarded by _lock; set once
+        self._last_number = 0  # last allocated number
+        self._unstored: dict[str, list[Stored[str]]] = {}  # by application
 
-    def close(self) -> None:
-        """Fail all waiting submissions. Any thread, more than once."""
-        with self._lock:
-            self._is_closed = True
-            waiting, self._waiting = self._waiting, set()
-        for answer in waiting:
-            _complete(
-                answer,
-                RejectedExecutionError(
-                    "the resource manager stopped before it acknowledged the application, which may be stored "
-                    "nevertheless. Once a resource manager runs again, submit it with the same id"
-                ),
-            )
+    def submission(self, submission: ApplicationSubmission, caller: Caller | None) -> Callable[[], Stored[str]]:
+        """What the handler thread does for a submission. Any thread.
 
-    def submit(self, submission: ApplicationSubmission, caller: Caller | None, timeout: float | None) -> str:
-        """As ClientRMService.submit_application says. Any thread."""
-        if self._context.on_handler_thread():
-            return self._begin(_checked(submission, caller), caller).entity
-        answer = self.submit_later(submission, caller)
-        try:
-            return answer.result(timeout)
-        except TimeoutError:
-            if answer.done():
-                return answer.result()
-            with self._lock:
-                self._waiting.discard(answer)
-            advice = "Submit it again with the same id to find out."
-            if submission.application_id is None:
-                advice = "Look for it among the applications; an id from get_new_application allows a retry."
-            about = submission.application_id or repr(submission.name)
-            raise TimeoutError(
-                f"application {about} was not stored within {timeout} s; it may still be stored later. {advice}"
-            ) from None
+        Raises:
+            InvalidRequestError: the submission is not valid.
+        """
+        checked = _checked(submission, caller)
 
-    def submit_later(self, submission: ApplicationSubmission, caller: Caller | None) -> Future[str]:
-        """As ClientRMService.submit_application_later says. Any thread."""
-        answer: Future[str] = Future()
-        try:
-            begin = partial(self._begin_and_answer, _checked(submission, caller), caller, answer)
-            with self._lock:
-                if self._is_closed:
-                    raise RejectedExecutionError("the resource manager has stopped: nothing was submitted")
-                self._waiting.add(answer)
-        except DispatcherError as error:
-            answer.set_exception(error)
-            return answer
-        try:
-            self._context.execute(begin)
-        except RejectedExecutionError as error:
-            self._answer(answer, error)
-        return answer
+        def begin() -> Stored[str]:
+            app = self._begin(checked, caller)
+            if app.is_unstored:
+                raise _rejection(app)
+            stored = Stored(app.entity)
+            if app.state in _NOT_STORED or app.acknowledge is not None:
+                self._unstored.setdefault(app.entity, []).append(stored)
+                app.acknowledge = self._acknowledge
+            else:
+                stored.confirm()
+            return stored
+
+        return begin
 
     def new_id(self) -> str:
-        """An unused id: a recovery has made the timestamp greater than that of any stored one. Handler thread only."""
+        """An unused id: a recovery has made the timestamp greater than that of any stored one."""
         context = self._context
         known, timestamp = context.apps, context.cluster_timestamp
         while True:
@@ -118,27 +78,6 @@ class ApplicationSubmitter:
             context.post(RMAppEvent(RMAppEventType.START, id, payload=payload))
         return app
 
-    def _begin_and_answer(self, submission: ApplicationSubmission, caller: Caller | None, answer: Future[str]) -> None:
-        """Begin, and complete `answer` in any case: its client waits."""
-        with self._lock:
-            # Under the lock, as `close` may be completing it. From now on it can no longer be cancelled.
-            if answer in self._waiting and not answer.set_running_or_notify_cancel():
-                self._waiting.remove(answer)
-        if answer.cancelled():
-            return
-        try:
-            app = self._begin(submission, caller)
-        except Exception as error:
-            self._answer(answer, error)
-            return
-        if app.is_unstored:
-            self._answer(answer, _rejection(app))
-        elif app.state in _NOT_STORED or app.acknowledge is not None:
-            self._unstored.setdefault(app.entity, []).append(answer)
-            app.acknowledge = self._acknowledge
-        else:
-            self._answer(answer, app.entity)
-
     def _check_queue(self, id: str, submission: ApplicationSubmission, caller: Caller) -> None:
         """
         Raises:
@@ -156,28 +95,15 @@ class ApplicationSubmitter:
 
     def _acknowledge(self, app: RMApp) -> None:
         """Called by the application once it is stored, or has ended before that."""
-        result = app.entity if app.finish_ms is None else _rejection(app)
-        for answer in self._unstored.pop(app.entity):
-            self._answer(answer, result)
-
-    def _answer(self, answer: Future[str], result: str | Exception) -> None:
-        with self._lock:
-            if answer not in self._waiting:
-                return  # its client has given up
-            self._waiting.discard(answer)
-        _complete(answer, result)
+        for stored in self._unstored.pop(app.entity):
+            if app.finish_ms is None:
+                stored.confirm()
+            else:
+                stored.refuse(_rejection(app))
 
 
 def _rejection(app: RMApp) -> ApplicationRejectedError:
     return ApplicationRejectedError(app.entity, "; ".join(app.diagnostics))
-
-
-def _complete(answer: Future[str], result: str | Exception) -> None:
-    """For the thread that has removed the answer from those that wait."""
-    if isinstance(result, str):
-        answer.set_result(result)  # it runs
-    else:
-        fail_unless_cancelled(answer, result)
 
 
 def _checked(submission: ApplicationSubmission, caller: Caller | None) -> ApplicationSubmission:

@@ -50,11 +50,6 @@ class ClientRMService(ClientReports):
         self.acls = context.acls  # immutable; any thread
         self._submitter = ApplicationSubmitter(context)
 
-    def service_stop(self) -> None:
-        """Fail the submissions and calls that still wait; stop the dispatcher first."""
-        self._submitter.close()
-        super().service_stop()
-
     # -- submitting ---------------------------------------------------------------------------------------------------
 
     @on_handler_thread
@@ -82,9 +77,23 @@ class ClientRMService(ClientReports):
             InvalidResourceRequestError: its master is larger than its queue's maximum allocation. Nothing was done.
             AccessDeniedError: the caller may not submit to the queue. Nothing was done.
             ApplicationRejectedError: the application was refused or killed before it was stored.
-            TimeoutError: not stored within `timeout` seconds; it may be stored later.
+            TimeoutError: not stored within `timeout` seconds; the message says whether it may be stored later.
         """
-        return self._submitter.submit(submission, caller, timeout)
+        try:
+            return self._submit_application(submission, caller, timeout=timeout)
+        except TimeoutError as late:
+            advice = "submit it again with the same id to find out"
+            if submission.application_id is None:
+                advice = "look for it among the applications; an id from get_new_application allows a retry"
+            raise TimeoutError(f"{late}: {advice}") from None
+
+    @once_stored
+    def _submit_application(
+        self, submission: ApplicationSubmission, caller: Caller | None, *, timeout: float | None = None
+    ) -> Callable[[], Stored[str]]:
+        return self._submitter.submission(submission, caller)
+
+    _submit_application_later = later(_submit_application)
 
     def submit_application_later(
         self, submission: ApplicationSubmission, *, caller: Caller | None = None
@@ -93,7 +102,7 @@ class ClientRMService(ClientReports):
 
         All errors are in the future. One that is cancelled before the handler thread comes to it submits nothing.
         """
-        return self._submitter.submit_later(submission, caller)
+        return self._submit_application_later(submission, caller)
 
     # -- changing -----------------------------------------------------------------------------------------------------
 

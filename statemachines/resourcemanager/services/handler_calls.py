@@ -64,7 +64,7 @@ def on_handler_thread(method: Callable[Concatenate[S, P], Callable[[], R]]) -> C
     @wraps(method)
     def waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         timeout = cast("float | None", kwargs.get("timeout"))
-        return self.calls.call(method(self, *args, **kwargs), method.__name__, timeout)
+        return self.calls.call(method(self, *args, **kwargs), _shown_name(method), timeout)
 
     return waiting
 
@@ -73,22 +73,28 @@ class Stored(Generic[T]):
     """The result of a change, which its client gets once the state store has the change. Handler thread only."""
 
     def __init__(self, value: T) -> None:
-        """The one that makes the change sets `value`, and has the store call `confirm`, once."""
+        """The one that makes the change sets `value`, and has the store call `confirm` or `refuse`, once."""
         self.value = value
-        self._is_confirmed = False
-        self._on_confirmed: Callable[[], None] | None = None
+        self.error: Exception | None = None
+        """Why the change was not stored."""
+        self._is_settled = False
+        self._on_settled: Callable[[], None] | None = None
 
     def confirm(self) -> None:
-        self._is_confirmed = True
-        if self._on_confirmed is not None:
-            self._on_confirmed()
+        self._is_settled = True
+        if self._on_settled is not None:
+            self._on_settled()
 
-    def when_confirmed(self, function: Callable[[], None]) -> None:
-        """Call `function` once: now, or by `confirm`."""
-        if self._is_confirmed:
+    def refuse(self, error: Exception) -> None:
+        self.error = error
+        self.confirm()
+
+    def when_settled(self, function: Callable[[], None]) -> None:
+        """Call `function` once: now, or by `confirm` or `refuse`."""
+        if self._is_settled:
             function()
         else:
-            self._on_confirmed = function
+            self._on_settled = function
 
 
 def once_stored(method: Callable[Concatenate[S, P], Callable[[], Stored[R]]]) -> Callable[Concatenate[S, P], R]:
@@ -103,7 +109,7 @@ def later(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
     if the handler thread has not begun by then; a cancelled call that has not begun is not made.
     """
     prepare = cast("Callable[Concatenate[S, P], Callable[[], R]]", cast(Any, method).__wrapped__)
-    name = cast(Any, method).__name__
+    name = _shown_name(method)
 
     def without_waiting(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         try:
@@ -117,6 +123,11 @@ def later(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
     without_waiting.__name__ = f"{name}_later"
     without_waiting.__doc__ = f"As `{name}`, without waiting: a future of its result, which any thread may cancel."
     return without_waiting
+
+
+def _shown_name(method: Callable[..., Any]) -> str:
+    """The name in messages: a private form has the name of the public one."""
+    return cast(Any, method).__name__.lstrip("_")  # type: ignore[no-any-return]
 
 
 class HandlerCalls:
@@ -242,13 +253,17 @@ class _Call(Generic[T]):
                 raise
         else:
             if isinstance(result, Stored):
-                result.when_confirmed(lambda: self._succeed(result.value))
+                result.when_settled(lambda: self._end(result.value, result.error))
             else:
-                self._succeed(result)
+                self._end(result)
 
-    def _succeed(self, result: T) -> None:
-        if self._calls.remove(self):
+    def _end(self, result: T, error: Exception | None = None) -> None:
+        if not self._calls.remove(self):
+            return
+        if error is None:
             self.future.set_result(result)
+        else:
+            self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """For the thread that has removed the call."""

@@ -42,7 +42,7 @@ class RMWeb:
 
     def __post_init__(self) -> None:
         self.users = Users(self.config)
-        self.waits = Waits(self.clients.get_waiting_later)
+        self.waits = Waits(self.clients.get_waiting_later, lambda: self.model.hang() is not None)
         self.past = Past(self.model)
 
 

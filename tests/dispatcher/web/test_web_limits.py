@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from dispatcher.web import WebConfig, WebHost
+from dispatcher.web.protocol import DoorProtocol
 from dispatcher.web.waiting import Pace
 
 from ..conftest import TIMEOUT_S
@@ -156,6 +158,32 @@ def test_what_is_no_request_is_400_and_not_logged(
     assert body_of(answer) == b'{"error": "this is not an HTTP request"}\n'
     assert b"x-content-type-options: nosniff" in answer
     assert not caplog.records
+
+
+def test_a_client_that_goes_before_its_second_request_is_refused_leaves_nothing_in_the_log(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of the second answer failed, within the app that had given the first one."""
+    host, refuse, is_refused = make_host(), DoorProtocol.refuse, threading.Event()
+    client = connect(host)
+
+    def refuse_once_it_has_gone(self: DoorProtocol, status: int, reason: str) -> None:
+        answer = b""
+        while not answer.endswith(b"}"):  # what it has not read would have the system reset the connection
+            answer += client.recv(10_000)
+        client.close()
+        try:
+            refuse(self, status, reason)
+        finally:
+            is_refused.set()
+
+    monkeypatch.setattr(DoorProtocol, "refuse", refuse_once_it_has_gone)
+    client.sendall(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\nGARBAGE\r\n\r\n")
+
+    assert is_refused.wait(TIMEOUT_S)
+    with by_tcp(host) as another:
+        assert another.get("/who").status_code == 200
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def held_connections(host: WebHost, app: App, stack: contextlib.ExitStack, count: int) -> list[socket.socket]:

@@ -14,7 +14,7 @@ from dispatcher.ops.answers import Refusal
 from statemachines.resourcemanager.ids import application_of, container_prefix, is_application_id
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.pages import timeline
-from statemachines.resourcemanager.web.pages.applications import ENDED
+from statemachines.resourcemanager.web.pages.applications import ENDED, may_wait
 from statemachines.resourcemanager.web.pages.entity import history_of
 from statemachines.resourcemanager.web.pages.histories import Histories, Move
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View
@@ -62,7 +62,7 @@ async def app_view(site: Site, histories: Histories, request: Request) -> View:
     attempts = model.attempts.get(id, ())
     live = {each.attempt_id: model.containers.get(each.attempt_id, {}) for each in attempts}
     containers = [each for found in live.values() for each in found.values()]
-    waits = await site.rm.waits.known([id]) if app.state not in ENDED else {}
+    waits, late = await site.rm.waits.known([id] if app.state not in ENDED else [])
     now_ms = model.now_ms()
     usage, grown_s = app.usage, max(0, now_ms - app.as_of_ms) / 1000
     values = {
@@ -72,6 +72,7 @@ async def app_view(site: Site, histories: Histories, request: Request) -> View:
         "containers": containers[:CONTAINERS_SHOWN],
         "containers_left_out": max(0, len(containers) - CONTAINERS_SHOWN),
         "waiting": waits.get(id),
+        "is_late": id in late and may_wait(app),
         "has_ended": app.state in ENDED,
         "memory_mb_seconds": usage.memory_mb_seconds + grown_s * app.allocated.memory_mb,
         "vcore_seconds": usage.vcore_seconds + grown_s * app.allocated.vcores_milli / 1000,
@@ -79,10 +80,8 @@ async def app_view(site: Site, histories: Histories, request: Request) -> View:
         "may_change": viewer.may_change(app) and app.state not in ENDED,
         "history": await history_of(site, id),
     }
-    title = app.name or id
-    return View(
-        "app.html", title, values, "apps", ("head", "waiting", "facts", "timeline", "attempts", "containers", "history")
-    )
+    parts = ("head", "waiting", "facts", "timeline", "attempts", "containers", "history")
+    return View("app.html", app.name or id, values, "apps", parts, is_partial=bool(late))
 
 
 async def _timeline(

@@ -98,7 +98,7 @@ async def list_view(site: Site, request: Request) -> View:
     else:
         page = await page_of(apps.values(), query, _value(query), _tie, matches)
     visible = {app.application_id for app in page.items if viewer.may_view(app)}
-    waits = await site.rm.waits.known(
+    waits, late = await site.rm.waits.known(
         each.application_id for each in page.items if may_wait(each) and each.application_id in visible
     )
     is_live = (
@@ -112,6 +112,7 @@ async def list_view(site: Site, request: Request) -> View:
             app=app,
             is_visible=id in visible,
             why=waits[id].reason if id in visible and id in waits else None,
+            is_late=id in late,
             has_ended=app.state in ENDED,
             now_ms=app.as_of_ms if is_live else now_ms,
             most=WHY_SHOWN,
@@ -135,6 +136,7 @@ async def list_view(site: Site, request: Request) -> View:
         section="cluster" if is_home else "apps",
         parts=("figures", "tabs", "pager"),
         rows=rows,
+        is_partial=bool(late),
         status=200 if model.is_active() or not is_home else 503,
     )
 

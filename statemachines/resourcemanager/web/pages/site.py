@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 1.0
 QUIET_S: Final = 2.0
 """How often a page is made anew while nothing is published: what its applications wait for may change all the same."""
+_UNKNOWN: Final = -1
+"""In place of the number of the publication that a page shows: the page lacks something that has come since."""
 _BASE: Final = "base.html"
 _NOTICE: Final = "notice"
 _PLAIN_BYTES: Final = 1000
@@ -76,6 +78,8 @@ class View:
     """The rows of the page's table with the id `rows`, by key; renewed one by one."""
     is_clocked: bool = False
     """It shows more than the model, so it is made anew every second."""
+    is_partial: bool = False
+    """It lacks what could not be had in time, so a client that follows it is sent all parts at once."""
     status: int = 200
 
 
@@ -137,7 +141,7 @@ class Site:
     async def render(
         self, request: Request, view: View, number: int, headers: Mapping[str, str] | None = None
     ) -> Response:
-        values = {**self._values(view, await self._user(request)), "number": number}
+        values = {**self._values(view, await self._user(request)), "number": _UNKNOWN if view.is_partial else number}
         values["has_session"] = request.scope.get("has_session", False)
         template = self.templates.get_template(view.template)
         await asyncio.sleep(0)
@@ -175,7 +179,7 @@ class Site:
     async def _follow(self, request: Request, function: PageFunction) -> AsyncIterator[bytes]:
         """What changes on the page, once a second at most."""
         known = request.query_params.get("live", "")
-        follower = _Follower(self, request, function, int(known) if known.isascii() and known.isdigit() else -1)
+        follower = _Follower(self, request, function, int(known) if known.isascii() and known.isdigit() else _UNKNOWN)
         loop = asyncio.get_running_loop()
         while True:
             begun_s = loop.time()
@@ -208,6 +212,7 @@ class _Follower:
         self._number = number  # of the publication that the client has
         self._is_first = True
         self._is_clocked = False
+        self._is_partial = False
         self._made_s = 0.0
         self._sent: dict[str, int] = {}  # checksums of the parts that the client has, by id
         self._rows: dict[str, int] = {}  # the same for rows, by key
@@ -223,7 +228,7 @@ class _Follower:
             except (Problem, Refusal, DispatcherError):
                 return {"gone": True}  # the page, when it is loaded again, says why
             parts.update(made)
-            self._is_clocked = view.is_clocked
+            self._is_clocked, self._is_partial = view.is_clocked, view.is_partial
             self._made_s = now_s
             if view.rows is not None:
                 changes.update(self._row_changes(view.rows, is_known=self._is_first and number == self._number))
@@ -234,7 +239,8 @@ class _Follower:
         if changed:
             changes["parts"] = changed
         self._number, self._is_first = number, False
-        return {**changes, "number": number, "now": self._site.model.now_ms()} if changes else {}
+        shown = _UNKNOWN if self._is_partial else number
+        return {**changes, "number": shown, "now": self._site.model.now_ms()} if changes else {}
 
     def _is_new(self, id: str, text: str) -> bool:
         checksum = zlib.crc32(text.encode("utf-8", "replace"))

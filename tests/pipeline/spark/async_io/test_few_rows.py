@@ -26,8 +26,8 @@ from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import read_rows
 from pipeline.spark.async_io.task import AsyncTask
-from pipeline.spark.async_io.worker_output import worker_output
-from pipeline.spark.async_io.workers import WorkerHosts
+from pipeline.spark.worker.hosts import WorkerHosts
+from pipeline.spark.worker.output import worker_output
 from pipeline.streaming.options import AsyncOptions
 from pipeline.streaming.pace import ReaderGoneError
 

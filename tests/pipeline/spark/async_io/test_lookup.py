@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import inspect
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,7 @@ from pipeline.lookup import (
     SqliteTable,
     TableUnavailableError,
 )
+from pipeline.lookup.schema import LookupSchema
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.async_io.lookup_join import lookup_join
 from pipeline.spark.call_metrics import call_metrics
@@ -69,6 +73,50 @@ def test_a_left_join_keeps_every_row(
     assert [field.nullable for field in joined.schema] == [False, True, True, True]
 
 
+def test_the_columns_of_the_dataframe_stay_as_they_are(spark: SparkSession, nodes: SqliteTable) -> None:
+    """Of types that a table has no values of, and with nulls."""
+    df = spark.sql("""
+        SELECT id, element_at(array('a', 'b', 'c'), int(id % 3) + 1) AS node, CAST(id AS tinyint) AS small,
+            CAST(id AS float) AS single, CAST(id AS decimal(20, 3)) AS exact, id % 2 = 0 AS flag,
+            timestamp'2026-03-29 01:30:00' AS at, timestamp_ntz'2026-03-29 02:30:00' AS local, date'0001-01-01' AS day,
+            binary('x') AS bytes, map('k', id) AS entries, array(id, null) AS numbers, INTERVAL '1' DAY AS span,
+            named_struct('x', id, 'y', array(named_struct('z', 'deep'))) AS nested, CAST(NULL AS string) AS nothing,
+            parse_json('{"a": [1]}') AS anything, IF(id % 2 = 0, named_struct('x', 1), NULL) AS some
+        FROM range(20)
+    """)
+
+    joined = lookup_join(df, nodes, "node", max_batch_size=3).orderBy("id")
+
+    assert joined.drop("rack", "memory").schema == df.schema
+    assert repr(joined.drop("rack", "memory").collect()) == repr(df.orderBy("id").collect())
+
+
+def test_a_row_whose_lookup_has_failed_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.executescript("CREATE TABLE t (k INT, size INT); INSERT INTO t VALUES (7, 1), (8, 'big')")
+    df = spark.range(20, numPartitions=1).withColumnRenamed("id", "k")
+
+    with pytest.raises(Exception, match=r"the row Row\(k=8\) of partition 0 has failed: .*LookupTableError: .*'big'"):
+        lookup_join(df, SqliteTable(tmp_path / "t.db", "t"), "k").collect()
+
+
+class SlowTable(SqliteTable):
+    """No answer comes."""
+
+    def reader(self, schema: LookupSchema) -> Any:
+        reader = super().reader(schema)
+        reader.lookup = partial(asyncio.sleep, 3600)  # type: ignore[assignment]
+        return reader
+
+
+def test_a_late_lookup_names_its_rows(spark: SparkSession, nodes: SqliteTable, tmp_path: Path) -> None:
+    df = spark.range(3, numPartitions=1).selectExpr("id", "'a' AS node")
+
+    late = r"the row Row\(id=0, node='a'\), or one of the 2 after it, of partition 0 has failed: .*Timeout"
+    with pytest.raises(Exception, match=late):
+        lookup_join(df, SlowTable(tmp_path / "nodes.db", "nodes"), "node", timeout=0.05).collect()
+
+
 def test_an_inner_join_keeps_the_matches(events: DataFrame, nodes: SqliteTable, assert_table: AssertTable) -> None:
     assert_table(lookup_join(events, nodes, "node", "inner"), SCHEMA, MATCHED)
 
@@ -105,6 +153,22 @@ def test_a_lookup_join_equals_sparks_own_join(spark: SparkSession, tmp_path: Pat
         expected = df.join(right, ["a", "b"], how).select("id", "a", "b", "v")
 
         assert sorted(joined.collect(), key=repr) == sorted(expected.collect(), key=repr)
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_a_key_may_have_more_rows_than_a_batch(spark: SparkSession, tmp_path: Path, how: Any) -> None:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.execute("CREATE TABLE t (k INT, v INT)")
+        connection.executemany("INSERT INTO t VALUES (1, ?)", [(number,) for number in range(12_000)])
+        connection.commit()
+    df = spark.range(4, numPartitions=1).selectExpr("id", "id % 2 AS k")
+
+    joined = lookup_join(df, SqliteTable(tmp_path / "t.db", "t"), "k", how, ordered=True)
+
+    found = [(row.id, row.v) for row in joined.collect()]
+    missing = {"left": [[(0, None)], [(2, None)]], "inner": [[], []]}[how]
+    of_key = [[(place, number) for number in range(12_000)] for place in (1, 3)]
+    assert found == [*missing[0], *of_key[0], *missing[1], *of_key[1]]
 
 
 def test_types_are_kept(spark: SparkSession, postgres: PostgresServer, assert_table: AssertTable) -> None:
@@ -298,7 +362,7 @@ def test_the_functions_show_their_options_and_refuse_other_names(function: Any) 
     shown = inspect.signature(function).parameters
 
     assert [shown[name].default for name in ("retry", "on_error", "concurrency")] == [None, "fail", None]
-    assert shown["capacity"].default == (1_000 if function is lookup_join else None)
+    assert shown["capacity"].default is None
     assert ("remember" in shown) is (function is not lookup_join)
     with pytest.raises(TypeError, match="unexpected keyword argument 'dead_letter'"):
         function(None, str, "", timeout=1, dead_letter=print)

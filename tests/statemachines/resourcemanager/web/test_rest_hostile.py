@@ -1,11 +1,10 @@
-"""Hostile input, made up by hypothesis: never an answer of 500 and more, and a refusal leaves no trace."""
+"""Hostile bodies, made up by hypothesis: each is taken, or refused without a trace. `fuzzing` has whole requests."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -144,49 +143,17 @@ PATHS = st.sampled_from(
         ("POST", "/nodes/{app}/resource"),
     ]
 )
-over_http = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
-@over_http
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(PATHS, bodies)
-def test_no_body_makes_the_server_fail(served: Front, where: tuple[str, str], body: bytes) -> None:
+def test_a_refused_body_leaves_no_trace(served: Front, where: tuple[str, str], body: bytes) -> None:
     method, path = where
     before = served.apps()
     path = BASE + path.format(app=next(iter(before), APP))
 
     answer = served.http.request(method, path, content=body, headers={"Content-Type": "application/json"})
 
-    assert answer.status_code < 500, answer.text
     if answer.status_code >= 400:
         assert served.apps() == before
         assert answer.json()
-
-
-ids = st.one_of(
-    st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=30),
-    st.from_regex(r"application_[0-9]{1,30}_[0-9]{1,30}", fullmatch=True),
-    st.sampled_from(["..", "%00", "application_1_1\n", "application_\u0661_\u0661"]),
-)
-
-
-@over_http
-@given(
-    ids,
-    st.sampled_from(["/apps/{}/state", "/apps/{}/queue", "/nodes/{}/resource", "/queues/{}/access", "/../../{}"]),
-    st.text(max_size=20),
-    st.one_of(st.none(), st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=40)),
-)
-def test_no_id_user_or_cookie_makes_the_server_fail(
-    served: Front, id: str, path: str, user: str, cookie: str | None
-) -> None:
-    headers = {"Content-Type": "application/json", **({"Cookie": f"hadoop.auth={cookie}"} if cookie else {})}
-    url = BASE + path.format(quote(id, safe="")) + "?user.name=" + quote(user.encode("utf-8", "surrogatepass"))
-
-    answers = [
-        served.http.request("PUT", url, content=b'{"state": "KILLED"}', headers=headers),
-        served.http.request("POST", url, content=b"{}", headers=headers),
-        served.http.request("GET", url, headers={**headers, "Accept": "*/*"}),
-    ]
-    served.http.cookies.clear()
-
-    assert all(answer.status_code < 500 for answer in answers), [answer.text for answer in answers]

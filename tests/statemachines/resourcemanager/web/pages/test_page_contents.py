@@ -173,6 +173,7 @@ def test_the_page_of_a_waiting_application_says_why_in_a_full_sentence(busy: Fro
     [app_id] = [each.application_id for each in busy.manager.clients.get_applications() if each.user == "ann"]
     [report] = busy.manager.clients.get_waiting([app_id])
     assert report.sentence is not None
+    until(lambda: "not known now" not in busy.http.get("/cluster/apps").text, "the pages know why")
 
     page, listed = busy.http.get(f"/cluster/app/{app_id}").text, busy.http.get("/cluster/apps").text
 
@@ -208,7 +209,7 @@ def test_an_ended_application_shows_no_zeros(busy: Front) -> None:
     """What it has and wants is over."""
     app_id = submit(busy, name="over", user="eve")
     busy.manager.clients.force_kill_application(app_id, timeout=TIMEOUT_S)
-    until(lambda: busy.get(f"/apps/{app_id}/state").json() == {"state": "KILLED"}, "it is listed as killed")
+    until(lambda: busy.get(f"/apps/{app_id}/state").json() == {"state": "KILLED"}, "it is known as killed")
 
     listed, page = busy.http.get("/cluster/apps?user=eve").text, busy.http.get(f"/cluster/app/{app_id}").text
 
@@ -268,7 +269,7 @@ def test_the_list_is_filtered_searched_and_sorted_by_the_address(busy: Front) ->
 
 def test_the_filtered_list_is_also_csv_without_formulas(busy: Front) -> None:
     app_id = submit(busy, name="=HYPERLINK(1)", user="dave")
-    until(lambda: busy.get(f"/apps/{app_id}/state").json() == {"state": "ACCEPTED"}, "it is listed as accepted")
+    until(lambda: busy.get(f"/apps/{app_id}/state").json() == {"state": "ACCEPTED"}, "it is known as accepted")
 
     answer = busy.http.get("/cluster/apps?user=dave&format=csv")
 

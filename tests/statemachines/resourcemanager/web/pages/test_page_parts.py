@@ -18,7 +18,7 @@ from dispatcher.ops.answers import Workers
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
 from statemachines.resourcemanager.web.pages import formats, histories, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
-from statemachines.resourcemanager.web.waits import KEPT_S, Waits
+from statemachines.resourcemanager.web.waits import KEPT_S, Known, Waits
 
 from ....simulation.replays import TIMEOUT_S
 
@@ -174,7 +174,7 @@ def test_why_applications_wait_is_kept_for_a_second_and_longer_when_nothing_is_t
 
         async def look() -> None:
             found = await waits.known(["a", "gone"])
-            seen.append({id: report.sentence for id, report in found.items()})
+            seen.append({id: report.sentence for id, report in found.reports.items()})
 
         await look()
         await look()
@@ -189,6 +189,48 @@ def test_why_applications_wait_is_kept_for_a_second_and_longer_when_nothing_is_t
     assert seen == [{"a": "answer 1"}] * 3
     assert questions[0] == ("a", "gone")
     assert "a" not in questions[1]
+
+
+def test_a_handler_thread_that_owes_an_answer_holds_up_no_further_page() -> None:
+    """Each page waited for a second while a handler hung."""
+    questions: list[Future[list[WaitingReport]]] = []
+
+    def ask(ids: Collection[str]) -> Future[list[WaitingReport]]:
+        questions.append(Future())
+        if len(questions) > 1:
+            questions[-1].set_result([waiting(each, "an answer") for each in ids])
+        return questions[-1]
+
+    async def course() -> tuple[list[Known], Known]:
+        waits, pages = Waits(ask), []
+        pages.append(await waits.known(["a"]))
+        for app_id in ("a", "b"):
+            page = waits.known([app_id])
+            with pytest.raises(StopIteration) as made:  # at the first step: it has waited for nothing
+                page.send(None)
+            pages.append(made.value.value)
+        questions[0].set_result([waiting("a", "an answer")])
+        await waits.reports(["b"])
+        return pages, await waits.known(["a"])
+
+    pages, afterwards = asyncio.run(course())
+
+    assert [(dict(page.reports), set(page.late)) for page in pages] == [({}, {"a"}), ({}, {"a"}), ({}, {"b"})]
+    assert (afterwards.reports["a"].sentence, afterwards.late) == ("an answer", frozenset())
+
+
+def test_a_page_waits_for_nothing_while_a_handler_is_known_to_hang() -> None:
+    """A page that came once a second waited for 30 ms each time, as long as the handler hung."""
+
+    async def course() -> Known:
+        waits = Waits(lambda _: Future(), lambda: True)
+        page = waits.known(["a"])
+        with pytest.raises(StopIteration) as made:  # at the first step: it has waited for nothing
+            page.send(None)
+        found: Known = made.value.value
+        return found
+
+    assert asyncio.run(course()) == ({}, {"a"})
 
 
 def test_why_applications_waited_is_forgotten_once_no_reader_has_asked_for_a_while() -> None:

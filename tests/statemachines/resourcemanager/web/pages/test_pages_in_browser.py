@@ -24,6 +24,7 @@ from statemachines.resourcemanager import ApplicationSubmission, Resource
 from .....pipeline.report.page.browser import Browser
 from ....simulation.replays import TIMEOUT_S
 from ..front import NODE, NODE_ID, Front, front, until
+from ..routes import running
 from .test_page_contents import MARKUP, MOST_BYTES, submit
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -58,6 +59,13 @@ def overflow(browser: Browser) -> int:
     return int(browser.value("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
+HIDDEN = """(() => {
+  const seen = (selector) => [...document.querySelectorAll(selector)].filter((each) => each.checkVisibility());
+  const tables = seen(".scroll > table").filter((each) => each.offsetWidth > each.parentElement.clientWidth);
+  const texts = seen("td:not(.cut), .figure").filter((each) => each.scrollWidth > each.clientWidth + 1);
+  return [...tables, ...texts].map((each) => each.innerText.slice(0, 80));
+})()"""
+"""Tables of which a part is to be seen only after a turn to the side, and texts that reach out of their place."""
 FAINT = """(() => {
   const parts = (text) => [...text.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);
   const over = (top, below) => [0, 1, 2].map((at) => top[at] * top[3] + below[at] * (1 - top[3]));
@@ -136,6 +144,36 @@ def test_every_page_fits_every_width_and_says_nothing_on_the_console(
             picture = f"{len(apps)}-{width}-{scheme}{path.replace('/', '-').replace(':', '_')}.png"
             browser.screenshot(Path(folder, picture))
     assert browser.problems == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_column_is_hidden_and_no_text_lies_over_another(browser: Browser, width: int) -> None:
+    """On a small screen, tables showed their first column, and the word master lay below the state."""
+    with running() as (made, known):
+        pages = (f"/app/{known.app}", f"/node/{NODE_ID}", f"/entity/{known.app}", "/apps", "/nodes", "/dispatcher")
+        hidden = {}
+        for path in pages:
+            show(browser, made, f"/cluster{path}", width)
+            hidden[path] = browser.value(HIDDEN)
+    browser.problems.clear()  # the server has ended
+
+    assert {path: found for path, found in hidden.items() if found} == {}
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_widest_key_figure_takes_one_line(browser: Browser, filled: Front, width: int) -> None:
+    """At 1280 px it reached over the edge of its card."""
+    show(browser, filled, "/cluster", width)
+
+    is_within, height = browser.value("""(() => {
+      const value = document.querySelector(".figure .value:has(small:not(:empty))");
+      value.innerHTML = "100 % <small>of 2.44 TB</small>";
+      const figure = value.closest(".figure");
+      return [figure.scrollWidth <= figure.clientWidth, value.getBoundingClientRect().height];
+    })()""")
+
+    assert is_within
+    assert height < 40
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -17,6 +17,7 @@ sends at once, and acknowledges at once what it waits for.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
@@ -28,7 +29,12 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
+import pyspark
+from pyspark import TaskContext
+
 from pipeline.streaming.pace import ReaderGoneError
+
+log = logging.getLogger(__name__)
 
 _NAME: Final = "outfile"
 """What PySpark's worker calls the file that it writes to, from 3.0 to 4.3."""
@@ -52,16 +58,32 @@ _QUERY: Final = struct.Struct("=BBBxI2s2s16s16sI8s")  # inet_diag_req_v2
 _ANSWER: Final = struct.Struct("=BBBB48sII")  # the head of inet_diag_msg: up to idiag_rqueue
 _ANSWER_TIMEOUT_S: Final = 0.05
 
+_has_told = False  # of this process; the worker's main thread
+
 
 @contextmanager
 def worker_output() -> Iterator[WorkerOutput | None]:
     """The output of the task that this thread runs; None outside a worker of PySpark."""
     file = _file_of_worker()
     if file is None:
+        _tell_of_no_file()
         yield None
     else:
         with closing(WorkerOutput(file)) as output:
             yield output
+
+
+def _tell_of_no_file() -> None:
+    """Log once that a worker's file was not found."""
+    global _has_told
+    if TaskContext.get() is not None and not _has_told:
+        _has_told = True
+        log.warning(
+            "pyspark %s calls the file that its worker writes to by another name than %s: more calls are made than the "
+            "reader of the results asks for",
+            pyspark.__version__,
+            _NAME,
+        )
 
 
 def _file_of_worker() -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.async_io.interruption import cancel_jobs_on_interrupt
+from pipeline.spark.worker.interruption import cancel_jobs_on_interrupt
 
 
 class Session:

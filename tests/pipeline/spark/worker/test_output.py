@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import io
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.spark.async_io.worker_output import WorkerOutput, worker_output
+from pipeline.spark.worker.output import WorkerOutput, worker_output
 from pipeline.streaming.pace import ReaderGoneError
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much is unread")
@@ -159,13 +156,15 @@ def test_there_is_no_output_outside_a_worker() -> None:
         assert output is None
 
 
-def test_pyspark_calls_the_file_of_its_worker_as_expected() -> None:
-    """So that this test, and not a bill for calls, tells of a release of PySpark that gives it another name."""
-    found = importlib.util.find_spec("pyspark.worker")
-    assert found is not None
-    assert found.origin is not None
-    functions = [node for node in ast.parse(Path(found.origin).read_text()).body if isinstance(node, ast.FunctionDef)]
+def test_a_worker_whose_output_is_not_found_logs_it_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pipeline.spark.worker.output._has_told", False)
+    monkeypatch.setattr("pipeline.spark.worker.output.TaskContext.get", lambda: object())
 
-    (main,) = [each for each in functions if each.name == "main"]
+    for _ in range(2):
+        with worker_output() as output:
+            assert output is None
 
-    assert "outfile" in [parameter.arg for parameter in main.args.args]
+    (record,) = caplog.records
+    assert "by another name than outfile" in record.getMessage()
