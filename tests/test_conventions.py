@@ -81,7 +81,15 @@ LAYERS: Layers = (
     {
         "calls": tuple(
             f"pipeline.streaming.{name}"
-            for name in ("calls", "cache", "function_forms", "function_wrappers", "options", "return_types")
+            for name in (
+                "calls",
+                "cache",
+                "function_forms",
+                "function_wrappers",
+                "gathering",
+                "options",
+                "return_types",
+            )
         )
     },
     {"stream tasks": ("pipeline.streaming.task",)},

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections import abc
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from pipeline.streaming.calls.functions import (
     unbound,
 )
 from pipeline.streaming.errors import quoted
+from pipeline.streaming.gathering import gathered, gathered_on_loop
 from pipeline.streaming.return_types import is_iterator, kinds_returned
 
 _NAMES: Final = ("__module__", "__name__", "__qualname__")
@@ -101,9 +101,7 @@ def coroutine_form(called: Callable[..., Any]) -> Callable[..., Any]:
             raise TypeError(
                 f"{name_of(called)} returned {quoted(returned)}, which cannot be awaited. Declare it with async def."
             )
-        if gathers and isinstance(returned, abc.AsyncIterable):
-            return [each async for each in returned]
-        return _gathered(returned) if gathers else returned
+        return await gathered_on_loop(returned) if gathers else returned
 
     return call
 
@@ -115,16 +113,9 @@ def blocking_form(called: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(called, assigned=_NAMES, updated=())
     def call(*arguments: Any) -> Any:
-        return _gathered(called(*arguments))
+        return gathered(called(*arguments))
 
     return call
-
-
-def _gathered(returned: Any) -> Any:
-    """What a function that declares an iterator has returned, as a list. Text, a map or a tuple is one result."""
-    if isinstance(returned, abc.Iterable) and not isinstance(returned, str | bytes | abc.Mapping | tuple):
-        return list(returned)
-    return returned
 
 
 def _may_run_on_loop(called: Any) -> bool:

@@ -7,8 +7,10 @@ what another returns, only has its annotation.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import re
+import sys
 import types
 import typing
 from collections import abc
@@ -68,6 +70,17 @@ def kinds_returned(function: Any) -> set[Any]:
 def is_iterator(declared: Any) -> bool:
     """Whether each element of what a call returns is a result of its own."""
     return _is_one_of(declared, ITERATORS | ASYNC_ITERATORS)
+
+
+def is_record(kind: type) -> bool:
+    """Whether it is a class of named fields, an instance of which is one result even if it can be iterated."""
+    return dataclasses.is_dataclass(kind) or is_model(kind)
+
+
+def is_model(kind: type) -> bool:
+    """Whether `kind` is a pydantic model. Does not import pydantic: if a model exists, it is imported."""
+    pydantic: Any = sys.modules.get("pydantic")
+    return pydantic is not None and issubclass(kind, pydantic.BaseModel)
 
 
 def is_awaitable(declared: Any) -> bool:

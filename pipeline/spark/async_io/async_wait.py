@@ -74,9 +74,8 @@ def ordered_wait(
          not fit the schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the
          row's call failed. Then it is a struct of input (the row), error_class string, message string, attempts int and
          time_spent_ms double, and the other columns, which all become nullable, are null. The rows where it is not null
-         are the dead letters. A stream keeps its watermark if the
-         output has the watermark's column of the input, by `keep_input` or in a `schema` made of `df.schema`; otherwise
-         set one on the output.
+         are the dead letters. A stream keeps its watermark if the output has the watermark's column of the input, by
+         `keep_input` or in a `schema` made of `df.schema`; otherwise set one on the output.
 
     `function`: an AsyncFunction, an `async def`, or a blocking function, which runs on `pool_size` threads.
     `schema`: a StructType, DDL, or a class: a dataclass, a pydantic model or a TypedDict. None: what the function's
@@ -150,10 +149,7 @@ def _wait(
         )
     _require_free_names(columns)
     check_cache(df, options.cache, function)
-    if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
-        raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
-    if isinstance(metrics, str) and not df.isStreaming:
-        raise ValueError(f"metrics is the name {metrics!r}, as for a stream; for a batch query give an Observation")
+    _require_metrics_of(df, metrics)
     task = AsyncTask(
         operator=f"{mode}_wait({name_of(function)})",
         function=called,
@@ -187,6 +183,13 @@ def _result_schema(df: DataFrame, function: AnyFunction[Any, Any], schema: Resul
         parsed: T.StructType = df.sparkSession.createDataFrame([], schema).schema
         return parsed
     return schema_from(schema)
+
+
+def _require_metrics_of(df: DataFrame, metrics: Any) -> None:
+    if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
+        raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
+    if isinstance(metrics, str) and not df.isStreaming:
+        raise ValueError(f"metrics is the name {metrics!r}, as for a stream; for a batch query give an Observation")
 
 
 def _require_free_names(columns: OutputColumns) -> None:

@@ -27,7 +27,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.spark_types import PYTHON_TYPES
-from pipeline.spark.async_io.structs import is_model
+from pipeline.streaming.return_types import is_model
 
 _WRAPPERS: Final = {typing.Required, typing.NotRequired, typing.Final, getattr(typing, "ReadOnly", typing.Final)}
 _LISTS: Final = {list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -13,6 +12,7 @@ from pyspark.sql import Row
 
 from pipeline.spark.errors import UnknownColumnError
 from pipeline.streaming.errors import quoted
+from pipeline.streaming.return_types import is_model
 
 Check = Callable[[Any], Any]
 """Returns the value in the one form that the Arrow writer takes, or raises Misfit."""
@@ -144,9 +144,3 @@ def _record_reader(kind: Any, names: list[str], by_name: Check) -> Check | None:
         return by_name(values | (record.model_extra or {}) if has_more else values)
 
     return read
-
-
-def is_model(kind: type) -> bool:
-    """Whether `kind` is a pydantic model. Does not import pydantic: if a model exists, it is imported."""
-    pydantic: Any = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(kind, pydantic.BaseModel)

@@ -1,8 +1,9 @@
 """The call hosts of one Python worker process: connections are opened once per worker, not once per task.
 
 A task leases a host. When the task ends, the host is kept for the operator's next task: the next partition or
-micro-batch. It is closed when no task has leased it for a while, when its task fails (which ends the worker), when the
-worker ends, and right after its task if Spark does not reuse workers. A worker that is killed closes nothing.
+micro-batch. It is closed when no task has leased it for a while, when hosts of many other operators were kept since,
+when its task fails (which ends the worker), when the worker ends, and right after its task if Spark does not reuse
+workers. A worker that is killed closes nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 5.0
 """How long a worker waits for the calls under way and for `close`."""
+MOST_KEPT: Final = 16
+"""Hosts without a lease that a worker keeps: each has a thread, and what its function refers to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +40,7 @@ class WorkerHosts:
     def __init__(self, reuses_workers: bool) -> None:
         self._reuses_workers = reuses_workers  # never changes
         self._lock = threading.Lock()  # leaf lock
-        self._kept: dict[str, _Kept] = {}  # guarded by _lock; hosts without a lease
+        self._kept: dict[str, _Kept] = {}  # guarded by _lock; hosts without a lease, the longest kept first
         self._leased: list[CallHost] = []  # guarded by _lock
 
     @contextmanager
@@ -82,11 +85,18 @@ class WorkerHosts:
         """False if `key` already has a kept host: two tasks of the process leased one at the same time."""
         timer = threading.Timer(idle_s, self._close_idle, (key, host))
         timer.daemon = True
+        surplus: _Kept | None = None
         with self._lock:
             if key in self._kept:
                 return False
+            if len(self._kept) >= MOST_KEPT:
+                surplus = self._kept.pop(next(iter(self._kept)))
             self._kept[key] = _Kept(host, timer)
             timer.start()
+        if surplus is not None:
+            surplus.timer.cancel()
+            # On a thread: the task, which has ended, does not wait for another function's close().
+            threading.Thread(target=surplus.host.stop, args=(STOP_TIMEOUT_S,), daemon=True).start()
         return True
 
     def _close_idle(self, key: str, host: CallHost) -> None:

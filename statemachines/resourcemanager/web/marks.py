@@ -164,12 +164,13 @@ class Marks:
     def _take_container(self, dirty: Dirty, container: RMContainer, is_live: bool) -> None:
         dirty.containers[container.attempt] = None
         app, was_moved = self._context.apps.get(container.application), False
+        queue = app.submission.queue if app is not None else None
         if container.attempt != container.maker:  # it was taken over, and may be published as another attempt's
             others = [each.entity for each in app.attempts if each.entity != container.attempt] if app else ()
+            self.published.take_queue(others, queue)
             for attempt_id in self.published.take_from(others, container.entity):
                 dirty.containers[attempt_id] = None
                 was_moved = True
-        queue = app.submission.queue if app is not None else ""
         self.published.take_container(container, is_live, queue, was_moved=was_moved)
 
     def _mark_masters_on(self, lost_nodes: set[str], dirty: Dirty) -> Iterator[None]:

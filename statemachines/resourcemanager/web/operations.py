@@ -81,6 +81,7 @@ class Operations:
         self._allocated: Counter[str] = Counter()  # by queue, like the next one; they only grow
         self._released: Counter[str] = Counter()
         self._allocations, self._releases, self._preemptions, self._reservations = (_Kind() for _ in range(4))
+        self._has_moved = False  # containers went to another queue since the last run
         self._reserved: set[str] = set()  # containers that are reserved now
 
     def take(self, container: RMContainer, queue: str, *, was_live: bool, is_live: bool, has_ended: bool) -> None:
@@ -105,6 +106,12 @@ class Operations:
         elif not is_reserved:
             self._reserved.discard(container.entity)
 
+    def move(self, containers: int, queue: str, to: str) -> None:
+        """So many live containers are now of another queue: to the counts, as in Hadoop, released and allocated."""
+        self._released[queue] += containers
+        self._allocated[to] += containers
+        self._has_moved = True
+
     def run(self, now_ms: int) -> SchedulerRun:
         """What was done since the last call; the run before if nothing was."""
         allocations, releases, reservations = self._allocations, self._releases, self._reservations
@@ -118,6 +125,13 @@ class Operations:
                 releases.last,
                 self._preemptions.last,
                 reservations.last,
-                {queue: (count, self._released[queue]) for queue, count in self._allocated.items()},
+                self._by_queue(),
             )
+        elif self._has_moved:
+            self._run = self._run._replace(by_queue=self._by_queue())
+        self._has_moved = False
         return self._run
+
+    def _by_queue(self) -> dict[str, tuple[int, int]]:
+        """No container is released from a queue in which it was not counted before."""
+        return {queue: (count, self._released[queue]) for queue, count in self._allocated.items()}

@@ -79,11 +79,13 @@ class Publication:
 class AttemptContainers:
     """The live containers of one attempt, and their sums."""
 
-    __slots__ = ("reports", "sums")
+    __slots__ = ("queue", "reports", "sums")
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str) -> None:
         self.reports: dict[str, ContainerReport] = {}
         self.sums = LiveSums()
+        self.queue = queue
+        """In which they are counted."""
 
 
 class Published:
@@ -124,14 +126,20 @@ class Published:
         found = self._by_attempt.get(attempt_id)
         return found.sums if found is not None else None
 
-    def take_container(self, container: RMContainer, is_live: bool, queue: str, *, was_moved: bool = False) -> None:
+    def take_container(
+        self, container: RMContainer, is_live: bool, queue: str | None, *, was_moved: bool = False
+    ) -> None:
         """Report on a container that has changed.
 
-        `is_live`: it has not ended; `queue`: its application's; `was_moved`: another attempt had it until now.
+        `is_live`: it has not ended; `queue`: its application's; None: that is no longer kept; `was_moved`: another
+        attempt had it until now.
         """
         id, attempt_id = container.entity, container.attempt
         attempt = self._by_attempt.get(attempt_id)
         before = attempt.reports.get(id) if attempt is not None else None
+        self._move(attempt, queue)
+        if queue is None:
+            queue = attempt.queue if attempt is not None else ""
         if not is_live and container.status is not None and container.status.exit_status != EXIT_SUCCESS:
             self._failures[id] = container.status.exit_status
         state = container.state_machine.current_state if is_live else None
@@ -145,13 +153,23 @@ class Published:
             attempt.sums.remove(before.resource, before.created_ms, before.state == _RUNNING)
         if report is not None:
             if attempt is None:
-                attempt = self._by_attempt[attempt_id] = AttemptContainers()
+                attempt = self._by_attempt[attempt_id] = AttemptContainers(queue)
             attempt.reports[id] = report
             attempt.sums.add(report.resource, report.created_ms, report.state == _RUNNING)
         elif attempt is not None and before is not None:
             del attempt.reports[id]
             if not attempt.reports:
                 del self._by_attempt[attempt_id]
+
+    def take_queue(self, attempts: Iterable[str], queue: str | None) -> None:
+        """The queue of the application with these attempts, which may be another than before; None: not known."""
+        for attempt_id in attempts:
+            self._move(self._by_attempt.get(attempt_id), queue)
+
+    def _move(self, attempt: AttemptContainers | None, queue: str | None) -> None:
+        if attempt is not None and queue is not None and attempt.queue != queue:
+            self.operations.move(len(attempt.reports), attempt.queue, queue)
+            attempt.queue = queue
 
     def take_from(self, attempts: Iterable[str], container_id: str) -> list[str]:
         """Take a container from attempts that no longer have it; returns those that had it."""

@@ -266,6 +266,7 @@ class ModelPublisher:
         live = published.sums_of(attempt.entity) if attempt is not None else None
         report = reports.application_report(self._context, app, live or _NO_CONTAINERS)
         published.take_app(id, report.state)
+        published.take_queue((each.entity for each in app.attempts), app.submission.queue)
         return report
 
     def _attempts(self, app_id: str) -> tuple[ApplicationAttemptReport, ...] | None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
+from pydantic import BaseModel
 
+from dispatcher.errors import RejectedExecutionError
+from dispatcher.mailbox import MailboxExecutor, TaskMailbox
 from pipeline.lookup import FunctionTable
 from pipeline.streaming import AsyncFunction, AsyncOptions, RetryAfter, RetryStrategy, ordered_wait, unordered_wait
 from pipeline.streaming.cache.sqlite import SqliteResults
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call
+from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError
 
 if TYPE_CHECKING:
@@ -204,6 +212,56 @@ def test_a_late_call_gives_none_of_its_results_and_its_generator_is_ended() -> N
     assert ended == [7]
 
 
+class NeverEnds:
+    """Yields without end and without waiting; sets `ended` when its generator is closed."""
+
+    def __init__(self) -> None:
+        self.has_yielded = threading.Event()
+        self.ended = threading.Event()
+
+    def __call__(self, value: int) -> Iterator[int]:
+        try:
+            while True:
+                yield value
+                self.has_yielded.set()
+        finally:
+            self.ended.set()
+
+
+class NeverEndsAsync(NeverEnds):
+    async def __call__(self, value: int) -> AsyncIterator[int]:
+        with contextlib.closing(super().__call__(value)) as generator:
+            for each in generator:
+                yield each
+
+
+class NeverEndsOnLoop(NeverEnds):
+    async def __call__(self, value: int) -> Iterator[int]:
+        return super().__call__(value)
+
+
+@pytest.mark.parametrize("kind", [NeverEnds, NeverEndsAsync, NeverEndsOnLoop])
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_call_that_yields_without_end_is_ended_if_it_is_late_or_its_host_stops(
+    kind: type[NeverEnds], is_late: bool
+) -> None:
+    """It kept its thread and gathered for as long as the process lived; on a loop, nothing else ran any more."""
+    function = kind()
+    host = make_host(function)
+    host.start()
+    call = Call(0, AnswerBox(MailboxExecutor(TaskMailbox(), 0), lambda: None))
+    host.submit(call)
+    assert function.has_yielded.wait(TIMEOUT_S)
+
+    if is_late:
+        host.cancel(call)
+        assert function.ended.wait(TIMEOUT_S)
+
+    assert host.stop(TIMEOUT_S)
+    assert function.ended.is_set()
+    assert is_late or isinstance(call.error, RejectedExecutionError)
+
+
 def test_a_text_or_none_from_what_declares_an_iterator_is_judged_as_any_result() -> None:
     def one(value: int) -> Iterable[str]:
         return "text"
@@ -214,6 +272,37 @@ def test_a_text_or_none_from_what_declares_an_iterator_is_judged_as_any_result()
     assert list(ordered_wait([0], one, timeout=TIMEOUT_S)) == ["text"]
     with pytest.raises(AsyncOperatorError, match="the function returned None"):
         list(ordered_wait([0], none, timeout=TIMEOUT_S))
+
+
+@dataclass
+class Span:
+    """A record that can be iterated."""
+
+    first: int
+    last: int
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last))
+
+
+class SpanModel(BaseModel):
+    """Each pydantic model can be iterated: over its fields."""
+
+    first: int
+    last: int
+
+
+@pytest.mark.parametrize("kind", [Span, SpanModel])
+def test_a_record_is_one_result_though_it_can_be_iterated(kind: Any) -> None:
+    """It gave its fields as results."""
+
+    def one_or_several(value: int) -> Span | Iterable[Span]:
+        found: Span = kind(first=value, last=9)
+        return found if value else [found, found]
+
+    found = list(ordered_wait([0, 1], one_or_several, timeout=TIMEOUT_S))
+
+    assert found == [kind(first=0, last=9), kind(first=0, last=9), kind(first=1, last=9)]
 
 
 # --- functions that are refused

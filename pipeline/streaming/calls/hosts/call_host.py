@@ -19,6 +19,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
+from dispatcher.util.foreign import tell
 from pipeline.streaming.cache.session import ResultSession
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
@@ -26,6 +27,7 @@ from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, RateLimit, RateLimiter
 from pipeline.streaming.calls.thread import LoopThread, Mail
 from pipeline.streaming.errors import AsyncTimeoutError
+from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
 
@@ -107,10 +109,10 @@ class CallHost(ABC):
         self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
         """The rate after a pause of operators without a rate limit; never changes."""
         hook = getattr(function, "own_retries", None)
-        self._own_retries: Callable[[], int] | None = hook if callable(hook) else None  # never changes
-        # Guarded by _retries_lock; a new host does not count what the function made for an earlier one.
-        self._taken_retries = 0 if self._own_retries is None else self._own_retries()
+        self._own_retries: Callable[[], int] | None = hook if callable(hook) else None  # None once it has failed
         self._retries_lock = threading.Lock()  # the function's own_retries is called while it is held
+        # Guarded by _retries_lock; a new host does not count what the function made for an earlier one.
+        self._taken_retries = 0 if self._own_retries is None else self._number_of_retries(self._own_retries)
         _hosts.add(self)
 
     @property
@@ -163,13 +165,25 @@ class CallHost(ABC):
     def take_own_retries(self) -> int:
         """How many calls the function has repeated itself since an operator last asked. Any thread.
 
-        Operators that share the host share the number: each repetition is given to one of them.
+        Operators that share the host share the number: each repetition is given to one of them. A function that does
+        not tell the number is not asked again: its calls go on.
         """
-        if self._own_retries is None:
-            return 0
         with self._retries_lock:
-            before, self._taken_retries = self._taken_retries, self._own_retries()
-            return self._taken_retries - before
+            if self._own_retries is None:
+                return 0
+            try:
+                taken = self._number_of_retries(self._own_retries)
+            except Exception as error:
+                self._own_retries = None
+                tell(log, logging.ERROR, "%s: own_retries() failed, and counts no more", self.name, error=error)
+                return 0
+            before, self._taken_retries = self._taken_retries, taken
+            return taken - before
+
+    def _number_of_retries(self, own_retries: Callable[[], int]) -> int:
+        number = own_retries()
+        require_number(f"{self.name}: own_retries()", number, least=0, whole=True)
+        return number
 
     def _refuse(self, call: Call) -> None:
         """Answer a call that the host, which has ended, will not make or finish. Any thread."""

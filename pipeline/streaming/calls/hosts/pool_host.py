@@ -14,6 +14,7 @@ from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
 from pipeline.streaming.errors import RetryAfter, describe
+from pipeline.streaming.gathering import gathers_while
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +22,9 @@ log = logging.getLogger(__name__)
 class PoolHost(CallHost):
     """Calls blocking functions on up to `pool_size` daemon threads, started as needed.
 
-    A blocking call cannot be interrupted: a late one keeps its thread until it returns, and its answer is ignored. So
-    a service that may hang needs its own timeout. `open` runs on the thread that starts the host, `close` on the one
-    that stops it.
+    A blocking call cannot be interrupted: a late one keeps its thread until it returns, or yields its next result, and
+    its answer is ignored. So a service that may hang needs its own timeout. `open` runs on the thread that starts the
+    host, `close` on the one that stops it.
     """
 
     keeps_late_calls = True
@@ -36,7 +37,7 @@ class PoolHost(CallHost):
         self._threads: list[threading.Thread] = []  # guarded by _lock; at most pool_size
         self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
         self._is_started = False  # opened; the starting thread writes it, the stopping one reads it
-        self._is_stopped = False  # guarded by _lock
+        self._is_stopped = False  # written under _lock; read without it by calls that yield
         self._invoke: Callable[[Any], Any] = function  # type: ignore[assignment]  # never changes
 
     def start(self) -> None:
@@ -101,6 +102,8 @@ class PoolHost(CallHost):
         return not alive
 
     def _work(self) -> None:
+        call: Call | None = None
+        gathers_while(lambda: not (self._is_stopped or call is None or call.is_cancelled))
         while (call := self._inbox.get()) is not None:
             if not call.is_cancelled:
                 call.started_ns = perf_counter_ns()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -159,6 +159,7 @@ class _Tally:
     def __init__(self) -> None:
         self.states: Counter[str] = Counter()  # of applications
         self.running: Counter[int] = Counter()  # of running ones, by their place among _MINUTES
+        self.active_users: set[str] = set()
         self.allocated = 0
         self.released = 0
 
@@ -183,6 +184,9 @@ def _tallies(snapshot: Snapshot) -> Mapping[str, _Tally]:
     for (queue, state), count in snapshot.ended_apps.items():
         for tally in lineage(queue):
             tally.states[state] += count
+    for leaf in snapshot.queues:  # others have no users of their own
+        for tally in lineage(leaf.path):
+            tally.active_users.update(user.user for user in leaf.users if user.is_active)
     for queue, (allocated, released) in snapshot.containers.items():
         for tally in lineage(queue):
             tally.allocated += allocated
@@ -195,7 +199,6 @@ def _queue(snapshot: Snapshot, tallies: dict[str, _Tally], queue: QueueInfo) -> 
     if not tallies:
         tallies.update(_tallies(snapshot))
     tally = tallies.get(queue.path) or _Tally()
-    active = [user.user for each in _leaves(snapshot.queues, queue) for user in each.users if user.is_active]
     return {
         **_tags(Queue=queue.path),
         **_applications(snapshot, queue, tally),
@@ -205,14 +208,10 @@ def _queue(snapshot: Snapshot, tallies: dict[str, _Tally], queue: QueueInfo) -> 
         "AggregateContainersReleased": tally.released,
         "PendingContainers": queue.pending_containers,
         "ReservedContainers": queue.reserved_containers,
-        "ActiveUsers": len(set(active)),
+        "ActiveUsers": len(tally.active_users),
         "ActiveApplications": queue.active_applications,
         **{f"running_{cut}": tally.running[place] for place, cut in enumerate((0, *_MINUTES))},
     }
-
-
-def _leaves(queues: Iterable[QueueInfo], above: QueueInfo) -> Iterator[QueueInfo]:
-    return (each for each in queues if each.is_leaf and f"{each.path}.".startswith(f"{above.path}."))
 
 
 def _applications(snapshot: Snapshot, queue: QueueInfo, tally: _Tally) -> dict[str, int]:

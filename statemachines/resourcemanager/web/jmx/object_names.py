@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 ALL: Final = "*:*"
@@ -27,20 +26,19 @@ class ObjectName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ObjectName:
-        """
+        """An empty text is the pattern of all names, as in Java.
+
         >>> ObjectName.parse("Hadoop:service=ResourceManager,*").is_open
         True
 
         Raises:
             MalformedNameError
         """
-        domain, colon, rest = text.partition(":")
+        domain, colon, rest = (text or ALL).partition(":")
         is_open = rest == "*" or rest.endswith(",*")
         listed = rest[:-1].rstrip(",") if is_open else rest
         properties, end = {}, 0
-        for each in _PROPERTY.finditer(listed):
-            if each.start() != end or each[1] in properties:
-                break
+        while (each := _PROPERTY.match(listed, end)) is not None and each[1] not in properties:
             properties[each[1]] = _unquoted(each[2])
             end = each.end()
         if not colon or end != len(listed) or listed.endswith(",") or not (properties or is_open):
@@ -64,7 +62,24 @@ class ObjectName(NamedTuple):
 
 
 def _fits(text: str, pattern: str) -> bool:
-    return fnmatchcase(text, pattern.replace("[", "[[]"))
+    """Not by a regular expression: Python would keep one for each pattern that any client ever sends."""
+    if "*" not in pattern and "?" not in pattern:
+        return text == pattern
+    at = place = 0
+    last_star: tuple[int, int] | None = (
+        None  # where the text goes on after what it stands for, and the pattern after it
+    )
+    while at < len(text):
+        if pattern[place : place + 1] == "*":
+            place += 1
+            last_star = at, place
+        elif pattern[place : place + 1] in ("?", text[at]):
+            at, place = at + 1, place + 1
+        elif last_star is not None:  # it stands for a character more
+            at, place = last_star = last_star[0] + 1, last_star[1]
+        else:
+            return False
+    return not pattern[place:].strip("*")
 
 
 def _quoted(value: str) -> str:

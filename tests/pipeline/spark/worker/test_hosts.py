@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.worker.hosts import WorkerHosts
+from pipeline.spark.worker.hosts import MOST_KEPT, WorkerHosts
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
@@ -96,6 +96,23 @@ def test_each_operator_has_its_own_host(hosts: ShownHosts) -> None:
 
     assert [connection.opened for connection in connections] == [1, 1]
     assert hosts.size() == 2
+
+
+def test_the_host_that_was_kept_longest_is_closed_when_there_are_too_many(hosts: ShownHosts) -> None:
+    """A worker that ran one query after the other had a thread, and what the function refers to, of each."""
+    connections = [Connection() for _ in range(MOST_KEPT + 1)]
+    for number, connection in enumerate(connections[:-1]):
+        with hosts.lease(str(number), maker(connection), FOREVER_S):
+            pass
+    with hosts.lease("0", never, FOREVER_S):
+        pass
+
+    with hosts.lease("one more", maker(connections[-1]), FOREVER_S):
+        assert not any(connection.closed.is_set() for connection in connections)
+
+    assert connections[1].closed.wait(TIMEOUT_S)
+    assert not any(connection.closed.is_set() for connection in [connections[0], *connections[2:]])
+    assert hosts.size() == MOST_KEPT
 
 
 def test_idle_host_is_closed(hosts: ShownHosts, connection: Connection) -> None:

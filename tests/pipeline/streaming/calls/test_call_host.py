@@ -12,11 +12,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import MailboxExecutor, TaskMailbox
+from pipeline.streaming import ordered_wait
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
@@ -1146,6 +1148,34 @@ def test_own_retries_of_the_function_are_given_to_one_operator_each() -> None:
 
     assert (before, host.has_own_retries) == (0, True)
     assert [host.take_own_retries() for _ in range(2)] == [3, 0]
+
+
+def test_own_retries_that_tell_no_number_are_refused_at_once() -> None:
+    class Repeating(HandFunction):
+        own_retries = Mock()
+
+    with pytest.raises(ValueError, match=r"Repeating: own_retries\(\) is <Mock .*; it must be a whole number"):
+        make_host(Repeating())
+
+
+def test_own_retries_that_fail_count_no_more_and_the_calls_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    """The iteration never ended: the end of its engine asked for the number again, and failed."""
+
+    class Repeating(AsyncFunction[int, int]):
+        asked = 0
+
+        def own_retries(self) -> int:
+            self.asked += 1
+            return 1 // (self.asked % 2)
+
+        async def async_invoke(self, value: int) -> int:
+            return value
+
+    assert list(ordered_wait([1, 2], Repeating(), timeout=TIMEOUT_S)) == [1, 2]
+    assert [record.getMessage() for record in caplog.records] == [
+        "test_own_retries_that_fail_count_no_more_and_the_calls_go_on.<locals>.Repeating: own_retries() failed, and "
+        "counts no more"
+    ]
 
 
 def test_a_function_without_own_retries_has_made_none() -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events import ContainerRequest
-from statemachines.resourcemanager.web.jmx.object_names import ObjectName
+from statemachines.resourcemanager.web.jmx.object_names import MalformedNameError, ObjectName
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn
@@ -80,6 +80,7 @@ NAMES = ["RMNMInfo", "ClusterMetrics", *(f"QueueMetrics,{each}" for each in QUEU
     [
         ({}, NAMES),
         ({"qry": "*:*"}, NAMES),
+        ({"qry": ""}, NAMES),
         ({"qry": "Hadoop:*"}, NAMES),
         ({"qry": "Hadoop:service=ResourceManager,*"}, NAMES),
         ({"qry": "Hadoop:service=ResourceManager,name=*"}, NAMES[:2]),
@@ -97,7 +98,7 @@ def test_a_query_chooses_beans_by_their_names(served: Served, query: dict[str, s
 
 
 @pytest.mark.parametrize(
-    "name", ["", "d", ":", "d:", "d:x", "d:a=b,", "d:a=b,a=c", "d:a=b,,c=d", "d:=b", 'd:a="b', "d:a=b=c"]
+    "name", ["d", ":", "d:", "d:x", "d:a=b,", "d:a=b,a=c", "d:a=b,,c=d", "d:=b", 'd:a="b', "d:a=b=c"]
 )
 def test_a_query_that_is_no_name(served: Served, name: str) -> None:
     answer = served.ask("//jmx", params={"qry": name})
@@ -217,6 +218,33 @@ def test_applications_that_are_no_longer_kept_still_count() -> None:
     assert (kept, found["AppsSubmitted"], found["AppsCompleted"]) == (1, 3, 3)
 
 
+@pytest.mark.parametrize("is_published", [True, False])
+def test_containers_that_move_to_another_queue_are_released_and_allocated(is_published: bool) -> None:
+    """They were only released, from the other queue, and the root left out queues without allocations."""
+    node = NodeSpec("n1", Resource(1000, 10_000))
+    with Yarn(node, scheduler=QUEUES) as yarn, Served(yarn.manager, refresh_ms=60_000) as served:
+        served.publish()
+        app_id = yarn.submit_and_run("app", am_mb=100, queue="c").app_id
+        served.publish()
+        yarn.do(lambda: yarn.clients.move_application_across_queues(app_id, "b"))
+        if is_published:
+            served.publish()
+            assert counts_of_containers(served) == {"root": (2, 1, 1), "a": (1, 1, 0), "c": (1, 1, 0), "b": (1, 0, 1)}
+        yarn.kill(app_id)
+        served.publish()
+
+        found = counts_of_containers(served)
+
+    assert found == {"root": (2, 2, 0), "a": (1, 1, 0), "c": (1, 1, 0), "b": (1, 1, 0)}
+
+
+def counts_of_containers(served: Served) -> dict[str, tuple[int, int, int]]:
+    """By queue: allocated and released in all, and allocated now."""
+    names = "AggregateContainersAllocated", "AggregateContainersReleased", "AllocatedContainers"
+    found = jmx(served, qry=f"{RM}QueueMetrics,*")
+    return {each["tag.Queue"].rpartition(".")[2]: tuple(each[name] for name in names) for each in found}  # type: ignore[misc]
+
+
 def test_a_handler_that_hangs_does_not_hold_it_up() -> None:
     with front() as made, made.hanging():
         answer = made.http.get("/jmx")
@@ -235,8 +263,29 @@ def test_the_name_of_a_queue_with_special_characters_is_quoted() -> None:
     assert (found["name"], found["tag.Queue"]) == (name, 'root.a,"b=*')
 
 
-def test_a_pattern_of_many_stars_takes_no_time() -> None:
-    """As a regular expression that steps back, it would take years."""
-    pattern = ObjectName.parse("Hadoop:name=" + "*a" * 200)
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        ("*", "", True),
+        ("a*", "a", True),
+        ("*b*d", "abcbcd", True),
+        ("*b*d", "abcbce", False),
+        ("a?c", "abc", True),
+        ("a?", "a", False),
+        ("a**", "a", True),
+        ("*?b", "b", False),
+        ("[a]*", "[a]b", True),
+        ("[a]*", "ab", False),
+        ("a*c", "abcd", False),
+        ("*" + "a*" * 200, "a" * 150 + "b", False),
+    ],
+)
+def test_a_pattern_fits(pattern: str, text: str, fits: bool) -> None:
+    """As a regular expression that steps back, the last one would take years."""
+    assert ObjectName.parse(f"Hadoop:name={pattern}").matches(ObjectName("Hadoop", {"name": text})) is fits
 
-    assert not pattern.matches(ObjectName("Hadoop", {"name": "a" * 150 + "b"}))
+
+def test_a_long_text_that_is_no_name_is_refused_at_once() -> None:
+    """The search for its next property began at each of its characters: an hour for this one, and on the loop."""
+    with pytest.raises(MalformedNameError):
+        ObjectName.parse(":" + "a" * 1_000_000)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
+from statemachines.resourcemanager.ids import application_of
 from statemachines.resourcemanager.web.model import ReadModel
 from statemachines.resourcemanager.web.published import Publication
 from statemachines.resourcemanager.web.publisher import ModelPublisher
@@ -100,6 +101,9 @@ def check(scheduler: str, steps: list[Step]) -> None:
     finally:
         course.stop()
     assert shown(model) == expected
+    queues = [model.apps[application_of(attempt)].queue for attempt, found in model.containers.items() for _ in found]
+    live = {queue: allocated - released for queue, (allocated, released) in model.run.by_queue.items()}
+    assert {queue: count for queue, count in live.items() if count} == Counter(queues)
     starts = [(app.start_ms, int(id.rpartition("_")[2])) for id, app in model.apps.items()]
     assert starts == sorted(starts)
 
