@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +18,7 @@ from dispatcher.journal import write_run_config
 from dispatcher.supervision.health import parts_of
 from dispatcher.supervision.signals import StopSignals
 from dispatcher.supervision.systemd import Supervision
+from dispatcher.util.folders import timed
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.graph import FORMATS
 from statemachines.registry import FACTORIES, factory_of
@@ -59,7 +59,7 @@ def run(
     configured, settings = settings, for_workload(settings, workload)
     journal = None
     if settings.journal_path is not None:
-        folder = settings.journal_path / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        folder = timed(settings.journal_path)
         journal = JournalWriter(folder, settings.journal)
         write_run_config(folder, settings, f"A run in real time, with the configuration file {config}.")
     manager = ResourceManager(settings, node_managers=SimulatedCluster, journal=journal)

@@ -1,14 +1,23 @@
-"""Files and folders that are replaced as a whole."""
+"""Folders of a run, and files and folders that are replaced as a whole."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dispatcher.errors import DispatcherError
+
+
+def timed(parent: Path, name: str = "") -> Path:
+    """A path in `parent` that is still free: `name`, the current time in UTC, and a number if a second has several."""
+    stem = name + time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(path for each in names if not (path := parent / each).exists())
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.config import configure_logging, load_config
 from dispatcher.supervision.signals import StopSignals
+from dispatcher.util.folders import timed
 from dispatcher.util.garbage import tune_garbage_collection
 from pipeline.cli.report_command import Master, print_refusals, report
 from statemachines.resourcemanager import Replay, ReplayProgress, ResourceManagerConfig
@@ -99,7 +100,7 @@ def read_input(
 
 def new_folder(name: str) -> Path:
     """Path of a folder below `runs`, named after the current time; does not create it."""
-    return Path("runs") / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    return timed(Path("runs"), f"{name}-")
 
 
 def in_figures(workload: Workload) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.errors import DispatcherError
-from dispatcher.util.folders import drafts
+from dispatcher.util.folders import drafts, timed
 
 
 def write(folder: Path, text: str) -> None:
@@ -16,6 +16,18 @@ def write(folder: Path, text: str) -> None:
 
 def content(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_runs_that_begin_in_the_same_second_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.gmtime", lambda: (2026, 11, 28, 8, 31, 44, 5, 332, 0))
+    found = []
+
+    for _ in range(3):
+        found.append(timed(tmp_path, "sample-"))
+        found[-1].mkdir()
+
+    first = "sample-20261128T083144Z"
+    assert [each.name for each in found] == [first, f"{first}-2", f"{first}-3"]
 
 
 def test_drafts_take_the_place_of_earlier_files_and_folders_and_leave_others(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class WaitingClient:
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._submit)
         self._thread.start()
-        until(lambda: manager.clients._submitter._waiting)
+        until(lambda: manager.clients.calls._waiting)
 
     def _submit(self) -> None:
         try:

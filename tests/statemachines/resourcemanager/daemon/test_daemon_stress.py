@@ -242,7 +242,7 @@ class Storm:
             "monitored": [monitor.name for monitor in context.monitors[:2] if len(monitor)],
             "to be launched": len(context.container_allocation_expirer),
             "lifetimes": len(context.app_lifetime_monitor),
-            "waiting clients": list(manager.clients._submitter._waiting),
+            "waiting clients": list(manager.clients.calls._waiting),
         }
 
 
