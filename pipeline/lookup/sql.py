@@ -74,8 +74,8 @@ class Answers:
         self._complaint = complaint
         self._key_converters = _converters(schema.key, converter_of)
         self._converters = _converters(schema.values, converter_of)
-        # By their place in an answer, which begins with the number of the key.
-        self._plain = {at + 1: {plain_of(each), type(None)} for at, each, _ in self._converters}  # never changes
+        # By the column's place in an answer, which begins with the number of the key.
+        self._plain = [(at + 1, plain_of(each)) for at, each, _ in self._converters]  # never changes
 
     def found(self, keys: Sequence[Key], answer: Sequence[Sequence[Any]]) -> Mapping[Key, Sequence[Row] | Exception]:
         """The rows of each key of a lookup; an error in their place if one of them cannot be converted."""
@@ -97,8 +97,9 @@ class Answers:
 
     def _is_plain(self, answer: Sequence[Sequence[Any]]) -> bool:
         """Whether no value needs a converter."""
-        columns = list(zip(*answer, strict=True))
-        return all(set(map(type, columns[at])) <= plain for at, plain in self._plain.items()) if columns else True
+        return all(
+            plain is not None and {type(row[at]) for row in answer} <= {plain, type(None)} for at, plain in self._plain
+        )
 
     def scanned(self, answer: Iterable[Sequence[Any]]) -> list[tuple[Key, Row]]:
         """The rows of a scan with their keys. Rows whose key cannot match any are left out."""

@@ -1,15 +1,15 @@
-"""Lookup joins of whole Arrow batches: what a call gets and gives is a batch of rows, and not one row.
+"""Lookup joins of whole Arrow batches: each call takes a batch of rows and returns a batch.
 
 The columns of the DataFrame stay in Arrow; only its keys and the table's rows pass through Python. So a row costs a
-fraction of what it costs as a record of its own. Whatever is told or decided for each row, such as its retries, its
-error or its place among the metrics, needs `ordered_wait` or `unordered_wait` instead.
+fraction of what it costs as a record of its own. Options that treat rows one by one, such as `retry`, `on_error` or
+`metrics`, need `ordered_wait` or `unordered_wait` instead.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ from pyspark.sql import types as T
 from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.schema import LookupTable, Row
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import require_supported, slices, with_plain_names
+from pipeline.spark.async_io.rows import read_rows, require_supported, slices, with_plain_names
 from pipeline.spark.async_io.spark_types import Rules, reader_of, time_zone, values_of
-from pipeline.spark.async_io.structs import Check, Misfit, row_maker
+from pipeline.spark.async_io.structs import Check, Misfit
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, zone_of_session
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.calls.functions import AsyncFunction
@@ -36,7 +36,7 @@ _CAPACITY: Final = 20_000
 
 
 def takes_batches(table: LookupTable, options: CallOptions) -> bool:
-    """Whether a join with these options need not know about single rows, and the table takes as many keys."""
+    """Whether no option treats rows one by one, and the table takes any number of keys at once."""
     is_plain = options.get("on_error", "fail") == "fail" and not options.get("retry") and not options.get("rate_limit")
     return is_plain and getattr(table, "takes_many_keys", False)
 
@@ -53,12 +53,8 @@ def join_batches(
     task = _BatchTask(
         operator=f"{options.output_mode}_wait({function.name})",
         function=_BatchLookup(function, df.schema, added, zone),
-        options=AsyncOptions(
-            timeout_ms=options.timeout_ms,
-            deadline_ms=options.deadline_ms,
-            output_mode=options.output_mode,
-            concurrency=options.concurrency,
-            capacity=max(1, (options.capacity or _CAPACITY) // rows),
+        options=replace(
+            options, capacity=max(1, (options.capacity or _CAPACITY) // rows), max_batch_size=None, linger_ms=None
         ),
         result_schema=schema,
         columns=OutputColumns(schema, df.schema),
@@ -175,12 +171,8 @@ def _in_pieces(matches: Iterable[Sequence[Row]]) -> Iterator[dict[int, Sequence[
 
 
 def _row(batch: pa.RecordBatch, place: int, schema: T.StructType) -> Any:
-    one = batch.slice(place, 1)
-    values = [
-        reader_of(column.type, field.dataType)(column)[0]
-        for column, field in zip(one.columns, schema.fields, strict=True)
-    ]
-    return row_maker(schema.names)(tuple(values))
+    ((row,),) = read_rows(schema, [batch.slice(place, 1)])
+    return row
 
 
 class _BatchWriter(ResultWriter):

@@ -113,7 +113,12 @@ class WorkerOutput:
             self._poll = select.poll()
             self._poll.register(file.fileno(), _GONE)
         with suppress(OSError, AttributeError, ValueError, ImportError):
-            self._unread = self._unread_bytes()
+            # A copy of the descriptor, because a socket object closes its own.
+            sender = self._sockets.enter_context(socket.socket(fileno=os.dup(file.fileno())))
+            if sender.family in (socket.AF_INET, socket.AF_INET6):
+                self._tcp = sender
+                self._send_at_once(sender)
+            self._unread = self._unread_bytes(sender)
 
     def close(self) -> None:
         self._unread = self._poll = self._tcp = None
@@ -145,32 +150,31 @@ class WorkerOutput:
         """Whether the reader has closed its end: the rows it has are enough, or its task has ended otherwise."""
         return self._poll is not None and bool(self._poll.poll(0))
 
+    def _send_at_once(self, sender: socket.socket) -> None:
+        if _NO_DELAY is not None:
+            sender.setsockopt(socket.IPPROTO_TCP, _NO_DELAY, 1)
+        self._acknowledge()
+
     def _acknowledge(self) -> None:
-        """Acknowledge at once what the other end has sent and sends next; to be repeated after data was sent."""
+        """Acknowledge what the other end sends without a delay. Each send of ours ends this: repeat it then."""
         if self._tcp is not None and _ACKNOWLEDGE is not None:
             with suppress(OSError):
                 self._tcp.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
-    def _unread_bytes(self) -> Callable[[], int]:
+    def _unread_bytes(self, sender: socket.socket) -> Callable[[], int]:
         """Returns how many of the bytes sent the other end of the socket, on this machine, has not read.
 
         Raises:
-            OSError, ImportError, AttributeError: `file` is no socket, or the system does not tell.
+            OSError, ImportError, AttributeError: the system does not tell.
         """
         from fcntl import ioctl
 
         def queued(request: int) -> int:
             return int.from_bytes(ioctl(sender, request, bytes(4)), sys.byteorder)
 
-        # A copy of the descriptor, because a socket object closes its own.
-        sender = self._sockets.enter_context(socket.socket(fileno=os.dup(self._file.fileno())))
         if sender.family == socket.AF_UNIX:
             queued(_SIOCOUTQ)
             return lambda: queued(_SIOCOUTQ)
-        self._tcp = sender
-        if _NO_DELAY is not None:
-            sender.setsockopt(socket.IPPROTO_TCP, _NO_DELAY, 1)
-        self._acknowledge()
         query = _query_of_peer(sender)
         diagnosis = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG)
         self._sockets.enter_context(diagnosis).settimeout(_ANSWER_TIMEOUT_S)
