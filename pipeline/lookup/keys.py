@@ -99,7 +99,7 @@ _BY_TYPE: dict[str, Normalizer] = {
 }
 _BY_NATIVE: dict[str, Normalizer] = {"uuid": _uuid, "bpchar": _padded}
 _CANONICAL: dict[Normalizer, type] = {_integer: int, _BY_TYPE["string"]: str, _BY_TYPE["boolean"]: bool}
-"""The type of which all values are canonical, of integers those of 64 bits."""
+"""Types whose values need no normalizer: any str, any bool, and any int of 64 bits."""
 
 
 def normalizer_of(column: Column) -> Normalizer:

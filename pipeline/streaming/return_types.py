@@ -33,7 +33,7 @@ class UnknownReturnTypeError(Exception):
 
 
 def return_type(function: Any) -> Any:
-    """The annotation, with the names in it resolved; None if there is none, `type(None)` for None.
+    """The annotation with its names resolved; None if there is no annotation, and `type(None)` if it is None.
 
     Raises:
         UnknownReturnTypeError: a name in it is not known.
@@ -56,8 +56,8 @@ def return_type(function: Any) -> Any:
 def kinds_returned(function: Any) -> set[Any]:
     """The classes of what the function declares to return, without their arguments: abc.Iterator of `Iterator[int]`.
 
-    Of a union, those of its alternatives. An annotation that cannot be evaluated counts by its first name, because
-    types are often imported for type checkers only.
+    A union has the classes of all its alternatives. Types are often imported for type checkers only, so an annotation
+    that cannot be evaluated is judged by its first name.
     """
     try:
         declared = return_type(function)

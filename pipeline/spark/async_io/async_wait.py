@@ -70,7 +70,7 @@ def ordered_wait(
         `pipeline.spark.async_io.spark_types`.
     Out: the columns of `schema`, one row per result. The function returns one result or a list, or yields results, if
          its return type is an Iterator or an AsyncIterator. A dict, a Row with names, a dataclass or a pydantic model
-         is matched by name, any other tuple by position; any other value is that of the only column. A result that does
+         is matched by name, any other tuple by position; any other value fills the only column. A result that does
          not fit the schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the
          row's call failed. Then it is a struct of input (the row), error_class string, message string, attempts int and
          time_spent_ms double, and the other columns, which all become nullable, are null. The rows where it is not null

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 ITEMS = 5_000
-"""Rows of the table; each is asked for by so many rows of the DataFrame that a cache is worth it."""
+"""Rows of the table. The DataFrame asks for each of them several times, so a cache pays off."""
 SCHEMA = "id long, item long, name string, price double"
 
 

@@ -2,7 +2,7 @@
 
     entities   applications, attempts, containers, nodes
     cluster    the cluster's totals
-    waiting    why an application waits
+    app_waits  why an application waits
 
 They are immutable: any thread may read them. Those on queues are the scheduler's (scheduler/queue_info.py).
 """

@@ -84,7 +84,7 @@ class QueueInfo(NamedTuple):
     acl_submit_applications: str | None = None  # as configured; None: those of the queues above only
     acl_administer_queue: str | None = None
     preemption_disabled: bool = True
-    maximum_allocation: MaximumAllocation = MaximumAllocation()  # its own, or that of the nearest queue above
+    maximum_allocation: MaximumAllocation = MaximumAllocation()  # its own, or its nearest parent's
     maximum_am_percent: float = 100.0  # of a leaf's maximum, for masters
 
     @property

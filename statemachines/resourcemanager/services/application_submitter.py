@@ -55,7 +55,7 @@ class ApplicationSubmitter:
         return begin
 
     def new_id(self) -> str:
-        """An unused id: a recovery has made the timestamp greater than that of any stored one."""
+        """An unused id. Its timestamp is later than any that was stored: a recovery sees to that."""
         context = self._context
         known, timestamp = context.apps, context.cluster_timestamp
         while True:

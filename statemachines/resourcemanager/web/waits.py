@@ -2,7 +2,7 @@
 
 An answer looks at the scheduler's books, so the handler thread is asked at most ten times a second, about a limited
 number of applications. Requests that arrive in between are answered by the next question. No page waits for a handler
-thread that hangs: it shows the last answers, and says where there is none.
+thread that hangs: it shows the last answers, and says so where it has none.
 
 Threads: the loop's thread only.
 """

@@ -22,7 +22,7 @@ class ObjectName(NamedTuple):
     properties: Mapping[str, str]
     """In the order in which they are written."""
     is_open: bool = False
-    """It is a pattern: names with further properties match, too."""
+    """Whether it is a pattern that also matches names with further properties."""
 
     @classmethod
     def parse(cls, text: str) -> ObjectName:

@@ -1,10 +1,10 @@
 """YARN's REST API of the resource manager, at /ws/v1/cluster.
 
 cluster, apps, attempts, nodes, scheduler   the endpoints that read
-waiting                                     why an application waits, which is not YARN's
+app_waiting                                 why an application waits, which is not YARN's
 writing/                                    the endpoints that change something
 filters, ids                                what a request asks for
-answers, lists, resources, app_texts        what all answers have in common; long lists in pieces; applications
+rest_answers, lists, resources, app_texts   what all answers have in common; long lists in pieces; applications
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _texts(queue: QueueInfo) -> dict[str, bytes]:
 
 
 def _acl(rm: RMWeb, queue: QueueInfo, name: str, acl: QueueACL) -> dict[str, str]:
-    """The queue's own list. As in Hadoop, it is for nobody if the lists of the queues above decide."""
+    """The queue's own list. Without one, as in Hadoop: everyone, or nobody if a list above the queue decides."""
     own = getattr(queue, acl.value)
     if own is None:
         own = _EVERYONE if rm.clients.acls.is_for_all(queue.path, acl) else _NOBODY
