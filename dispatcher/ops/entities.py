@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from dispatcher.errors import JournalError
 from dispatcher.journal.format.partitions import read_partitions
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.metrics.entities import (
@@ -126,9 +127,10 @@ def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) 
 def history_readers(views: Iterable[DispatcherView], deadline: Deadline) -> list[HistoryReader]:
     """Readers of the dispatchers' journals, and of the transitions that the process keeps.
 
-    Those of journals raise Refusal (503) once the deadline has passed.
+    A dispatcher that has stopped may outlive its journal: a folder that is gone has no reader. The readers of journals
+    raise Refusal (503) once the deadline has passed.
     """
-    paths = dict.fromkeys(view.journal_path for view in views if view.journal_path is not None)
+    paths = dict.fromkeys(path for view in views if (path := view.journal_path) is not None and path.exists())
     # An entity may have rows in several partitions: an earlier run may have had another number of them.
     wholes = dict.fromkeys(path.parent for path in paths if read_partitions(path.parent)[0] is not None)
     single = (path for path in paths if path.parent not in wholes)
@@ -137,6 +139,38 @@ def history_readers(views: Iterable[DispatcherView], deadline: Deadline) -> list
         *(from_journal(path, deadline) for path in single),
         from_ring(ring, _initial_state),
     ]
+
+
+class FirstHistory(NamedTuple):
+    """A page of an entity's history from the first reader that has any of it, as HistoryReader gives it."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+    is_complete: bool
+    unreadable: JournalError | None
+    """No reader has any of it, and this journal might: it cannot be read."""
+
+
+def first_history(
+    readers: Iterable[HistoryReader],
+    entity: str,
+    machine: str | None,
+    limit: int,
+    before: int | None,
+    *,
+    changes_only: bool = False,
+) -> FirstHistory:
+    """The history from the first of `readers` that has any; a journal that cannot be read leaves it to the others."""
+    unreadable = None
+    for read in readers:
+        try:
+            items, next, is_complete = read(entity, machine, limit, before, changes_only=changes_only)
+        except JournalError as error:
+            unreadable = unreadable or error
+            continue
+        if items:
+            return FirstHistory(items, next, is_complete, None)
+    return FirstHistory([], None, is_complete=False, unreadable=unreadable)
 
 
 def _initial_state(machine: str) -> str | None:
@@ -156,19 +190,20 @@ def entity_answer(
 
     `changes_only`: of the history, only changes of state.
 
-    Raises Refusal: 404, it is unknown; 400, several machines have an entity of this id; 503, a journal took too long.
+    Raises:
+        Refusal: 404, it is unknown; 400, several machines have an entity of this id; 503, a journal took too long.
+        JournalError: it is not in memory, and a journal that might have it cannot be read.
     """
     # Before the history: a source publishes what has happened up to now when it is asked.
     found = [now for source in entity_sources() for now in source.find_entity(entity, machine)]
     if machine is None and len({now.machine for now in found}) > 1:
         names = " or ".join(sorted({f"machine={now.machine}" for now in found}))
         raise Refusal(400, f"several machines have an entity {entity!r}; choose {names}")
-    items: list[dict[str, Any]] = []
-    next, is_complete = None, False
-    for read in readers:
-        items, next, is_complete = read(entity, machine, limit, before, changes_only=changes_only)
-        if items:
-            break
+    items, next, is_complete, unreadable = first_history(
+        readers, entity, machine, limit, before, changes_only=changes_only
+    )
+    if not found and unreadable is not None:
+        raise unreadable
     if not found and not items and before is None:
         of = f" of machine {machine!r}" if machine is not None else ""
         raise Refusal(404, f"no entity {entity!r}{of} is in memory or in a journal of this process")

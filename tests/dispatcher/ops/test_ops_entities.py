@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from array import array
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
-from dispatcher import JournalConfig, MultiDispatcher, PartitionedJournal
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, MultiDispatcher, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
 from dispatcher.metrics.transition_ring import TransitionColumns, ring
 from dispatcher.ops import OpsConfig, ops_app
@@ -214,3 +215,27 @@ def test_the_history_of_an_entity_spans_the_partitions_of_a_journal_in_pages(cli
     assert [(page["history"]["next"], page["complete"]) for page in pages] == [("4", False), (None, True)]
     assert dispatcher.journal is later
     later.close()
+
+
+def test_a_journal_that_is_gone_or_cannot_be_read_takes_no_other_history_with_it(
+    client: Client, tmp_path: Path
+) -> None:
+    writers = [JournalWriter(tmp_path / name) for name in ("gone", "a file")]
+    stopped = [AsyncDispatcher(name=writer.path.name, journal=writer) for writer in writers]
+    for each in stopped:
+        with each:
+            pass
+        shutil.rmtree(tmp_path / each.name)
+    source = Things("Job", job_1=("UP", 2))
+    keep(("job_1", "Job", "NEW", "START", "UP"))
+
+    unknown = client.get("/entities/nobody")
+    (tmp_path / "a file").write_text("not a journal")
+    known, unreadable = client.json("/entities/job_1"), client.get("/entities/nobody")
+
+    assert unknown.status_code == 404
+    assert len(known["history"]["items"]) == 1
+    assert (unreadable.status_code, "a file" in unreadable.json()["error"]) == (503, True)
+    (tmp_path / "a file").unlink()
+    assert len(stopped) == 2
+    assert source is not None

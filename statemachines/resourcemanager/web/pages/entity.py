@@ -15,7 +15,7 @@ from dispatcher.ops.entities import entity_answer
 from dispatcher.ops.json_answers import Refusal, number
 from statemachines.drawing.state_graph import draw_graph
 from statemachines.registry import FACTORIES
-from statemachines.resourcemanager.web.pages.histories import sound_readers
+from statemachines.resourcemanager.web.pages.histories import readers_now
 from statemachines.resourcemanager.web.pages.site import Site, View
 
 ENTITY: Final = "/cluster/entity"
@@ -50,7 +50,7 @@ async def history_of(site: Site, id: str) -> Mapping[str, Any] | None:
 def _answer(
     id: str, machine: str | None, before: int | None, limit: int, *, changes_only: bool = False
 ) -> dict[str, Any]:
-    return entity_answer(id, machine, limit, before, sound_readers(), changes_only=changes_only)
+    return entity_answer(id, machine, limit, before, readers_now(), changes_only=changes_only)
 
 
 def _read(id: str, machine: str | None, before: int | None) -> dict[str, Any]:

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from dispatcher.errors import DispatcherError
 from dispatcher.metrics.entities import entity_sources
-from dispatcher.ops.entities import HistoryReader, history_readers
+from dispatcher.ops.entities import HistoryReader, first_history, history_readers
 from dispatcher.ops.journals import Deadline
 from dispatcher.ops.json_answers import Workers
-from dispatcher.util.foreign import tell
 from dispatcher.view import dispatchers
 from statemachines.resourcemanager.reports import EXIT_STATUS
-
-log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.5
 _KEPT: Final = 2000
@@ -102,39 +97,22 @@ class Histories:
         return age_s < max(_FRESH_S, _SHARE * found.took_s) or bool(found.moves and found.moves[-1].state in _ENDS)
 
 
-def sound_readers() -> list[HistoryReader]:
-    """Readers of histories. A journal that cannot be read has none, so the page and the other readers go on."""
-    return [_forgiving(read) for read in history_readers(dispatchers(), Deadline())]
-
-
-def _forgiving(read: HistoryReader) -> HistoryReader:
-    def read_or_nothing(
-        entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[dict[str, Any]], str | None, bool]:
-        try:
-            return read(entity, machine, limit, before, changes_only=changes_only)
-        except DispatcherError as error:
-            tell(log, logging.DEBUG, "a journal has no history for the pages", error=error)
-            return [], None, False
-
-    return read_or_nothing
+def readers_now() -> list[HistoryReader]:
+    """Readers of histories, with the time that a page gives them."""
+    return history_readers(dispatchers(), Deadline())
 
 
 def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[tuple[Move, ...], float]]:
     """The moves of the first of these entities, and what each look-up has taken. On a thread of its own."""
     for source in entity_sources():
         source.find_entity(ids[0], None)  # it then publishes what has happened up to now
-    readers, begun_s = sound_readers(), clock_s()
+    readers, begun_s = readers_now(), clock_s()
     until_s = begun_s + _LONGEST_S
     found: dict[str, tuple[tuple[Move, ...], float]] = {}
     for id in ids:
         if found and begun_s > until_s:
             break
-        items: list[dict[str, Any]] = []
-        for read in readers:
-            items = read(id, None, _MOST, None, changes_only=True)[0]
-            if items:
-                break
+        items = first_history(readers, id, None, _MOST, None, changes_only=True).items
         moves = tuple(
             Move(each["at"], each["to_state"], each["from_state"], _exit_status(each["payload"]))
             for each in reversed(items)

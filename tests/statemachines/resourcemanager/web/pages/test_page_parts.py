@@ -136,7 +136,7 @@ def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_
         assert may_answer.wait(TIMEOUT_S)
         return [{"at": 1, "from_state": "NEW", "to_state": "RUNNING", "payload": None}], None, True
 
-    monkeypatch.setattr(histories, "sound_readers", lambda: [read])
+    monkeypatch.setattr(histories, "readers_now", lambda: [read])
     monkeypatch.setattr(histories, "_PATIENCE_S", 0.01)
 
     async def course() -> tuple[int, list[Move]]:
