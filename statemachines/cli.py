@@ -23,8 +23,8 @@ from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.graph import FORMATS
 from statemachines.registry import FACTORIES, factory_of
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.config import NodeConfig
-from statemachines.resourcemanager.resource import named
+from statemachines.resourcemanager.records.config import NodeConfig
+from statemachines.resourcemanager.records.resource import named
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.queues import for_workload, in_words
 from statemachines.simulation.workload import NodeSpec, Workload, read_workload

@@ -158,8 +158,7 @@ def handler_state_reaches(modules: Sequence[Module], homes: Sequence[str]) -> Vi
 
 
 RM_WEB_IMPORTS = (
-    *(f"statemachines.resourcemanager.{name}" for name in ("acls", "config", "errors", "ids", "reports", "resource")),
-    *(f"statemachines.resourcemanager.{name}" for name in ("resource_manager", "submission", "web")),
+    *(f"statemachines.resourcemanager.{name}" for name in ("records", "reports", "read", "resource_manager", "web")),
     "statemachines.resourcemanager.scheduler.queue_info",
     "statemachines.resourcemanager.services.admin_service",
     "statemachines.resourcemanager.services.client_rm_service",
@@ -175,11 +174,12 @@ RM_WEB_MANAGER = {
 """What it may ask a resource manager: attributes that are for any thread."""
 
 
-def resource_manager_reaches(modules: Sequence[Module], home: str, publishers: Container[str]) -> Violations:
-    """Modules of the web address, except those that publish, that look at what the handler thread owns."""
+def resource_manager_reaches(modules: Sequence[Module], homes: Sequence[str], publishers: Container[str]) -> Violations:
+    """Modules of the web address and its read model, except those that publish, that look at what the handler thread
+    owns."""
     found = {}
     for module in modules:
-        if not _is_in(module.name, home) or module.name in publishers:
+        if module.name in publishers or not any(_is_in(module.name, home) for home in homes):
             continue
         for each in module.imports:
             inner = tuple(f"{each.target}.{name}" for name in each.names) or (each.target,)

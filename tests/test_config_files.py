@@ -20,7 +20,7 @@ from dispatcher.config import configure_logging, load_config
 from dispatcher.metrics import register_metrics
 from statemachines import TransitionRecorder
 from statemachines.resourcemanager import ResourceManagerConfig
-from statemachines.resourcemanager.config import QueueConfig
+from statemachines.resourcemanager.records.config import QueueConfig
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "config"

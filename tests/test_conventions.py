@@ -45,19 +45,16 @@ LAYERS: Layers = (
         "helpers for tests": ("dispatcher.testing",),
     },
     {"state machines": ("statemachines",)},
+    {"records of the resource manager": ("statemachines.resourcemanager.records",)},
+    {"the resource manager's events": ("statemachines.resourcemanager.events",)},
+    {"the resource manager's machines": ("statemachines.resourcemanager.machines",)},
     {
-        "records of the resource manager": (
-            "statemachines.resourcemanager.acls",
-            "statemachines.resourcemanager.config",
-            "statemachines.resourcemanager.errors",
-            "statemachines.resourcemanager.ids",
-            "statemachines.resourcemanager.node_spec",
-            "statemachines.resourcemanager.resource",
-            "statemachines.resourcemanager.submission",
-            "statemachines.resourcemanager.web.config",
-            "statemachines.resourcemanager.workload_defaults",
-        )
+        "the scheduler": ("statemachines.resourcemanager.scheduler",),
+        "the state store": ("statemachines.resourcemanager.statestore",),
     },
+    {"what the parts of the resource manager share": ("statemachines.resourcemanager.context",)},
+    {"the resource manager's reports": ("statemachines.resourcemanager.reports",)},
+    {"the resource manager's services": ("statemachines.resourcemanager.services",)},
     {
         "the resource manager": ("statemachines.resourcemanager",),
         "MapReduce": ("statemachines.mapreduce",),
@@ -68,6 +65,7 @@ LAYERS: Layers = (
         "the simulation": ("statemachines.simulation",),
         "all machines by name": ("statemachines.registry", "statemachines.conformance", "statemachines.time_travel"),
     },
+    {"the resource manager's read model": ("statemachines.resourcemanager.read",)},
     {"the resource manager's web address": ("statemachines.resourcemanager.web",)},
     {"the commands of the state machines": ("statemachines.cli", "statemachines.journal_cli")},
     {
@@ -163,9 +161,9 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[..., Violations]
         source,
         partial(
             conventions.resource_manager_reaches,
-            home="statemachines.resourcemanager.web",
+            homes=("statemachines.resourcemanager.web", "statemachines.resourcemanager.read"),
             publishers=tuple(
-                f"statemachines.resourcemanager.web.{each}"
+                f"statemachines.resourcemanager.read.{each}"
                 for each in ("marks", "operations", "published", "publisher")
             ),
         ),
@@ -240,7 +238,7 @@ def test_what_the_web_address_reaches_for_is_found() -> None:
         web__publisher="manager.context.apps",
     )
 
-    found = conventions.resource_manager_reaches(modules, home="web", publishers=("web.publisher",))
+    found = conventions.resource_manager_reaches(modules, homes=("web",), publishers=("web.publisher",))
 
     assert set(found) == {
         "web.bad -> statemachines.resourcemanager.machines.rmapp.RMApp",

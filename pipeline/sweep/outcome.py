@@ -15,7 +15,7 @@ from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager import Replay
 from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES
 from statemachines.resourcemanager.machines.states import FINAL_STATES
-from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.resourcemanager.records.resource import GPU_MILLI, Resource
 from statemachines.simulation.workload import Workload
 
 _MS_PER_S = 1000

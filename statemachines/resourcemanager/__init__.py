@@ -3,15 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.context import FACTORIES
-from statemachines.resourcemanager.errors import (
-    ApplicationMasterNotRegisteredError,
-    ApplicationNotFoundError,
-    ApplicationRejectedError,
-    InvalidApplicationMasterRequestError,
-    UnknownAttemptError,
-)
 from statemachines.resourcemanager.events.records import (
     ContainerRequest,
     ContainerStatus,
@@ -33,7 +25,22 @@ from statemachines.resourcemanager.machines.rmapp import RMApp, RMAppState
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
+from statemachines.resourcemanager.records.errors import (
+    ApplicationMasterNotRegisteredError,
+    ApplicationNotFoundError,
+    ApplicationRejectedError,
+    InvalidApplicationMasterRequestError,
+    UnknownAttemptError,
+)
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.records.submission import (
+    ApplicationSubmission,
+    Credentials,
+    LaunchContext,
+    LocalResource,
+    LogAggregationContext,
+)
 from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.scheduler import CapacityScheduler, FifoScheduler, QueueInfo, ResourceScheduler
 from statemachines.resourcemanager.statestore import (
@@ -42,13 +49,6 @@ from statemachines.resourcemanager.statestore import (
     SqliteRMStateStore,
     StateStoreError,
     StateStoreVersionError,
-)
-from statemachines.resourcemanager.submission import (
-    ApplicationSubmission,
-    Credentials,
-    LaunchContext,
-    LocalResource,
-    LogAggregationContext,
 )
 
 if TYPE_CHECKING:

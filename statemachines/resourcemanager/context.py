@@ -12,20 +12,20 @@ from dispatcher import AsyncDispatcher
 from dispatcher.mailbox import ProcessingTimeService
 from statemachines.factory import StateMachineFactory
 from statemachines.recorder import TransitionRecorder
-from statemachines.resourcemanager.acls import QueueACLs
-from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.machines import rmapp_table, rmappattempt_table, rmcontainer, rmnode_table
+from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor, LivelinessMonitor
+from statemachines.resourcemanager.machines.node_changes import NodeChangeLog
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import MasterSession, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode
-from statemachines.resourcemanager.scheduling import Scheduler
-from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
-from statemachines.resourcemanager.services.node_changes import NodeChangeLog
+from statemachines.resourcemanager.records.acls import QueueACLs
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
+from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 FACTORIES: Mapping[str, StateMachineFactory[Any, Any]] = {
     table.FACTORY.name: table.FACTORY for table in (rmapp_table, rmappattempt_table, rmcontainer, rmnode_table)
@@ -48,7 +48,7 @@ class RMContext:
         recorder: TransitionRecorder,
         cluster_timestamp: int,
         *,
-        scheduler: Callable[[RMContext], Scheduler],
+        scheduler: Callable[[RMContext], ResourceScheduler],
         now_ms: Callable[[], int] | None = None,
         steady_ms: Callable[[], int] | None = None,
         expires: bool = True,

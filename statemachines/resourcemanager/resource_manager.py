@@ -23,9 +23,7 @@ from dispatcher import (
 from dispatcher.mailbox import MailboxTimeService, ManualClock, ProcessingTimeService, SystemProcessingTimeService
 from dispatcher.service import Service, ServiceState
 from statemachines.recorder import TransitionRecorder
-from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.entity import EntityEventHandler
 from statemachines.resourcemanager.events.rmapp import RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
@@ -39,19 +37,21 @@ from statemachines.resourcemanager.events.services import (
     RMFatalEventType,
     RMStateStoreEventType,
 )
+from statemachines.resourcemanager.machines.entity import EntityEventHandler
+from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor, LivelinessMonitor
 from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES, RMContainer
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.resourcemanager.scheduler import make_scheduler
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher, NodeManagers
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
-from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
 from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher, NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.resourcemanager.services.rm_app_manager import RMAppManager, recover
 from statemachines.resourcemanager.services.scheduling_monitor import SchedulingMonitor
+from statemachines.resourcemanager.services.virtual_time import VirtualTime
 from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMState, RMStateStore, SqliteRMStateStore
-from statemachines.resourcemanager.virtual_time import VirtualTime
 
 log = logging.getLogger(__name__)
 

@@ -19,13 +19,6 @@ from typing import Any
 
 from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import (
-    ApplicationMasterNotRegisteredError,
-    InvalidApplicationMasterRequestError,
-    InvalidResourceRequestError,
-    NodeRefusedError,
-    UnknownAttemptError,
-)
 from statemachines.resourcemanager.events.records import (
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_PREEMPTED,
@@ -39,7 +32,14 @@ from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.events.services import RMAppManagerEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
-from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.resourcemanager.records.errors import (
+    ApplicationMasterNotRegisteredError,
+    InvalidApplicationMasterRequestError,
+    InvalidResourceRequestError,
+    NodeRefusedError,
+    UnknownAttemptError,
+)
+from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse, NodeAction
 from statemachines.simulation.agenda import Agenda, ScheduledCall

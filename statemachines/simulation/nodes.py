@@ -7,7 +7,7 @@ import zlib
 
 from statemachines.resourcemanager.events.records import EXIT_SUCCESS, ContainerStatus
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.simulation.agenda import ScheduledCall
 
 PHASES = 10

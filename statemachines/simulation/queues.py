@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dispatcher.errors import ConfigError
-from statemachines.resourcemanager.config import QueueConfig, ResourceManagerConfig
+from statemachines.resourcemanager.records.config import QueueConfig, ResourceManagerConfig
 from statemachines.simulation.workload import Workload
 
 Queues = tuple[QueueConfig, ...]

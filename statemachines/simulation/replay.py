@@ -15,9 +15,9 @@ from dispatcher import JournalWriter
 from dispatcher.journal import write_run_config
 from dispatcher.mailbox import ManualClock
 from statemachines.recorder import TransitionRecorder
-from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import FINAL_STATES, RMAppState
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.resourcemanager.resource_manager import ResourceManager
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.placement import NodeLooks

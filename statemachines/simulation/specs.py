@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 
 
 class Outcome(Enum):

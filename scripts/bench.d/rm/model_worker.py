@@ -17,9 +17,9 @@ from rm.clusters import CAPACITY_QUEUES, SLOTS_PER_NODE, busy_cluster
 
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.resourcemanager import ApplicationSubmission, Replay, Resource, ResourceManager
-from statemachines.resourcemanager.config import ResourceManagerConfig
-from statemachines.resourcemanager.web.model import ReadModel
-from statemachines.resourcemanager.web.published import Cost, Publication
+from statemachines.resourcemanager.read.model import ReadModel
+from statemachines.resourcemanager.read.published import Cost, Publication
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 _LOOK_EVERY_S = 0.02

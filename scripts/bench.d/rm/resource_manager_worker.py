@@ -17,7 +17,6 @@ from dispatcher.mailbox import ManualClock
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines import TransitionRecorder
 from statemachines.resourcemanager import ApplicationSubmission, Replay, Resource, ResourceManager
-from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events import (
     AppAddedSchedulerEvent,
@@ -28,6 +27,7 @@ from statemachines.resourcemanager.events import (
 )
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmnode import RMNode
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.resourcemanager.scheduler import make_scheduler
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 

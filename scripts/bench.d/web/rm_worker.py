@@ -21,7 +21,7 @@ from ops.processes import Answer, resident_bytes, serve, wait_until
 from dispatcher import CompositeService
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.resourcemanager import Resource, ResourceManager
-from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.resourcemanager.web import RMDoor
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec

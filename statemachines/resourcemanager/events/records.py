@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from dispatcher.event import Event
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 
 EXIT_STATUS = "exit_status"
 """The key of an exit status in the payload of an event that ends a container."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from statemachines.resourcemanager.events.records import RMEvent
 
 if TYPE_CHECKING:
-    from statemachines.resourcemanager.statestore.records import RecoveredApplication
+    from statemachines.resourcemanager.records.stored_state import RecoveredApplication
 
 
 class RMAppEventType(Enum):

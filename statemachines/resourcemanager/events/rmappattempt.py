@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from statemachines.resourcemanager.events.records import ContainerStatus, FinalApplicationStatus, RMEvent
 
 if TYPE_CHECKING:
-    from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData
+    from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData
 
 
 class RMAppAttemptEventType(Enum):

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus, RMEvent
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 
 
 class RMContainerEventType(Enum):

@@ -7,8 +7,8 @@ from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus, RMEvent
-from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.node_spec import NodeSpec
+from statemachines.resourcemanager.records.resource import Resource
 
 _About = TypeVar("_About")
 

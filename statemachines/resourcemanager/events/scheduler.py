@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from statemachines.resourcemanager.events.records import NMContainerStatus, RMEvent
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 
 
 class SchedulerEventType(Enum):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from statemachines.resourcemanager.entity import Entity, Pending
 from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
@@ -32,11 +31,12 @@ from statemachines.resourcemanager.events.services import (
     RMStateStoreEvent,
     RMStateStoreEventType,
 )
+from statemachines.resourcemanager.machines.entity import Entity, Pending
+from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor
 from statemachines.resourcemanager.machines.rmappattempt import AttemptContext, RMAppAttempt
 from statemachines.resourcemanager.machines.states import FINAL_STATES, RMAppState
-from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
-from statemachines.resourcemanager.statestore.records import ApplicationStateData, RecoveredApplication
-from statemachines.resourcemanager.submission import ApplicationSubmission
+from statemachines.resourcemanager.records.stored_state import ApplicationStateData, RecoveredApplication
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 
 __all__ = ["FINAL_STATES", "RMApp", "RMAppState"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.entity import Pending, finish_saving
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppFailedAttemptEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEventType as E
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent
 from statemachines.resourcemanager.events.services import RMStateStoreEventType
+from statemachines.resourcemanager.machines.entity import Pending, finish_saving
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import FINAL_STATES
 from statemachines.resourcemanager.machines.states import RMAppState as S

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from dispatcher.mailbox import ProcessingTimeService
-from statemachines.resourcemanager.config import ResourceManagerConfig
-from statemachines.resourcemanager.entity import Entity, Pending
 from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_KILLED_AFTER_APP_COMPLETION,
@@ -32,14 +30,16 @@ from statemachines.resourcemanager.events.services import (
     RMStateStoreEvent,
     RMStateStoreEventType,
 )
-from statemachines.resourcemanager.ids import attempt_id
+from statemachines.resourcemanager.machines.entity import Entity, Pending
+from statemachines.resourcemanager.machines.liveliness import LivelinessMonitor
+from statemachines.resourcemanager.machines.node_changes import NodeChange, NodeChangeLog
 from statemachines.resourcemanager.machines.rmnode import NodeContext, RMNode
 from statemachines.resourcemanager.machines.states import RMAppAttemptState, RMAppState
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.services.liveliness import LivelinessMonitor
-from statemachines.resourcemanager.services.node_changes import NodeChange, NodeChangeLog
-from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData, MasterContainerData
-from statemachines.resourcemanager.submission import ApplicationSubmission
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
+from statemachines.resourcemanager.records.ids import attempt_id
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData, MasterContainerData
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 
 __all__ = ["RMAppAttempt", "RMAppAttemptState", "ResourceUsage"]
 

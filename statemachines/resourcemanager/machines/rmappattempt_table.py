@@ -6,7 +6,6 @@ concerned, each of their hooks is a few attribute operations.
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.entity import Pending, finish_saving
 from statemachines.resourcemanager.events.rmapp import RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptEvent,
@@ -19,6 +18,7 @@ from statemachines.resourcemanager.events.rmappattempt import (
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType as E
 from statemachines.resourcemanager.events.scheduler import AppAttemptAddedSchedulerEvent
 from statemachines.resourcemanager.events.services import AMLauncherEventType, RMStateStoreEventType
+from statemachines.resourcemanager.machines.entity import Pending, finish_saving
 from statemachines.resourcemanager.machines.rmappattempt import MasterSession, RMAppAttempt, Then
 from statemachines.resourcemanager.machines.states import RMAppAttemptState as S
 from statemachines.resourcemanager.machines.states import RMAppState
@@ -133,7 +133,7 @@ def ask_for_master(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
         return S.SCHEDULED
     hosts = sorted(attempt.blacklist)
     additions, removals = (hosts, ()) if attempt.is_blacklist_effective() else ((), hosts)
-    context.scheduler.allocate(attempt.entity, (attempt.master_request(),), (), additions, removals)
+    context.scheduler.ask(attempt.entity, (attempt.master_request(),), (), additions, removals)
     return S.SCHEDULED
 
 
@@ -150,7 +150,7 @@ def fetch_master(attempt: RMAppAttempt, event: RMAppAttemptEvent) -> S:
     attempt.master_container, attempt.master_node = container.entity, container.node
     attempt.master_resource = container.request.resource
     if attempt.blacklist:  # it applies to the master only; the master has a blacklist of its own
-        context.scheduler.allocate(attempt.entity, blacklist_removals=sorted(attempt.blacklist))
+        context.scheduler.ask(attempt.entity, blacklist_removals=sorted(attempt.blacklist))
     attempt.store(RMStateStoreEventType.STORE_APP_ATTEMPT)
     return S.ALLOCATED_SAVING
 

@@ -12,7 +12,6 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final, Protocol
 
 from dispatcher.journal import JsonText
-from statemachines.resourcemanager.entity import Entity, EntityContext
 from statemachines.resourcemanager.events.records import EXIT_PREEMPTED, ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmapp import RMAppRunningOnNodeEvent
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
@@ -24,8 +23,9 @@ from statemachines.resourcemanager.events.rmcontainer import (
 )
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType as E
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.services.liveliness import LivelinessMonitor
+from statemachines.resourcemanager.machines.entity import Entity, EntityContext
+from statemachines.resourcemanager.machines.liveliness import LivelinessMonitor
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.table import STAY, Row, from_table
 
 

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
-from statemachines.resourcemanager.entity import Entity
-from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmapp import RMAppRunningOnNodeEvent
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType, RMContainerResourceEvent
 from statemachines.resourcemanager.events.rmnode import RMNodeStatusEvent
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
-from statemachines.resourcemanager.ids import application_of, attempt_of
-from statemachines.resourcemanager.machines.rmcontainer import ContainerContext
+from statemachines.resourcemanager.machines.entity import Entity
+from statemachines.resourcemanager.machines.liveliness import LivelinessMonitor
+from statemachines.resourcemanager.machines.rmcontainer import ContainerContext, RMContainer
 from statemachines.resourcemanager.machines.states import FINAL_STATES
-from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.scheduling import Scheduler
-from statemachines.resourcemanager.services.liveliness import LivelinessMonitor
+from statemachines.resourcemanager.records.ids import application_of, attempt_of
+from statemachines.resourcemanager.records.node_spec import NodeSpec
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +54,35 @@ UNKNOWN_PORT = -1
 """Port of the placeholder for a host whose nodes have never registered."""
 
 
+class Scheduler(Protocol):
+    """What the state machines ask of the scheduler, on the dispatcher's handler thread; ResourceScheduler documents it.
+
+    `handle` may run on the scheduler's own thread.
+    """
+
+    def handle(self, event: SchedulerEvent) -> None: ...
+
+    def ask(
+        self,
+        attempt_id: str,
+        requests: Iterable[ContainerRequest] = (),
+        releases: Iterable[str] = (),
+        blacklist_additions: Iterable[str] = (),
+        blacklist_removals: Iterable[str] = (),
+    ) -> None: ...
+
+    def pull_newly_allocated(self, attempt_id: str) -> list[RMContainer]: ...
+
+    def queue_of(self, application: str) -> str | None: ...
+
+    def lifetime_s(self, submission: ApplicationSubmission) -> int | None: ...
+
+    def has_master_container(self, node_id: str) -> bool: ...
+
+
 class NodeContext(ContainerContext, Protocol):
     """What nodes need of their resource manager."""
 
-    scheduler: Scheduler
     nodes: dict[str, RMNode]
     inactive_nodes: dict[str, RMNode]
     node_labels: dict[str, str]
@@ -65,6 +90,9 @@ class NodeContext(ContainerContext, Protocol):
 
     @property
     def apps(self) -> Mapping[str, Entity[Any]]: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
 
 
 class RMNode(Entity[NodeContext]):

@@ -21,7 +21,7 @@ from statemachines.resourcemanager.events.scheduler import (
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
 from statemachines.resourcemanager.machines.rmnode import UNKNOWN_PORT, RMNode, log, node_id
 from statemachines.resourcemanager.machines.rmnode import RMNodeState as S
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.table import STAY, Row, from_table
 
 # -- steps that several hooks share -----------------------------------------------------------------------------------

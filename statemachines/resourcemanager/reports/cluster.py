@@ -8,7 +8,7 @@ from typing import Self
 
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmnode import RMNodeState
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 

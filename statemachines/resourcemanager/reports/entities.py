@@ -18,11 +18,11 @@ from statemachines.resourcemanager.machines.rmappattempt import PreemptedContain
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.machines.states import RMAppState
+from statemachines.resourcemanager.records.resource import NOTHING, Resource
+from statemachines.resourcemanager.records.submission import LaunchContext
 from statemachines.resourcemanager.reports.live_sums import LiveSums
-from statemachines.resourcemanager.resource import NOTHING, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of, total_of
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, PendingRequests
-from statemachines.resourcemanager.submission import LaunchContext
 
 APPLICATION_STATES = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING", "FINISHED", "FAILED", "KILLED")
 """The states for clients, in order. An application that ends is reported in its previous state until its end is

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol, Self
 
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.scheduler.capacity import CapacityScheduler
+from statemachines.resourcemanager.scheduler.core.books import SchedulerContext
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 
-def make_scheduler(context: RMContext, on_heartbeat: bool = False) -> ResourceScheduler:
+def make_scheduler(context: SchedulerContext, on_heartbeat: bool = False) -> ResourceScheduler:
     """`on_heartbeat`: assign containers on node heartbeats; otherwise as soon as a node has room.
 
     Raises:

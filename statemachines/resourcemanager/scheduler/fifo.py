@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from dispatcher.compiled.native import mypyc_attr
-from statemachines.resourcemanager.config import SchedulerConfig
-from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.resource import NOTHING, MaximumAllocation, Resource
+from statemachines.resourcemanager.records.config import SchedulerConfig
+from statemachines.resourcemanager.records.resource import NOTHING, MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import (
     Amounts,
     add,
@@ -30,6 +29,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
     SchedulerApplicationAttempt,
     SchedulingOpportunity,
 )
+from statemachines.resourcemanager.scheduler.core.books import SchedulerContext
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, NodeSet, SchedulerNode, of_node
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
@@ -140,7 +140,7 @@ class PendingAsks:
 class FifoScheduler(ResourceScheduler):
     """Accepts every submission into its one queue, whichever queue the submission names."""
 
-    def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
+    def __init__(self, context: SchedulerContext, *, on_heartbeat: bool = False) -> None:
         nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
         super().__init__(context, nodes, FifoPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 

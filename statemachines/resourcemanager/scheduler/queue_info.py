@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from statemachines.resourcemanager.resource import NOTHING, MaximumAllocation, Resource
+from statemachines.resourcemanager.records.resource import NOTHING, MaximumAllocation, Resource
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.machines.rmcontainer import RMContainer

@@ -22,21 +22,21 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from dispatcher.compiled.native import mypyc_attr
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     SchedulerApplicationAttempt,
 )
-from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
+from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks, SchedulerContext
 from statemachines.resourcemanager.scheduler.core.event_handlers import EventHandlers
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
@@ -44,11 +44,24 @@ from statemachines.resourcemanager.scheduler.core.placement import NodeLooks, wh
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests, QueueInfo
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk, WaitReason
-from statemachines.resourcemanager.submission import ApplicationSubmission
 
 # Bound once: to look a member up in its class takes as long as a call.
 _ACQUIRED: Final = RMContainerEventType.ACQUIRED
 _EDIT_SCHEDULE: Final = SchedulerEventType.EDIT_SCHEDULE
+
+
+class HeartbeatAnswer(NamedTuple):
+    """What the scheduler tells a master in the answer to its heartbeat."""
+
+    allocated: list[RMContainer]
+    """The containers allocated since the last answer, which made them ACQUIRED."""
+    headroom: Resource
+    """What the attempt could still be allocated in the partitions that it asks in, by limits and free room.
+
+    It is the sum over all nodes: not each of them may have room for a large container.
+    """
+    preempted: list[RMContainer]
+    """The attempt's live containers that are to be preempted, of which no answer has told yet."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -56,7 +69,7 @@ class ResourceScheduler:
     """Handles SchedulerEvents and direct calls; posts to the central dispatcher."""
 
     def __init__(
-        self, context: RMContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy, *, on_heartbeat: bool
+        self, context: SchedulerContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy, *, on_heartbeat: bool
     ) -> None:
         self._lock = threading.RLock()  # guards this scheduler and its collaborators
         self._context = context  # any thread may call its `post`
@@ -83,7 +96,7 @@ class ResourceScheduler:
 
     # -- for masters and attempts -------------------------------------------------------------------------------------
 
-    def allocate(
+    def ask(
         self,
         attempt_id: str,
         requests: Iterable[ContainerRequest] = (),
@@ -130,14 +143,18 @@ class ResourceScheduler:
                 post(RMContainerEvent(_ACQUIRED, container.entity))
             return new
 
-    def pull_preemption(self, attempt_id: str) -> list[RMContainer]:
-        """The attempt's live containers that are to be preempted, of which no call has told yet."""
+    def heartbeat_answer(self, attempt_id: str) -> HeartbeatAnswer:
+        """What the scheduler tells a master; nothing for an attempt that is unknown or has ended."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
-            if attempt is None or not attempt.preempted:
-                return []
-            preempted, attempt.preempted = attempt.preempted, {}
-            return [attempt.live[container_id] for container_id in preempted if container_id in attempt.live]
+            if attempt is None:
+                return HeartbeatAnswer([], resource_of({}), [])
+            allocated = self.pull_newly_allocated(attempt_id) if attempt.new else []
+            preempted: list[RMContainer] = []
+            if attempt.preempted:
+                told, attempt.preempted = attempt.preempted, {}
+                preempted = [attempt.live[container_id] for container_id in told if container_id in attempt.live]
+            return HeartbeatAnswer(allocated, resource_of(self._policy.headroom(attempt)), preempted)
 
     def request_resize(self, container_id: str, resource: Resource) -> bool:
         """Resize a running container; False if its node or a limit does not allow it.
@@ -158,15 +175,6 @@ class ResourceScheduler:
             self.is_settled = False
             self._assign_containers()
             return is_done
-
-    def headroom(self, attempt_id: str) -> Resource:
-        """What the attempt could still be allocated in the partitions that it asks in, by limits and free room.
-
-        It is the sum over all nodes: not each of them may have room for a large container.
-        """
-        with self._lock:
-            attempt = self._books.attempts.get(attempt_id)
-            return resource_of(self._policy.headroom(attempt) if attempt is not None else {})
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
         """The attempt's containers that have not ended, including those inherited from the previous attempt."""

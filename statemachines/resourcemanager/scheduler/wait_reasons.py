@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.resourcemanager.records.resource import GPU_MILLI, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts
 
 GPUS = "gpus"

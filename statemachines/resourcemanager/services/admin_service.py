@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import InvalidRequestError, NodeNotFoundError
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import NodeLabelsUpdateSchedulerEvent
 from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
 from statemachines.resourcemanager.machines.rmnode import RMNode
-from statemachines.resourcemanager.resource import MOST, Resource
+from statemachines.resourcemanager.records.acls import Caller
+from statemachines.resourcemanager.records.errors import InvalidRequestError, NodeNotFoundError
+from statemachines.resourcemanager.records.resource import MOST, Resource
 from statemachines.resourcemanager.services.handler_calls import (
     HandlerThreadService,
     Stored,

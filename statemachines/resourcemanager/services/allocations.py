@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import InvalidResourceRequestError
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.errors import InvalidResourceRequestError
+from statemachines.resourcemanager.records.resource import Resource
 
 
 def check_allocation(context: RMContext, queue: str, sizes: Iterable[Resource]) -> None:

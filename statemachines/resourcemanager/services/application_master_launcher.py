@@ -12,7 +12,7 @@ from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import AMLauncherEvent, AMLauncherEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.virtual_time import Deadlines
+from statemachines.resourcemanager.services.virtual_time import Deadlines
 
 log = logging.getLogger(__name__)
 

@@ -7,26 +7,26 @@ from typing import NamedTuple, NoReturn
 
 from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import (
-    ApplicationMasterNotRegisteredError,
-    InvalidApplicationMasterRequestError,
-    InvalidContainerReleaseError,
-    UnknownAttemptError,
-)
 from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, FinalApplicationStatus
 from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptRegistrationEvent,
     RMAppAttemptStatusUpdateEvent,
     RMAppAttemptUnregistrationEvent,
 )
-from statemachines.resourcemanager.ids import application_of, attempt_of
+from statemachines.resourcemanager.machines.node_changes import NodeUpdate
 from statemachines.resourcemanager.machines.rmappattempt import BEFORE_REGISTERING, MasterSession, RMAppAttempt
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import END_IS_STORED
-from statemachines.resourcemanager.resource import GPU_MILLI, MOST, NOTHING, MaximumAllocation, Resource
+from statemachines.resourcemanager.records.errors import (
+    ApplicationMasterNotRegisteredError,
+    InvalidApplicationMasterRequestError,
+    InvalidContainerReleaseError,
+    UnknownAttemptError,
+)
+from statemachines.resourcemanager.records.ids import application_of, attempt_of
+from statemachines.resourcemanager.records.resource import GPU_MILLI, MOST, NOTHING, MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 from statemachines.resourcemanager.services.allocations import check_allocation
-from statemachines.resourcemanager.services.node_changes import NodeUpdate
 
 _LAST_RESPONSE_ID = 2**31 - 1
 """The id after it is 0, as with YARN's 32 bits."""
@@ -158,7 +158,7 @@ class ApplicationMasterService(Service):
             progress = min(1.0, max(0.0, progress))  # 0 for NaN
         context.post(RMAppAttemptStatusUpdateEvent(attempt_id, progress, tracking_url))
         scheduler = context.scheduler
-        scheduler.allocate(attempt_id, asks, releases, blacklist_additions, blacklist_removals)
+        scheduler.ask(attempt_id, asks, releases, blacklist_additions, blacklist_removals)
         resized = self._resize(attempt_id, resizes) if resizes else ()
         return self._answer(attempt, master, resized)
 
@@ -210,15 +210,14 @@ class ApplicationMasterService(Service):
         self, attempt: RMAppAttempt, master: MasterSession, resized: Sequence[tuple[str, Resource]]
     ) -> AllocateResponse:
         """The response, with all that has happened since the last one."""
-        scheduler, changes = self._context.scheduler, self._context.node_changes
+        changes = self._context.node_changes
         finished = self._fetch_finished(attempt) if attempt.finished_containers else ()
         updated_nodes: Sequence[NodeUpdate] = ()
         if master.heard is not changes.latest:
             updated_nodes, master.heard = changes.since(master.heard), changes.latest
         # The ids wrap to 0, which also answers registering. YARN would ask a master that sends it to register.
         next_id = master.response_id + 1 if master.response_id < _LAST_RESPONSE_ID else 0
-        allocated = scheduler.pull_newly_allocated(attempt.entity)
-        headroom, preempted = scheduler.headroom(attempt.entity), scheduler.pull_preemption(attempt.entity)
+        allocated, headroom, preempted = self._context.scheduler.heartbeat_answer(attempt.entity)
         notice = _notice_of(preempted) if preempted else None
         response = AllocateResponse(allocated, finished, next_id, updated_nodes, resized, headroom, notice)
         master.response_id = next_id

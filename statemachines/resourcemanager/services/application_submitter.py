@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from statemachines.resourcemanager.acls import Caller
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import AccessDeniedError, ApplicationRejectedError, InvalidRequestError
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
-from statemachines.resourcemanager.ids import application_id, is_application_id
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState
-from statemachines.resourcemanager.resource import GPU_MILLI, MOST, shown
+from statemachines.resourcemanager.records.acls import Caller
+from statemachines.resourcemanager.records.errors import (
+    AccessDeniedError,
+    ApplicationRejectedError,
+    InvalidRequestError,
+)
+from statemachines.resourcemanager.records.ids import application_id, is_application_id
+from statemachines.resourcemanager.records.resource import GPU_MILLI, MOST, shown
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.services.allocations import check_allocation
 from statemachines.resourcemanager.services.handler_calls import Stored
-from statemachines.resourcemanager.submission import ApplicationSubmission
 
 _MOST_TAGS = 10  # this and the next two are YARN's
 _LONGEST_TAG = 100

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection
 
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import (
+from statemachines.resourcemanager.machines.rmapp import RMApp
+from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
+from statemachines.resourcemanager.machines.rmnode import RMNodeState
+from statemachines.resourcemanager.records.errors import (
     ApplicationAttemptNotFoundError,
     ApplicationNotFoundError,
     ContainerNotFoundError,
     InvalidRequestError,
     QueueNotFoundError,
 )
-from statemachines.resourcemanager.machines.rmapp import RMApp
-from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
-from statemachines.resourcemanager.machines.rmnode import RMNodeState
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.services.handler_calls import HandlerThreadService, later, on_handler_thread
 

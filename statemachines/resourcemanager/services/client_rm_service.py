@@ -15,18 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from statemachines.resourcemanager.acls import ApplicationAccess, Caller
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import (
-    AccessDeniedError,
-    ContainerNotFoundError,
-    InvalidRequestError,
-)
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import END_IS_STORED, RMAppState
+from statemachines.resourcemanager.records.acls import ApplicationAccess, Caller
+from statemachines.resourcemanager.records.errors import (
+    AccessDeniedError,
+    ContainerNotFoundError,
+    InvalidRequestError,
+)
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.services.application_submitter import (
     ApplicationSubmitter,
     check_lifetime,
@@ -35,7 +36,6 @@ from statemachines.resourcemanager.services.application_submitter import (
 from statemachines.resourcemanager.services.client_reports import ClientReports, check_names
 from statemachines.resourcemanager.services.handler_calls import Stored, later, on_handler_thread, once_stored
 from statemachines.resourcemanager.services.rm_app_manager import move_application, update_lifetime, update_priority
-from statemachines.resourcemanager.submission import ApplicationSubmission
 
 SIGNALS = ("OUTPUT_THREAD_DUMP", "GRACEFUL_SHUTDOWN", "FORCEFUL_SHUTDOWN")
 """The signals for containers."""

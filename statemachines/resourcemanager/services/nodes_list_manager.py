@@ -13,11 +13,11 @@ from statemachines.factory import InvalidStateTransitionError
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
+from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor
 from statemachines.resourcemanager.machines.rmnode import UNKNOWN_PORT, RMNode, RMNodeState
 from statemachines.resourcemanager.machines.rmnode_table import FACTORY
-from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.services.liveliness import DeadlineMonitor
+from statemachines.resourcemanager.records.node_spec import NodeSpec
+from statemachines.resourcemanager.records.resource import Resource
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from dispatcher.service import Service
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import NodeRefusedError
 from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
 from statemachines.resourcemanager.events.rmnode import (
     RMNodeEvent,
@@ -18,8 +17,9 @@ from statemachines.resourcemanager.events.rmnode import (
     RMNodeStatusEvent,
 )
 from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState, node_id
-from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.errors import NodeRefusedError
+from statemachines.resourcemanager.records.node_spec import NodeSpec
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 
 

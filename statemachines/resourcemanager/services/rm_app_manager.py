@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import InvalidRequestError
 from statemachines.resourcemanager.events.records import EXIT_KILLED_BY_RESOURCEMANAGER, ContainerStatus
 from statemachines.resourcemanager.events.rmapp import RMAppRecoverEvent
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
@@ -20,11 +19,16 @@ from statemachines.resourcemanager.events.services import (
     RMStateStoreEvent,
     RMStateStoreEventType,
 )
-from statemachines.resourcemanager.ids import cluster_timestamp_of
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.states import RMAppState
-from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData, RecoveredApplication, RMState
-from statemachines.resourcemanager.submission import ApplicationSubmission
+from statemachines.resourcemanager.records.errors import InvalidRequestError
+from statemachines.resourcemanager.records.ids import cluster_timestamp_of
+from statemachines.resourcemanager.records.stored_state import (
+    ApplicationAttemptStateData,
+    RecoveredApplication,
+    RMState,
+)
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The resource manager's state store: applications and attempts, stored before their state is acknowledged."""
 
-from statemachines.resourcemanager.statestore.records import (
+from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
     ApplicationStateData,
     MasterContainerData,

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from dispatcher.util.files import Permissions, check_file, explain, open_file
 from dispatcher.util.terminal import printable
-from statemachines.resourcemanager.ids import application_of
-from statemachines.resourcemanager.statestore.records import (
+from statemachines.resourcemanager.records.ids import application_of
+from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
     ApplicationStateData,
     R,

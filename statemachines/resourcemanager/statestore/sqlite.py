@@ -22,9 +22,9 @@ from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.files import Permissions, PermissionsName
 from statemachines.resourcemanager.events.records import RMEvent
 from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
-from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.records.ids import application_of
+from statemachines.resourcemanager.records.stored_state import RMState, encode
 from statemachines.resourcemanager.statestore.database import StateDatabase, Write
-from statemachines.resourcemanager.statestore.records import RMState, encode
 from statemachines.resourcemanager.statestore.store import RMStateStore, RMStateStoreState
 
 _PUT_APP: Final = """INSERT INTO applications (application_id, record) VALUES (:app, :record)

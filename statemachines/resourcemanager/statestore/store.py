@@ -20,8 +20,8 @@ from statemachines.resourcemanager.events.records import RMEvent
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
 from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
-from statemachines.resourcemanager.ids import application_of
-from statemachines.resourcemanager.statestore.records import RecoveredApplication, RMState
+from statemachines.resourcemanager.records.ids import application_of
+from statemachines.resourcemanager.records.stored_state import RecoveredApplication, RMState
 
 log = logging.getLogger(__name__)
 

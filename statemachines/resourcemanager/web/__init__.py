@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statemachines.resourcemanager.web.config import RMWebConfig
+from statemachines.resourcemanager.records.web_config import RMWebConfig
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.app import resource_manager_app

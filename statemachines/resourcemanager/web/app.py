@@ -27,9 +27,9 @@ from dispatcher.ops.config import OpsConfig
 from dispatcher.ops.json_answers import Workers, endpoint
 from dispatcher.supervision.health import HealthAnswer, health
 from dispatcher.web.security import describe_write
+from statemachines.resourcemanager.read.model import ReadModel
+from statemachines.resourcemanager.records.web_config import RMWebConfig
 from statemachines.resourcemanager.web import jmx, pages, rest
-from statemachines.resourcemanager.web.config import RMWebConfig
-from statemachines.resourcemanager.web.model import ReadModel
 from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
 from statemachines.resourcemanager.web.users import UserCookies
 

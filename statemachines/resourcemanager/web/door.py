@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from dispatcher.ops.config import OpsConfig
 from dispatcher.service import CompositeService
 from dispatcher.web.host import WebHost
+from statemachines.resourcemanager.records.web_config import RMWebConfig
 from statemachines.resourcemanager.web.app import resource_manager_app
-from statemachines.resourcemanager.web.config import RMWebConfig
 from statemachines.resourcemanager.web.pages import style_sheet, takes_form
 from statemachines.resourcemanager.web.rest import error_body
 

@@ -9,11 +9,11 @@ from starlette.requests import Request
 
 from dispatcher.ops.json_answers import Workers
 from dispatcher.util.http_heads import takes_gzip
-from statemachines.resourcemanager.web.config import RMWebConfig
-from statemachines.resourcemanager.web.model import ReadModel
-from statemachines.resourcemanager.web.past import Past
+from statemachines.resourcemanager.read.model import ReadModel
+from statemachines.resourcemanager.read.past import Past
+from statemachines.resourcemanager.read.waits import Waits
+from statemachines.resourcemanager.records.web_config import RMWebConfig
 from statemachines.resourcemanager.web.users import Users
-from statemachines.resourcemanager.web.waits import Waits
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.services.admin_service import AdminService

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
 from dispatcher.web.security import Principal, describe_write
-from statemachines.resourcemanager.acls import Caller
-from statemachines.resourcemanager.web.config import RMWebConfig
+from statemachines.resourcemanager.records.acls import Caller
+from statemachines.resourcemanager.records.web_config import RMWebConfig
 from statemachines.resourcemanager.web.cookies import NAME, Flaw, Signer, is_user_name, secret_of
 from statemachines.resourcemanager.web.groups import Groups
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.config import WorkloadDefaults
-from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.resourcemanager.records.config import WorkloadDefaults
+from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec, Outcome
 from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.reader import read_workload

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from dispatcher.errors import DispatcherError
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.errors import ApplicationNotFoundError, InvalidResourceRequestError
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttemptState
-from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.resourcemanager.records.errors import ApplicationNotFoundError, InvalidResourceRequestError
+from statemachines.resourcemanager.records.node_spec import NodeSpec
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.resource_manager import ResourceManager
-from statemachines.resourcemanager.submission import ApplicationSubmission
 from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.specs import ApplicationSpec

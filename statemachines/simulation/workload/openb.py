@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from statemachines.resourcemanager.config import MOST_GPUS, MOST_NUMBER, WorkloadDefaults
-from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.resourcemanager.records.config import MOST_GPUS, MOST_NUMBER, WorkloadDefaults
+from statemachines.resourcemanager.records.node_spec import NodeSpec
+from statemachines.resourcemanager.records.resource import GPU_MILLI, Resource
 from statemachines.simulation.specs import ApplicationSpec, Outcome
 from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.values import MOST_MS, Collected, again, before, not_text, not_whole, shown

@@ -9,7 +9,7 @@ import zlib
 from enum import Enum
 from pathlib import Path
 
-from statemachines.resourcemanager.config import WorkloadDefaults
+from statemachines.resourcemanager.records.config import WorkloadDefaults
 from statemachines.simulation.workload.foreign import foreign_text, packed_as
 from statemachines.simulation.workload.model import Workload, WorkloadError
 from statemachines.simulation.workload.openb import NODE_COLUMNS, POD_COLUMNS, header_cells, read_openb

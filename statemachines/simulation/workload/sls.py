@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from statemachines.resourcemanager.config import MOST_GPUS, MOST_NUMBER, WorkloadDefaults
-from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.config import MOST_GPUS, MOST_NUMBER, WorkloadDefaults
+from statemachines.resourcemanager.records.node_spec import NodeSpec
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec, Outcome
 from statemachines.simulation.workload.foreign import foreign_object
 from statemachines.simulation.workload.json_objects import BadSyntaxError, element_row, json_values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.simulation.specs import ApplicationSpec
 from statemachines.simulation.workload.model import Workload, WorkloadError
 

@@ -13,7 +13,7 @@ from dispatcher.errors import DispatcherError
 from pipeline.spark.sweep import SWEEP_SCHEMA, result_schema, sweep
 from pipeline.sweep import Combination, combine, parse_settings, run_all
 from statemachines.resourcemanager import ResourceManagerConfig
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload, WorkloadError
 
 SIZE = Resource(1024, 1000)

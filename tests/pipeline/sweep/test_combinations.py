@@ -7,7 +7,7 @@ import pytest
 from dispatcher.errors import ConfigError
 from pipeline.sweep import Combination, combine, parse_settings
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.queues import derived_queues
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline.sweep import Combination, Outcome, combine, parse_settings, run, run_all, run_row
 from pipeline.sweep.outcome import percentile_s
 from statemachines.resourcemanager import ResourceManagerConfig
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 from statemachines.simulation.workload import Outcome as End
 

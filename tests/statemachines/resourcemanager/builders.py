@@ -20,7 +20,6 @@ from statemachines.resourcemanager import (
     RMNode,
 )
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.entity import Entity, Pending
 from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
@@ -48,11 +47,14 @@ from statemachines.resourcemanager.events import (
     RMNodeStatusEvent,
     SchedulerEvent,
 )
-from statemachines.resourcemanager.ids import application_id
-from statemachines.resourcemanager.resource import MaximumAllocation
+from statemachines.resourcemanager.machines.entity import Entity, Pending
+from statemachines.resourcemanager.machines.rmnode import Scheduler
+from statemachines.resourcemanager.records.ids import application_id
+from statemachines.resourcemanager.records.resource import MaximumAllocation
+from statemachines.resourcemanager.records.stored_state import RecoveredApplication
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse
+from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
-from statemachines.resourcemanager.statestore.records import RecoveredApplication
 from statemachines.simulation.workload import NodeSpec
 
 ENTITY = TypeVar("ENTITY", bound=Entity)
@@ -108,7 +110,7 @@ class Recording:
         return names
 
 
-class FakeScheduler:
+class FakeScheduler(Scheduler):
     """Records its calls, and returns what the test has given it."""
 
     def __init__(self) -> None:
@@ -129,7 +131,7 @@ class FakeScheduler:
     def handle(self, event: SchedulerEvent) -> None:
         self.news.append(event)
 
-    def allocate(
+    def ask(
         self,
         attempt_id: str,
         requests: Iterable[ContainerRequest] = (),
@@ -150,12 +152,9 @@ class FakeScheduler:
     def maximum_allocation(self, queue: str) -> MaximumAllocation:
         return self.largest
 
-    def headroom(self, attempt_id: str) -> Resource:
-        return self.room
-
-    def pull_preemption(self, attempt_id: str) -> list[RMContainer]:
+    def heartbeat_answer(self, attempt_id: str) -> HeartbeatAnswer:
         noticed, self.noticed = self.noticed, []
-        return noticed
+        return HeartbeatAnswer(self.pull_newly_allocated(attempt_id), self.room, noticed)
 
     def has_master_container(self, node_id: str) -> bool:
         return node_id in self.nodes_with_masters

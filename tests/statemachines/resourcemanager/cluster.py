@@ -18,7 +18,6 @@ from statemachines.resourcemanager import (
     RMContainer,
 )
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.entity import EntityEventHandler
 from statemachines.resourcemanager.events import (
     AMLauncherEvent,
     AMLauncherEventType,
@@ -37,12 +36,15 @@ from statemachines.resourcemanager.events import (
     SchedulerEvent,
     SchedulerEventType,
 )
-from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.machines.entity import EntityEventHandler
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
-from statemachines.resourcemanager.resource import named
+from statemachines.resourcemanager.records.ids import application_of
+from statemachines.resourcemanager.records.resource import named
 from statemachines.resourcemanager.scheduler import ResourceScheduler
+from statemachines.resourcemanager.scheduler.core.amounts import resource_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.simulation.workload import NodeSpec
@@ -138,9 +140,7 @@ class Cluster:
 
     def blacklist(self, attempt: str, additions: tuple[str, ...] = (), removals: tuple[str, ...] = ()) -> None:
         self.blacklists[attempt] = self.blacklists.get(attempt, set()).union(additions).difference(removals)
-        self.in_handler(
-            lambda: self.scheduler.allocate(attempt, blacklist_additions=additions, blacklist_removals=removals)
-        )
+        self.in_handler(lambda: self.scheduler.ask(attempt, blacklist_additions=additions, blacklist_removals=removals))
 
     def change_capacity(self, node: str, memory_mb: int, vcores_milli: int = 10, gpus: int = 0, **others: int) -> None:
         self.short.add(node)
@@ -168,7 +168,7 @@ class Cluster:
 
     def ask(self, attempt: str, *requests: ContainerRequest | Resource, releases: tuple[str, ...] = ()) -> None:
         asks = [request if isinstance(request, ContainerRequest) else self.request(request) for request in requests]
-        self.in_handler(lambda: self.scheduler.allocate(attempt, asks, releases))
+        self.in_handler(lambda: self.scheduler.ask(attempt, asks, releases))
 
     def request(self, resource: Resource, **more: Any) -> ContainerRequest:
         return ContainerRequest(resource, tag=next(self.tags), **more)
@@ -178,6 +178,16 @@ class Cluster:
         self.in_handler(lambda: pulled.extend(self.scheduler.pull_newly_allocated(attempt)))
         assert all(container.state.name == "ACQUIRED" for container in pulled)
         return pulled
+
+    def heartbeat(self, attempt: str) -> HeartbeatAnswer:
+        """What the scheduler answers the attempt's master."""
+        answers: list[HeartbeatAnswer] = []
+        self.in_handler(lambda: answers.append(self.scheduler.heartbeat_answer(attempt)))
+        return answers[0]
+
+    def headroom(self, attempt: str) -> Resource:
+        """As in the answer to its heartbeat, without what else an answer does."""
+        return resource_of(self.scheduler._policy.headroom(self.scheduler._books.attempts[attempt]))
 
     def get(self, attempt: str, *requests: ContainerRequest | Resource) -> list[RMContainer]:
         """Ask, fetch and launch."""

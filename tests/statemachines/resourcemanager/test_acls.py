@@ -14,8 +14,8 @@ from statemachines.resourcemanager import (
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.acls import AccessControlList, Caller, QueueACL, QueueACLs
-from statemachines.resourcemanager.errors import AccessDeniedError
+from statemachines.resourcemanager.records.acls import AccessControlList, Caller, QueueACL, QueueACLs
+from statemachines.resourcemanager.records.errors import AccessDeniedError
 from statemachines.resourcemanager.reports import application_report
 
 from .builders import Workshop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager.ids import attempt_of, cluster_timestamp_of, is_application_id
+from statemachines.resourcemanager.records.ids import attempt_of, cluster_timestamp_of, is_application_id
 
 LONGEST = 2**63 - 1
 

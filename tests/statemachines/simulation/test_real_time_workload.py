@@ -10,9 +10,9 @@ import pytest
 
 from dispatcher.mailbox import ManualClock
 from statemachines.resourcemanager import Resource, ResourceManager
-from statemachines.resourcemanager.config import ResourceManagerConfig
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.events.services import RMAppManagerEventType
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.simulation import cluster
 from statemachines.simulation.agenda import ScheduledCall
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource, ResourceManager
-from statemachines.resourcemanager.config import ResourceManagerConfig
+from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.simulation import cluster
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload

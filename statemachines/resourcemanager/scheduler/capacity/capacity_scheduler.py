@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, cast
 
 from dispatcher.compiled.native import mypyc_attr
-from statemachines.resourcemanager.config import SchedulerConfig
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.records.config import SchedulerConfig
+from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.scheduler.capacity.container_allocator import ContainerAllocator
 from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
 from statemachines.resourcemanager.scheduler.capacity.hold_ups import why_held_up
@@ -34,20 +34,20 @@ from statemachines.resourcemanager.scheduler.core.application import (
     SchedulerApplication,
     SchedulerApplicationAttempt,
 )
+from statemachines.resourcemanager.scheduler.core.books import SchedulerContext
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import Candidate, Reserved
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitReason
-from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CapacityScheduler(ResourceScheduler):
     """Accepts submissions to the leaves of its tree of queues."""
 
-    def __init__(self, context: RMContext, *, on_heartbeat: bool = False) -> None:
+    def __init__(self, context: SchedulerContext, *, on_heartbeat: bool = False) -> None:
         """
         Raises:
             ConfigError: the configured queues do not form a valid tree; names the key.

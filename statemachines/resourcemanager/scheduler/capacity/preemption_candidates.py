@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from statemachines.resourcemanager.config import PreemptionConfig
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.records.config import PreemptionConfig
 from statemachines.resourcemanager.scheduler.capacity.headroom import user_room
 from statemachines.resourcemanager.scheduler.capacity.ideal_shares import QueueDemand, Sums
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of

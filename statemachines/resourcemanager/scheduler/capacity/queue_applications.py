@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.util.heap import LazyHeap
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, has_room_for_users_master
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, dominant_share
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplication, SchedulerApplicationAttempt
-from statemachines.resourcemanager.submission import ApplicationSubmission
 
 
 class QueueApplication(SchedulerApplication):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dispatcher.errors import ConfigError
-from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig
+from statemachines.resourcemanager.records.config import PartitionCapacityConfig, QueueConfig
 
 ROOT = "root"
 _TOLERANCE_PERCENT = 0.05  # three times 33.33 count as 100, as in YARN

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.config import PartitionCapacityConfig, QueueConfig
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.scheduler.capacity.limits import (
     master_limit,
     user_limit_amounts,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from statemachines.resourcemanager.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
+from statemachines.resourcemanager.records.config import PartitionCapacityConfig, QueueConfig, SchedulerConfig
 from statemachines.resourcemanager.scheduler.capacity.queue_checks import (
     ROOT,
     check_maximum_allocations,

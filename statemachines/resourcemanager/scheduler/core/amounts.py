@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from statemachines.resourcemanager.resource import GPU_MILLI, NOTHING, MaximumAllocation, Resource, named
+from statemachines.resourcemanager.records.resource import GPU_MILLI, NOTHING, MaximumAllocation, Resource, named
 
 Amounts = tuple[tuple[str, int], ...]
 """(type, amount) pairs; amounts > 0."""

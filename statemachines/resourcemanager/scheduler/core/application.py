@@ -14,10 +14,10 @@ from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.ids import container_prefix
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.records.ids import container_prefix
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
-from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Rank = tuple[int, int]
 """An application's position among all; the lowest is served first."""
@@ -159,7 +159,7 @@ class AppPlacementAllocator:
                 asks = self._by_location[location] = OrderedDict()
             asks[ask.arrival] = ask
 
-    def allocate(self, ask: PendingAsk, node: SchedulerNode) -> None:
+    def place(self, ask: PendingAsk, node: SchedulerNode) -> None:
         """Remove the ask, which gets a container on this node."""
         if node.host == ask.request.host or node.rack == ask.rack:
             self.missed_opportunities = 0

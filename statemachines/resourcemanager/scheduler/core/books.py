@@ -17,10 +17,9 @@ here, and only events change their state.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
@@ -30,8 +29,9 @@ from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerStartEvent,
 )
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.machines.rmapp import AppContext, RMApp
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     PendingAsk,
@@ -45,11 +45,22 @@ from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 _MOST_REQUIREMENTS = 4096
 
 
+class SchedulerContext(AppContext, Protocol):
+    """What the scheduler needs of its resource manager. Any thread may call `post`."""
+
+    cluster_timestamp: int
+    epoch: int
+    steady_ms: Callable[[], int]
+
+    @property
+    def apps(self) -> Mapping[str, RMApp]: ...
+
+
 class SchedulerBooks:
     """Queues asks; reserves nodes; allocates, resizes and releases containers."""
 
     # All fields are guarded by the scheduler's lock.
-    def __init__(self, context: RMContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy) -> None:
+    def __init__(self, context: SchedulerContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy) -> None:
         self._context = context
         self._nodes = nodes
         self._policy = policy
@@ -112,7 +123,7 @@ class SchedulerBooks:
         if on_arrival and self._policy.may_allocate(attempt, requirements):
             node = self._nodes.find(requirements, request.host, rack)
             if node is not None:
-                self.allocate(attempt, request, node)
+                self.grant(attempt, request, node)
                 return
         if withdrawn is None:
             ask = PendingAsk(next(self._arrivals), request, rack, self._context.now_ms())
@@ -171,14 +182,14 @@ class SchedulerBooks:
         attempt = allocator.attempt
         if allocator.reservations and reserved is None:
             self._unreserve(allocator, node)
-        allocator.allocate(ask, node)
+        allocator.place(ask, node)
         if not allocator:
             del attempt.pending[allocator.priority, allocator.requirements]
             self._policy.pending.remove(allocator)
         self._count_pending(attempt, allocator.requirements, -1)
-        self.allocate(attempt, ask.request, node, reserved).asked_ms = ask.since_ms
+        self.grant(attempt, ask.request, node, reserved).asked_ms = ask.since_ms
 
-    def allocate(
+    def grant(
         self,
         attempt: SchedulerApplicationAttempt,
         request: ContainerRequest,
@@ -314,7 +325,7 @@ class SchedulerBooks:
         self._policy.reservation_changed(allocator, node.partition, resource, 1)
         self._context.post(RMContainerReservedEvent(container_id, resource, container.payload()))
 
-    def allocate_reserved(self, node: SchedulerNode, container: RMContainer) -> bool:
+    def grant_reserved(self, node: SchedulerNode, container: RMContainer) -> bool:
         """Allocate the node's reserved container if the node has room."""
         allocator = self._reserved[node]
         if not allocator.requirements.fits(node):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
 from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
@@ -27,10 +26,10 @@ from statemachines.resourcemanager.events.scheduler import (
     NodeResourceUpdateSchedulerEvent,
     SchedulerEvent,
 )
-from statemachines.resourcemanager.ids import application_of, attempt_of
 from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
+from statemachines.resourcemanager.records.ids import application_of, attempt_of
 from statemachines.resourcemanager.scheduler.core.application import SchedulerApplicationAttempt, SchedulingOpportunity
-from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
+from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks, SchedulerContext
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
@@ -46,7 +45,7 @@ class EventHandlers:
     # All fields are guarded by the scheduler's lock.
     def __init__(
         self,
-        context: RMContext,
+        context: SchedulerContext,
         nodes: ClusterNodeTracker,
         books: SchedulerBooks,
         policy: SchedulingPolicy,
@@ -173,7 +172,7 @@ class EventHandlers:
         books, policy, most = self._books, self._policy, self._config.containers_per_heartbeat  # -1: no limit
         reserved = node.reserved_container
         if reserved is not None:
-            if not books.allocate_reserved(node, reserved):
+            if not books.grant_reserved(node, reserved):
                 return
             most -= most > 0
         opportunity, count = self.opportunity(), 0

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dispatcher.compiled.native import mypyc_attr
-from statemachines.resourcemanager.node_spec import NodeSpec
-from statemachines.resourcemanager.resource import GPU_MILLI, Resource
+from statemachines.resourcemanager.records.node_spec import NodeSpec
+from statemachines.resourcemanager.records.resource import GPU_MILLI, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import resource_of
 from statemachines.resourcemanager.scheduler.queue_info import NodeUse
 

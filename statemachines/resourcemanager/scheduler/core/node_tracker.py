@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from statemachines.resourcemanager.resource import MaximumAllocation
+from statemachines.resourcemanager.records.resource import MaximumAllocation
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of
 from statemachines.resourcemanager.scheduler.core.node import Free, NodeRequirements, SchedulerNode
 

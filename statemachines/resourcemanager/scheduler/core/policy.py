@@ -17,7 +17,8 @@ from typing import ClassVar, Protocol
 from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
@@ -29,7 +30,6 @@ from statemachines.resourcemanager.scheduler.core.application import (
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitReason
-from statemachines.resourcemanager.submission import ApplicationSubmission
 
 Assignment = tuple[AppPlacementAllocator, PendingAsk, SchedulerNode]
 """An ask, and the node for its container."""

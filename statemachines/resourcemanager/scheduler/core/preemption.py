@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from statemachines.resourcemanager.config import PreemptionConfig
 from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.records.config import PreemptionConfig
 from statemachines.resourcemanager.scheduler.core.books import SchedulerBooks
 from statemachines.resourcemanager.scheduler.core.policy import SchedulingPolicy
 

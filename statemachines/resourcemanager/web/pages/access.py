@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from statemachines.resourcemanager.acls import Caller, QueueACLs
-from statemachines.resourcemanager.errors import AccessDeniedError
+from statemachines.resourcemanager.records.acls import Caller, QueueACLs
+from statemachines.resourcemanager.records.errors import AccessDeniedError
 from statemachines.resourcemanager.reports import ApplicationReport
 from statemachines.resourcemanager.web.shared import RMWeb
 from statemachines.resourcemanager.web.users import UserError

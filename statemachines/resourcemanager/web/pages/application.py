@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from dispatcher.ops.json_answers import Refusal
-from statemachines.resourcemanager.ids import application_of, container_prefix, is_application_id
+from statemachines.resourcemanager.records.ids import application_of, container_prefix, is_application_id
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.pages import timeline
 from statemachines.resourcemanager.web.pages.applications import ENDED, may_wait

@@ -15,12 +15,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from dispatcher.util.terminal import printable
+from statemachines.resourcemanager.read.past import present
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, first_page, matching, page_of, parse
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View
-from statemachines.resourcemanager.web.past import present
 
 CLUSTER: Final = "/cluster"
 APPS: Final = "/cluster/apps"

@@ -18,8 +18,8 @@ from starlette.routing import BaseRoute, Route
 from dispatcher.errors import DispatcherError
 from dispatcher.web.security import describe_write
 from dispatcher.web.waiting import within
-from statemachines.resourcemanager.acls import Caller
-from statemachines.resourcemanager.errors import AccessDeniedError, InvalidRequestError, NotFoundError
+from statemachines.resourcemanager.records.acls import Caller
+from statemachines.resourcemanager.records.errors import AccessDeniedError, InvalidRequestError, NotFoundError
 from statemachines.resourcemanager.web.pages import application, nodes
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View

@@ -10,13 +10,13 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.read.past import share
+from statemachines.resourcemanager.records.ids import application_of
 from statemachines.resourcemanager.reports import ContainerReport, NodeReport
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.entity import history_of
 from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, matching, page_of, parse
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View
-from statemachines.resourcemanager.web.past import share
 
 NODES: Final = "/cluster/nodes"
 NODE: Final = "/cluster/node"

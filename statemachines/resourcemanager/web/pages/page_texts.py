@@ -11,8 +11,8 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from dispatcher.util.terminal import printable
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.reports import WaitReason
-from statemachines.resourcemanager.resource import Resource
 
 NOTHING: Final = "\N{EN DASH}"
 LONGEST: Final = 2000

@@ -10,11 +10,11 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.read.past import share
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo
 from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.site import Problem, Site, View
-from statemachines.resourcemanager.web.past import share
 
 SCHEDULER: Final = "/cluster/scheduler"
 _MOST_DEPTH: Final = 4

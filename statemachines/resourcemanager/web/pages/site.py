@@ -31,7 +31,7 @@ from dispatcher.util.terminal import one_line
 from dispatcher.web.events import event_bytes, event_stream
 from dispatcher.web.host import WebHost
 from dispatcher.web.pages import environment
-from statemachines.resourcemanager.web.model import ReadModel
+from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.access import Viewer, viewer_of
 from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip

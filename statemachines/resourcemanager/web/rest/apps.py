@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.acls import Caller
+from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.rest import filters, ids
 from statemachines.resourcemanager.web.rest.app_texts import ApplicationTexts, View, timeout_info

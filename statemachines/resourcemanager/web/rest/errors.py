@@ -12,7 +12,7 @@ from dispatcher.errors import RejectedExecutionError
 from dispatcher.ops.json_answers import Refusal
 from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
-from statemachines.resourcemanager.errors import (
+from statemachines.resourcemanager.records.errors import (
     AccessDeniedError,
     ApplicationRejectedError,
     InvalidRequestError,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from statemachines.resourcemanager.resource import MOST, MaximumAllocation, Resource
+from statemachines.resourcemanager.records.resource import MOST, MaximumAllocation, Resource
 from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, to_json
 
 MEMORY: Final = "memory-mb"

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.acls import QueueACL
-from statemachines.resourcemanager.resource import NOTHING
+from statemachines.resourcemanager.read.operations import Operation, SchedulerRun
+from statemachines.resourcemanager.records.acls import QueueACL
+from statemachines.resourcemanager.records.resource import NOTHING
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
-from statemachines.resourcemanager.web.operations import Operation, SchedulerRun
 from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import amount, at_most, json_of, text
 from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, finite, json_answer, percent, with_texts

@@ -15,11 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.errors import (
-    ApplicationMasterNotRegisteredError,
-    InvalidApplicationMasterRequestError,
-    UnknownAttemptError,
-)
 from statemachines.resourcemanager.events import (
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_SUCCESS,
@@ -30,6 +25,11 @@ from statemachines.resourcemanager.events import (
 )
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES, RMAppState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.records.errors import (
+    ApplicationMasterNotRegisteredError,
+    InvalidApplicationMasterRequestError,
+    UnknownAttemptError,
+)
 from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.workload import NodeSpec

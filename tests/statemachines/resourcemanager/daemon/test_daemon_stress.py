@@ -22,15 +22,15 @@ import pytest
 
 from dispatcher import DispatcherGroup
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, resource_manager
-from statemachines.resourcemanager.errors import (
+from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
+from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.resourcemanager.records.errors import (
     ApplicationRejectedError,
     InvalidRequestError,
     NodeRefusedError,
     NotFoundError,
 )
-from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
-from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
-from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 

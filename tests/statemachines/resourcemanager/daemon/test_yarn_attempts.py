@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager.errors import UnknownAttemptError
 from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_PREEMPTED,
     FinalApplicationStatus,
 )
-from statemachines.resourcemanager.ids import attempt_id
+from statemachines.resourcemanager.records.errors import UnknownAttemptError
+from statemachines.resourcemanager.records.ids import attempt_id
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 
 from .yarn_cluster import Master, Yarn, ask, first_attempt, hosts_of

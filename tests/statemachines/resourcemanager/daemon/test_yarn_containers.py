@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.errors import (
+from statemachines.resourcemanager.events import EXIT_ABORTED, FinalApplicationStatus, RMAppAttemptEventType
+from statemachines.resourcemanager.records.errors import (
     InvalidApplicationMasterRequestError,
     InvalidContainerReleaseError,
     InvalidRequestError,
 )
-from statemachines.resourcemanager.events import EXIT_ABORTED, FinalApplicationStatus, RMAppAttemptEventType
-from statemachines.resourcemanager.resource import named
+from statemachines.resourcemanager.records.resource import named
 from statemachines.simulation.workload import NodeSpec
 
 from .yarn_cluster import Yarn, ask, hosts_of

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMAppState
-from statemachines.resourcemanager.errors import InvalidRequestError
 from statemachines.resourcemanager.events import (
     ContainerStatus,
     RMAppAttemptEventType,
@@ -15,6 +14,7 @@ from statemachines.resourcemanager.events import (
     RMAppManagerEventType,
 )
 from statemachines.resourcemanager.machines.states import RMAppAttemptState
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 
 from .yarn_cluster import Master, Yarn, ask, first_attempt
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.errors import NodeRefusedError
 from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     NMContainerStatus,
@@ -14,6 +13,7 @@ from statemachines.resourcemanager.events import (
     RMNodeEventType,
 )
 from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.resourcemanager.records.errors import NodeRefusedError
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction
 from statemachines.simulation.workload import NodeSpec
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager.errors import ApplicationNotFoundError, InvalidRequestError
+from statemachines.resourcemanager.records.errors import ApplicationNotFoundError, InvalidRequestError
 
 from .yarn_cluster import Master, Yarn, ask
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMContainer
 from statemachines.resourcemanager.events import ContainerRequest, ContainerStatus, RMNodeEventType
-from statemachines.resourcemanager.ids import application_of, attempt_id
 from statemachines.resourcemanager.machines.rmnode import node_id
+from statemachines.resourcemanager.records.ids import application_of, attempt_id
 from statemachines.resourcemanager.reports import ApplicationReport
 from statemachines.resourcemanager.services.application_master_service import AllocateResponse
 from statemachines.resourcemanager.services.resource_tracker_service import HeartbeatResponse

@@ -8,13 +8,13 @@ import pytest
 
 from statemachines.resourcemanager import RMApp
 from statemachines.resourcemanager.events import FinalApplicationStatus
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.services.application_master_service import UnknownAttemptError
-from statemachines.resourcemanager.statestore.records import (
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
     MasterContainerData,
     RecoveredApplication,
 )
+from statemachines.resourcemanager.services.application_master_service import UnknownAttemptError
 
 from ..builders import MASTER, NODE, Workshop, send
 

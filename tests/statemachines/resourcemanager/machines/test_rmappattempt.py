@@ -8,7 +8,7 @@ import pytest
 
 from statemachines.resourcemanager import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.events import ContainerStatus
-from statemachines.resourcemanager.statestore.records import ApplicationAttemptStateData
+from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData
 
 from ..builders import MASTER, TASK, Case, Workshop, case_id, causes_of_final_saving, declared, send, targets
 

@@ -9,7 +9,6 @@ import pytest
 
 from dispatcher.journal.format.event_codec import encode_payload
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.entity import EntityEventHandler
 from statemachines.resourcemanager.events import (
     EXIT_ABORTED,
     EXIT_PREEMPTED,
@@ -19,7 +18,8 @@ from statemachines.resourcemanager.events import (
     RMContainerEventType,
     RMContainerStartEvent,
 )
-from statemachines.resourcemanager.resource import named
+from statemachines.resourcemanager.machines.entity import EntityEventHandler
+from statemachines.resourcemanager.records.resource import named
 
 from ..builders import NODE, TASK, Case, Workshop, case_id, declared, event_for, targets
 

@@ -410,11 +410,11 @@ def test_headroom_is_what_the_attempt_then_gets() -> None:
     cluster = halves(a={"user_limit_factor": 2, "maximum_capacity": 80})
     attempt = cluster.attempt_in("a")
     cluster.get(attempt, *[ONE] * 20)
-    before = cluster.scheduler.headroom(attempt)
+    before = cluster.headroom(attempt)
 
     cluster.ask(attempt, *[ONE] * 60)
 
-    assert (before, cluster.scheduler.headroom(attempt)) == (Resource(30, 30), Resource(0, 0))
+    assert (before, cluster.headroom(attempt)) == (Resource(30, 30), Resource(0, 0))
     assert len(cluster.pull(attempt)) == 60
 
 
@@ -427,11 +427,11 @@ def test_headroom_is_without_draining_nodes() -> None:
     cluster.add_node("n2", 5, 5)
 
     cluster.decommission(node)
-    while_draining = cluster.scheduler.headroom(attempt)
+    while_draining = cluster.headroom(attempt)
     cluster.recommission(node)
     cluster.tracker.heartbeat(node)
 
-    assert (while_draining, cluster.scheduler.headroom(attempt)) == (Resource(5, 5), Resource(10, 12))
+    assert (while_draining, cluster.headroom(attempt)) == (Resource(5, 5), Resource(10, 12))
 
 
 def test_headroom_is_finite_though_a_type_is_asked_for_that_no_node_has() -> None:
@@ -440,4 +440,4 @@ def test_headroom_is_finite_though_a_type_is_asked_for_that_no_node_has() -> Non
 
     cluster.ask(attempt, Resource(1, 1, others=(("fpga", 1),)))
 
-    assert cluster.scheduler.headroom(attempt) == Resource(100, 100)
+    assert cluster.headroom(attempt) == Resource(100, 100)

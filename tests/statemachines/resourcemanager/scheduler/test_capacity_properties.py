@@ -155,7 +155,7 @@ class AnyCourseOfEvents(RuleBasedStateMachine):
         attempt, scheduler = pick(which, self.attempts), self.cluster.scheduler
         hosts = (host,)
         changes = {"blacklist_additions" if is_added else "blacklist_removals": hosts}
-        self.cluster.in_handler(lambda: scheduler.allocate(attempt, **changes))
+        self.cluster.in_handler(lambda: scheduler.ask(attempt, **changes))
 
     @rule(host=HOSTS, size=SIZES, gpus=st.integers(0, 2), partition=PARTITIONS)
     def add_node(self, host: str, size: int, gpus: int, partition: str) -> None:

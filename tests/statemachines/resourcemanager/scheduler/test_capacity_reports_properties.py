@@ -62,7 +62,7 @@ class AnyCourseOfReports(AnyCourseOfEvents):
 
     @rule(which=ANY)
     def pull_notices(self, which: int) -> None:
-        pulled = [each.entity for each in self.cluster.scheduler.pull_preemption(pick(which, self.attempts))]
+        pulled = [each.entity for each in self.cluster.heartbeat(pick(which, self.attempts)).preempted]
         assert len(set(pulled)) == len(pulled)
         assert set(pulled) <= self.noticed_ms.keys()
 
@@ -100,7 +100,7 @@ class AnyCourseOfReports(AnyCourseOfEvents):
             for partition in attempt.asked_partitions():
                 # A partition whose nodes have shrunk below what they run takes nothing from the others.
                 add(free, [(type_, room) for type_, room in self.free_room(partition).items() if room > 0])
-            assert all(0 < amount <= free.get(type_, 0) for type_, amount in amounts_of(scheduler.headroom(id)))
+            assert all(0 < amount <= free.get(type_, 0) for type_, amount in amounts_of(self.cluster.headroom(id)))
 
     def free_room(self, partition: str) -> dict[str, int]:
         free: dict[str, int] = {}

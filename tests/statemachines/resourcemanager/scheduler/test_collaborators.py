@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.config import SchedulerConfig
 from statemachines.resourcemanager.events.records import ContainerRequest
-from statemachines.resourcemanager.node_spec import NodeSpec
+from statemachines.resourcemanager.records.config import SchedulerConfig
+from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
     SchedulerApplication,
@@ -140,10 +140,10 @@ def test_reserved_container_is_allocated_once_there_is_room(on_heartbeats: Colla
     on_heartbeats.reserve()
     reserved = on_heartbeats.node.reserved_container
     assert reserved is not None
-    before = on_heartbeats.books.allocate_reserved(on_heartbeats.node, reserved)
+    before = on_heartbeats.books.grant_reserved(on_heartbeats.node, reserved)
 
     on_heartbeats.node.give_back("other")
-    after = on_heartbeats.books.allocate_reserved(on_heartbeats.node, reserved)
+    after = on_heartbeats.books.grant_reserved(on_heartbeats.node, reserved)
 
     assert (before, after, on_heartbeats.second.new) == (False, True, [reserved])
 

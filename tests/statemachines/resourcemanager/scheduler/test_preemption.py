@@ -43,7 +43,7 @@ def run_round(cluster: QueueCluster, later_ms: int = 0) -> None:
 
 
 def noticed(cluster: QueueCluster, attempt: str) -> list[str]:
-    return [container.entity for container in cluster.scheduler.pull_preemption(attempt)]
+    return [container.entity for container in cluster.heartbeat(attempt).preempted]
 
 
 def test_application_that_is_served_last_gives_first() -> None:

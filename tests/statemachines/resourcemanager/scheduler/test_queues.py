@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dispatcher.errors import ConfigError
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.config import SchedulerConfig
+from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.scheduler.capacity.headroom import headroom
 from statemachines.resourcemanager.scheduler.capacity.limits import (
     full_queue,

@@ -6,7 +6,7 @@ import pytest
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events import ContainerRequest
-from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.records.ids import application_of
 
 from ..cluster import Cluster
 
@@ -371,11 +371,11 @@ def test_headroom_is_without_draining_nodes(cluster: Cluster) -> None:
     cluster.get(attempt, cluster.request(Resource(4, 3, gpus=1), host="n1"))
 
     cluster.decommission(nodes[0])
-    while_draining = cluster.scheduler.headroom(attempt)
+    while_draining = cluster.headroom(attempt)
     cluster.lose_node(nodes[0])
 
     whole = Resource(10, 10, gpus=1)
-    assert (while_draining, cluster.scheduler.headroom(attempt)) == (whole, whole)
+    assert (while_draining, cluster.headroom(attempt)) == (whole, whole)
 
 
 def test_headroom_is_what_the_asked_partitions_have_free(cluster: Cluster) -> None:
@@ -383,11 +383,11 @@ def test_headroom_is_what_the_asked_partitions_have_free(cluster: Cluster) -> No
         cluster.add_node(host, partition=partition)
     attempt = cluster.new_attempt()
     cluster.get(attempt, Resource(4, 3))
-    default = cluster.scheduler.headroom(attempt)
+    default = cluster.headroom(attempt)
 
     cluster.ask(attempt, ContainerRequest(Resource(11, 1), node_label="gpu"))
-    in_gpu = cluster.scheduler.headroom(attempt)
+    in_gpu = cluster.headroom(attempt)
     cluster.ask(attempt, Resource(11, 1))
-    in_both = cluster.scheduler.headroom(attempt)
+    in_both = cluster.headroom(attempt)
 
     assert (default, in_gpu, in_both) == (Resource(16, 17), Resource(10, 10), Resource(26, 27))

@@ -173,7 +173,7 @@ class CountedLock:
 
 CALLS: dict[str, Callable[[ResourceScheduler, str], object]] = {
     "handle": lambda scheduler, attempt: scheduler.handle(SchedulerEvent(SchedulerEventType.NODE_UPDATE, "n1:45454")),
-    "allocate": lambda scheduler, attempt: scheduler.allocate(attempt, [ContainerRequest(SMALL)]),
+    "allocate": lambda scheduler, attempt: scheduler.ask(attempt, [ContainerRequest(SMALL)]),
     "pull_newly_allocated": lambda scheduler, attempt: scheduler.pull_newly_allocated(attempt),
     "request_resize": lambda scheduler, attempt: scheduler.request_resize("container", SMALL),
     "queue_of": lambda scheduler, attempt: scheduler.queue_of("application"),

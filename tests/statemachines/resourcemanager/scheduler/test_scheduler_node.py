@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.resource import named
+from statemachines.resourcemanager.records.resource import named
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.workload import NodeSpec
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from statemachines.resourcemanager import FifoScheduler, Resource, ResourceScheduler, RMContainer
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
-from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.records.ids import application_of
 from statemachines.simulation.workload import NodeSpec
 
 from ..cluster import Cluster

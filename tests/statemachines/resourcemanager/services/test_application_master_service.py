@@ -10,13 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource, RMAppAttempt
-from statemachines.resourcemanager.errors import (
-    ApplicationMasterNotRegisteredError,
-    InvalidApplicationMasterRequestError,
-    InvalidContainerReleaseError,
-    InvalidResourceRequestError,
-    UnknownAttemptError,
-)
 from statemachines.resourcemanager.events import (
     ContainerRequest,
     ContainerStatus,
@@ -24,7 +17,14 @@ from statemachines.resourcemanager.events import (
     NodesListManagerEventType,
 )
 from statemachines.resourcemanager.machines.rmappattempt import MasterSession
-from statemachines.resourcemanager.resource import MaximumAllocation
+from statemachines.resourcemanager.records.errors import (
+    ApplicationMasterNotRegisteredError,
+    InvalidApplicationMasterRequestError,
+    InvalidContainerReleaseError,
+    InvalidResourceRequestError,
+    UnknownAttemptError,
+)
+from statemachines.resourcemanager.records.resource import MaximumAllocation
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
 
 from ..builders import MASTER, TASK, Workshop, event_for, send

@@ -11,13 +11,13 @@ import pytest
 
 from dispatcher.errors import RejectedExecutionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.errors import (
+from statemachines.resourcemanager.events import RMStateStoreEvent
+from statemachines.resourcemanager.records.errors import (
     ApplicationRejectedError,
     InvalidRequestError,
     InvalidResourceRequestError,
 )
-from statemachines.resourcemanager.events import RMStateStoreEvent
-from statemachines.resourcemanager.resource import MaximumAllocation
+from statemachines.resourcemanager.records.resource import MaximumAllocation
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
 

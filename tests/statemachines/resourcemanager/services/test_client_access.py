@@ -15,8 +15,12 @@ from statemachines.resourcemanager import (
     ResourceManager,
     ResourceManagerConfig,
 )
-from statemachines.resourcemanager.acls import Caller, QueueACLs
-from statemachines.resourcemanager.errors import AccessDeniedError, ApplicationNotFoundError, InvalidRequestError
+from statemachines.resourcemanager.records.acls import Caller, QueueACLs
+from statemachines.resourcemanager.records.errors import (
+    AccessDeniedError,
+    ApplicationNotFoundError,
+    InvalidRequestError,
+)
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager

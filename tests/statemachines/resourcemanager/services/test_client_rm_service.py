@@ -10,14 +10,14 @@ import pytest
 
 from dispatcher.errors import DispatcherError
 from statemachines.resourcemanager import Resource, RMAppState
-from statemachines.resourcemanager.errors import (
+from statemachines.resourcemanager.events import FinalApplicationStatus
+from statemachines.resourcemanager.records.errors import (
     ApplicationAttemptNotFoundError,
     ApplicationNotFoundError,
     ContainerNotFoundError,
     InvalidRequestError,
     QueueNotFoundError,
 )
-from statemachines.resourcemanager.events import FinalApplicationStatus
 from statemachines.resourcemanager.reports import APPLICATION_STATES
 from statemachines.resourcemanager.scheduler import QueueInfo
 from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests

@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher.errors import RejectedExecutionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.errors import ApplicationNotFoundError, InvalidRequestError
+from statemachines.resourcemanager.records.errors import ApplicationNotFoundError, InvalidRequestError
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
 from statemachines.resourcemanager.services.handler_calls import HandlerThreadService, later, on_handler_thread

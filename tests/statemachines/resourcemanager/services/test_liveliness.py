@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dispatcher.testing import ManualClock
-from statemachines.resourcemanager.services.liveliness import DeadlineMonitor, LivelinessMonitor
+from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor, LivelinessMonitor
 
 INTERVAL_MS = 10
 IDS = st.sampled_from(["a", "b", "c", "d"])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from statemachines.resourcemanager.events import NodesListManagerEventType
-from statemachines.resourcemanager.services.node_changes import NodeChange, NodeChangeLog
+from statemachines.resourcemanager.machines.node_changes import NodeChange, NodeChangeLog
 
 pytestmark = pytest.mark.long
 

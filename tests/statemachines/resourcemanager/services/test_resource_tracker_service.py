@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.errors import NodeRefusedError
 from statemachines.resourcemanager.events import (
     ContainerStatus,
     NMContainerStatus,
@@ -15,6 +14,7 @@ from statemachines.resourcemanager.events import (
     RMNodeStartedEvent,
     RMNodeStatusEvent,
 )
+from statemachines.resourcemanager.records.errors import NodeRefusedError
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import (
     HeartbeatResponse,

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from statemachines.resourcemanager import RMApp, RMAppManagerEventType, RMAppState
-from statemachines.resourcemanager.errors import InvalidRequestError
 from statemachines.resourcemanager.events import RMAppManagerEvent
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.services.rm_app_manager import (
     RMAppManager,
     move_application,

@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher import ServiceState
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.errors import ApplicationRejectedError
+from statemachines.resourcemanager.records.errors import ApplicationRejectedError
 from statemachines.resourcemanager.statestore import StateStoreError
 from statemachines.simulation.workload import NodeSpec, Workload
 

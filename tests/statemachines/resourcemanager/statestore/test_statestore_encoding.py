@@ -18,12 +18,12 @@ from statemachines.resourcemanager import (
     LogAggregationContext,
     Resource,
 )
+from statemachines.resourcemanager.records.stored_state import decode, encode
 from statemachines.resourcemanager.statestore import (
     ApplicationAttemptStateData,
     ApplicationStateData,
     MasterContainerData,
 )
-from statemachines.resourcemanager.statestore.records import decode, encode
 
 from ..stores import app_record, attempt_record
 

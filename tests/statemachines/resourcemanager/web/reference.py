@@ -9,8 +9,8 @@ from typing import Any
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.machines.rmapp import RMApp
+from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.reports import ApplicationReport, NodeReport, cluster_metrics
-from statemachines.resourcemanager.web.model import ReadModel
 
 
 def built_afresh(context: RMContext) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.routing import BaseRoute, Mount, Route
 
-from statemachines.resourcemanager.ids import application_of
+from statemachines.resourcemanager.records.ids import application_of
 
 from .front import NODE, NODE_ID, Front, front, until
 

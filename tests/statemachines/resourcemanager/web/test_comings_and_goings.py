@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.metrics.transition_ring import ring
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.web import waits
+from statemachines.resourcemanager.read import waits
 from statemachines.resourcemanager.web.rest import app_texts
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import NodeSpec, Workload

@@ -19,7 +19,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
-from statemachines.resourcemanager.web import waits
+from statemachines.resourcemanager.read import waits
 from statemachines.resourcemanager.web.rest.app_waiting import PATH as WAITING
 
 from .front import Front

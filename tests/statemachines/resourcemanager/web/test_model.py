@@ -20,13 +20,13 @@ from statemachines.resourcemanager import (
     reports,
 )
 from statemachines.resourcemanager.events import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.read import marks
+from statemachines.resourcemanager.read import publisher as module
+from statemachines.resourcemanager.read.hangs import longest_hang
+from statemachines.resourcemanager.read.model import CHOICES_KEPT, LONGEST_PAUSE_S, ReadModel, SpareTime, pause_s
+from statemachines.resourcemanager.read.published import Publication
+from statemachines.resourcemanager.read.publisher import ModelPublisher
 from statemachines.resourcemanager.scheduler import fifo
-from statemachines.resourcemanager.web import marks
-from statemachines.resourcemanager.web import publisher as module
-from statemachines.resourcemanager.web.hangs import longest_hang
-from statemachines.resourcemanager.web.model import CHOICES_KEPT, LONGEST_PAUSE_S, ReadModel, SpareTime, pause_s
-from statemachines.resourcemanager.web.published import Publication
-from statemachines.resourcemanager.web.publisher import ModelPublisher
 
 from ..daemon.yarn_cluster import Yarn, ask, first_attempt
 from .reference import built_afresh, shown

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.ids import application_of
-from statemachines.resourcemanager.web.model import ReadModel
-from statemachines.resourcemanager.web.published import Publication
-from statemachines.resourcemanager.web.publisher import ModelPublisher
+from statemachines.resourcemanager.read.model import ReadModel
+from statemachines.resourcemanager.read.published import Publication
+from statemachines.resourcemanager.read.publisher import ModelPublisher
+from statemachines.resourcemanager.records.ids import application_of
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec
 
 from ..daemon.happenings import Submit, ToApplication, ToNode

@@ -11,8 +11,8 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager.events.services import RMStateStoreEvent
+from statemachines.resourcemanager.records.submission import Credentials, LocalResource, LogAggregationContext
 from statemachines.resourcemanager.statestore import MemoryRMStateStore
-from statemachines.resourcemanager.submission import Credentials, LocalResource, LogAggregationContext
 
 from .front import NODE, Front, front, message, submission
 

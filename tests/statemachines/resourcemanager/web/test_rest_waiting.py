@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+from statemachines.resourcemanager.read.waits import MOST, Waits
 from statemachines.resourcemanager.reports import WaitingReport
-from statemachines.resourcemanager.web.waits import MOST, Waits
 
 from .front import front, message, until
 

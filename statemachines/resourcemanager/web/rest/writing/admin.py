@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from dispatcher.util.terminal import one_line
-from statemachines.resourcemanager.acls import Caller, QueueACL
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.acls import Caller, QueueACL
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.web.cookies import is_user_name
 from statemachines.resourcemanager.web.rest import ids
 from statemachines.resourcemanager.web.rest.reading import route

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from statemachines.resourcemanager.acls import Caller
-from statemachines.resourcemanager.errors import AccessDeniedError
+from statemachines.resourcemanager.records.acls import Caller
+from statemachines.resourcemanager.records.errors import AccessDeniedError
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.rest.app_texts import ENDED, timeout_info
 from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, RestError, answer

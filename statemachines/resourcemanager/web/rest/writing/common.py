@@ -18,7 +18,7 @@ from starlette.routing import Route
 from dispatcher.util.terminal import one_line
 from dispatcher.web.security import describe_write
 from dispatcher.web.waiting import within
-from statemachines.resourcemanager.acls import Caller
+from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.web.rest.errors import SOON, rest_error
 from statemachines.resourcemanager.web.rest.ids import application_id
 from statemachines.resourcemanager.web.rest.reading import check_accept

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.submission import (
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.records.submission import (
     ApplicationSubmission,
     Credentials,
     LaunchContext,

@@ -11,9 +11,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
 from dispatcher.web.security import describe_write
-from statemachines.resourcemanager.acls import Caller
-from statemachines.resourcemanager.ids import cluster_timestamp_of
-from statemachines.resourcemanager.resource import Resource
+from statemachines.resourcemanager.records.acls import Caller
+from statemachines.resourcemanager.records.ids import cluster_timestamp_of
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.web.rest.ids import application_id
 from statemachines.resourcemanager.web.rest.resources import VCORES, amounts, at_most, shown
 from statemachines.resourcemanager.web.rest.rest_answers import JSON, MOST_INT, RestError, answer

@@ -15,10 +15,10 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher.ops.json_answers import Workers
+from statemachines.resourcemanager.read.waits import KEPT_S, Known, Waits
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
 from statemachines.resourcemanager.web.pages import histories, page_texts, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
-from statemachines.resourcemanager.web.waits import KEPT_S, Known, Waits
 
 from ....simulation.replays import TIMEOUT_S
 

@@ -20,6 +20,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.service import ServiceState
 from dispatcher.util.foreign import tell
+from statemachines.resourcemanager.read.hangs import Hang, longest_hang
+from statemachines.resourcemanager.read.operations import SchedulerRun
+from statemachines.resourcemanager.read.published import Publication
+from statemachines.resourcemanager.read.publisher import ModelPublisher
+from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
@@ -27,12 +32,7 @@ from statemachines.resourcemanager.reports import (
     ContainerReport,
     NodeReport,
 )
-from statemachines.resourcemanager.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.web.hangs import Hang, longest_hang
-from statemachines.resourcemanager.web.operations import SchedulerRun
-from statemachines.resourcemanager.web.published import Publication
-from statemachines.resourcemanager.web.publisher import ModelPublisher
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.resource_manager import ResourceManager

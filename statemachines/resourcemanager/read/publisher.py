@@ -26,6 +26,9 @@ from statemachines.changes import Changes
 from statemachines.resourcemanager import reports
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import RMNode
+from statemachines.resourcemanager.read.marks import LOOK_EVERY, SORT_EVERY, Dirty, Marks
+from statemachines.resourcemanager.read.published import Cost, Publication
+from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
@@ -35,10 +38,7 @@ from statemachines.resourcemanager.reports import (
     cluster_metrics,
 )
 from statemachines.resourcemanager.reports.live_sums import LiveSums
-from statemachines.resourcemanager.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.web.marks import LOOK_EVERY, SORT_EVERY, Dirty, Marks
-from statemachines.resourcemanager.web.published import Cost, Publication
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.resource_manager import ResourceManager

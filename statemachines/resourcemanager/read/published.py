@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from statemachines.resourcemanager.events.records import EXIT_SUCCESS
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
+from statemachines.resourcemanager.read.operations import Operations, SchedulerRun
 from statemachines.resourcemanager.reports import (
     ApplicationAttemptReport,
     ApplicationReport,
@@ -24,7 +25,6 @@ from statemachines.resourcemanager.reports import (
 from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.reports.live_sums import LiveSums
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.web.operations import Operations, SchedulerRun
 
 _RUNNING: Final = RMContainerState.RUNNING.name
 _NEW: Final = RMContainerState.NEW

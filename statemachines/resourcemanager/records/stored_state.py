@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter
 
-from statemachines.resourcemanager.resource import Resource
-from statemachines.resourcemanager.submission import ApplicationSubmission
+from statemachines.resourcemanager.records.resource import Resource
+from statemachines.resourcemanager.records.submission import ApplicationSubmission
 
 
 class ApplicationStateData(NamedTuple):

@@ -11,7 +11,7 @@ from dispatcher.config import MOST_NUMBER as MOST_NUMBER
 from dispatcher.config import ConfigModel, DispatcherConfig, JournalConfig, MetricsConfig
 from dispatcher.ops.config import OpsConfig
 from dispatcher.util.files import PermissionsName
-from statemachines.resourcemanager.web.config import RMWebConfig
+from statemachines.resourcemanager.records.web_config import RMWebConfig
 
 MOST_GPUS = 10_000
 """GPUs of a node. The scheduler keeps a number for each of them."""

@@ -14,9 +14,9 @@ from enum import Enum
 from functools import lru_cache
 from typing import Protocol
 
-from statemachines.resourcemanager.config import QueueConfig, ResourceManagerConfig
-from statemachines.resourcemanager.errors import AccessDeniedError
-from statemachines.resourcemanager.submission import LaunchContext
+from statemachines.resourcemanager.records.config import QueueConfig, ResourceManagerConfig
+from statemachines.resourcemanager.records.errors import AccessDeniedError
+from statemachines.resourcemanager.records.submission import LaunchContext
 
 _ROOT = "root"
 _FIFO_QUEUE = "root.default"

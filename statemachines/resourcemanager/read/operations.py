@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
-from statemachines.resourcemanager.resource import NOTHING, Resource
+from statemachines.resourcemanager.records.resource import NOTHING, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of
 
 

@@ -21,7 +21,7 @@ DispatcherError
 from __future__ import annotations
 
 from dispatcher.errors import DispatcherError
-from statemachines.resourcemanager.resource import MaximumAllocation, Resource
+from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
 
 
 class NotFoundError(DispatcherError):

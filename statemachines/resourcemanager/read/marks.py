@@ -17,7 +17,7 @@ from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RM
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.machines.states import FINAL_STATES
-from statemachines.resourcemanager.web.published import Published
+from statemachines.resourcemanager.read.published import Published
 
 if TYPE_CHECKING:
     from dispatcher.async_dispatcher import AsyncDispatcher

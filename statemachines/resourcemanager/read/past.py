@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from statemachines.resourcemanager.web.model import ReadModel
+from statemachines.resourcemanager.read.model import ReadModel
 
 EVERY_S: Final = 2.0
 KEPT: Final = 150

@@ -1,0 +1,1 @@
+"""The read model of a running resource manager: what its pages, its REST API and its metrics show."""
