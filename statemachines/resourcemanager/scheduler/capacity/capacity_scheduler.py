@@ -8,7 +8,7 @@ Threading: under the scheduler's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
 from dispatcher.compiled.native import mypyc_attr
@@ -31,13 +31,15 @@ from statemachines.resourcemanager.scheduler.capacity.wait_sets import service_k
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of, share_of
 from statemachines.resourcemanager.scheduler.core.application import (
     AppPlacementAllocator,
+    PendingAsk,
     SchedulerApplication,
     SchedulerApplicationAttempt,
+    SchedulingOpportunity,
 )
 from statemachines.resourcemanager.scheduler.core.books import SchedulerContext
-from statemachines.resourcemanager.scheduler.core.node import NodeRequirements
+from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
-from statemachines.resourcemanager.scheduler.core.policy import Candidate, Reserved
+from statemachines.resourcemanager.scheduler.core.policy import Assignment, Candidate, Reserved, SchedulingPolicy
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitReason
@@ -56,15 +58,18 @@ class CapacityScheduler(ResourceScheduler):
         super().__init__(context, nodes, CapacityPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 
 
-class CapacityPolicy(ContainerAllocator):
+class CapacityPolicy(SchedulingPolicy):
     """The limits of queues, of users and of masters; queues by priority and utilisation."""
 
     application_type: ClassVar[type[SchedulerApplication]] = QueueApplication
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, config: SchedulerConfig, nodes: ClusterNodeTracker) -> None:
-        super().__init__(nodes, looks_on=config.reservations_continue_look_all_nodes)
         self._config = config
+        self._nodes = nodes
+        self.allocator = ContainerAllocator(nodes, looks_on=config.reservations_continue_look_all_nodes)
+        self.pending = self.allocator.asks
+        self.allocates_on_arrival = False
         self.tree = QueueTree(config)
         self.activations = {leaf: Activation(leaf) for leaf in self.tree.leaves.values()}
         self._fair_apps: dict[QueueApplication, None] = {}  # in queues with the fair ordering policy
@@ -74,7 +79,20 @@ class CapacityPolicy(ContainerAllocator):
 
     @property
     def has_work(self) -> bool:
-        return bool(self._to_activate) or self._has_servable
+        return bool(self._to_activate) or self.allocator.has_servable
+
+    def choose(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
+    ) -> tuple[AppPlacementAllocator, PendingAsk] | None:
+        return self.allocator.choose(node, opportunity)
+
+    def choose_to_reserve(
+        self, node: SchedulerNode, opportunity: SchedulingOpportunity
+    ) -> AppPlacementAllocator | None:
+        return self.allocator.choose_to_reserve(node, opportunity)
+
+    def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
+        return self.allocator.assign_containers(freed)
 
     def in_order(self, attempts: Iterable[SchedulerApplicationAttempt]) -> list[AppPlacementAllocator]:
         """Asks of pending applications come last."""
@@ -98,13 +116,19 @@ class CapacityPolicy(ContainerAllocator):
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
+    def may_allocate(self, attempt: SchedulerApplicationAttempt, requirements: NodeRequirements) -> bool:
+        return self.allocator.may_allocate(attempt, requirements)
+
+    def must_unreserve(self, allocator: AppPlacementAllocator) -> bool:
+        return self.allocator.must_unreserve(allocator)
+
     def may_grow(self, attempt: SchedulerApplicationAttempt, partition: str, old: Resource, new: Resource) -> bool:
         had = dict(amounts_of(old))
         grown = tuple((type_, n - had.get(type_, 0)) for type_, n in amounts_of(new) if n > had.get(type_, 0))
         if not grown:
             return True
         app = app_of(attempt)
-        if full_queue(app.leaf, partition, grown, self._unreserved) is not None:
+        if full_queue(app.leaf, partition, grown, self.allocator.unreserved) is not None:
             return False
         return not is_user_full(app.leaf, app.user, partition, grown)
 
@@ -126,7 +150,7 @@ class CapacityPolicy(ContainerAllocator):
     ) -> WaitReason | None:
         app = app_of(attempt)
         is_first = self.activations[app.leaf].is_first(app)
-        return why_held_up(app, requirements, self._unreserved, is_first=is_first, has_node=has_node)
+        return why_held_up(app, requirements, self.allocator.unreserved, is_first=is_first, has_node=has_node)
 
     def preemption_candidates(
         self, attempts: Iterable[SchedulerApplicationAttempt], reserved: Iterable[Reserved]
@@ -143,18 +167,18 @@ class CapacityPolicy(ContainerAllocator):
             if app.leaf.pending:
                 self._to_activate[app.leaf] = None
             for partition in app.leaf.shares:
-                self._user_limits_grew(app.leaf, partition)
+                self.allocator.user_limits_grew(app.leaf, partition)
 
     def charge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         app = app_of(attempt)
         app.charge(partition, amounts_of(resource))
         # Beyond the queue's guarantee, the user limit grows with the queue's usage.
-        self._user_limits_grew(app.leaf, partition, beyond_guarantee=True)
+        self.allocator.user_limits_grew(app.leaf, partition, beyond_guarantee=True)
 
     def discharge(self, attempt: SchedulerApplicationAttempt, partition: str, resource: Resource) -> None:
         app = app_of(attempt)
         app.charge(partition, amounts_of(resource), -1)
-        self._usage_shrank(app.leaf, partition, app.user)
+        self.allocator.usage_shrank(app.leaf, partition, app.user)
         if app.leaf.is_fair:
             self._move_up(app)
 
@@ -163,20 +187,20 @@ class CapacityPolicy(ContainerAllocator):
     ) -> None:
         app = app_of(allocator.attempt)
         app.leaf.charge_reservation(app.user, partition, amounts_of(resource), sign)
-        self._note_holder(allocator)
+        self.allocator.note_holder(allocator)
 
     def capacity_changed(self, partition: str, capacity: Resource, sign: int) -> None:
         self.tree.grow(partition, amounts_of(capacity), sign)
         for app in self._fair_apps:
             app.note_share(partition)
             self._move_up(app)
-        self._partition_resized(partition, self.tree.queues())
+        self.allocator.partition_resized(partition, self.tree.queues())
         self._to_activate.update({leaf: None for leaf in self.activations if leaf.pending})
 
     def _move_up(self, app: QueueApplication) -> None:
         """Sort again an active application's asks, or a pending application: its position may have improved."""
         if app.is_active and app.attempt is not None:
-            self.asks.move_up(app.attempt)
+            self.allocator.asks.move_up(app.attempt)
         else:
             self.activations[app.leaf].reorder(app)
 
@@ -300,8 +324,8 @@ class CapacityPolicy(ContainerAllocator):
         for partition, amounts in held:
             app.charge(partition, amounts)
         for partition in dict(held):
-            self._usage_shrank(old, partition, app.user)
-            self._user_limits_grew(leaf, partition)
+            self.allocator.usage_shrank(old, partition, app.user)
+            self.allocator.user_limits_grew(leaf, partition)
         self._to_activate |= {old: None, leaf: None}
         if has_attempt:
             assert attempt is not None

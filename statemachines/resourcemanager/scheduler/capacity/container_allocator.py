@@ -49,7 +49,7 @@ from statemachines.resourcemanager.scheduler.core.application import (
 )
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.node_tracker import ClusterNodeTracker
-from statemachines.resourcemanager.scheduler.core.policy import Assignment, SchedulingPolicy
+from statemachines.resourcemanager.scheduler.core.policy import Assignment
 
 
 @dataclass(slots=True, eq=False)
@@ -180,29 +180,28 @@ class ServiceOrder:
         return False
 
 
-class ContainerAllocator(SchedulingPolicy):
-    """The policy's order of service: assigns pending asks to nodes, and tracks which limits have grown."""
+class ContainerAllocator:
+    """The capacity scheduler's order of service: assigns pending asks to nodes, and tracks which limits have grown."""
 
     # All fields are guarded by the scheduler's lock.
     def __init__(self, nodes: ClusterNodeTracker, *, looks_on: bool) -> None:
         """`looks_on`: asks with a reservation go on looking."""
-        self.pending = self.asks = QueueAsks(nodes)
-        self.allocates_on_arrival = False
+        self.asks = QueueAsks(nodes)
         self._nodes = nodes
-        self._unreserved: Amounts | None = () if looks_on else None  # never changes
+        self.unreserved: Amounts | None = () if looks_on else None  # never changes
         self._holders: dict[UserAsksName, dict[AppPlacementAllocator, None]] = {}  # with reservations; never empty ones
         self._shrunk: dict[str, dict[Queue, None]] = {}  # queues whose usage fell and that asks wait for; by partition
 
     # -- limits that have grown ---------------------------------------------------------------------------------------
 
-    def _usage_shrank(self, leaf: LeafQueue, partition: str, user: str) -> None:
+    def usage_shrank(self, leaf: LeafQueue, partition: str, user: str) -> None:
         self._queues_shrank(leaf.lineage, partition)
         waiting = self.asks.for_user_limit(leaf, partition)
         if waiting is not None:
             for user_asks in waiting.within_limit_of(user):
                 self.asks.unblock(user_asks)
 
-    def _user_limits_grew(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
+    def user_limits_grew(self, leaf: LeafQueue, partition: str, *, beyond_guarantee: bool = False) -> None:
         """The limit of all users may have grown; `beyond_guarantee`: only if the queue uses at least its guarantee."""
         waiting = self.asks.for_user_limit(leaf, partition)
         if waiting is None:
@@ -212,7 +211,7 @@ class ContainerAllocator(SchedulingPolicy):
             for user_asks in waiting.within_limit():
                 self.asks.unblock(user_asks)
 
-    def _partition_resized(self, partition: str, queues: Iterable[Queue]) -> None:
+    def partition_resized(self, partition: str, queues: Iterable[Queue]) -> None:
         """The partition's size has changed, and with it all limits there."""
         queues = list(queues)
         self._queues_shrank(queues, partition)
@@ -221,7 +220,7 @@ class ContainerAllocator(SchedulingPolicy):
                 waiting = self.asks.for_user_limit(queue, partition)
                 if waiting is not None:
                     waiting.resized()
-                    self._user_limits_grew(queue, partition)
+                    self.user_limits_grew(queue, partition)
 
     def _queues_shrank(self, queues: Iterable[Queue], partition: str) -> None:
         asks = self.asks
@@ -233,7 +232,7 @@ class ContainerAllocator(SchedulingPolicy):
     # -- event-driven -------------------------------------------------------------------------------------------------
 
     @property
-    def _has_servable(self) -> bool:
+    def has_servable(self) -> bool:
         """Whether asks might be served without new room on a node."""
         return bool(self._shrunk) or self.asks.has_unblocked
 
@@ -241,7 +240,7 @@ class ContainerAllocator(SchedulingPolicy):
         """True only if all servable asks have been served, and this one does not change what the others may have."""
         asks, partition, app = self.asks, requirements.partition, app_of(attempt)
         leaf, user = app.leaf, app.user
-        if self._has_servable or asks.for_room(requirements) or asks.for_user_limit(leaf, partition) is not None:
+        if self.has_servable or asks.for_room(requirements) or asks.for_user_limit(leaf, partition) is not None:
             return False
         amounts = amounts_of(requirements.resource)
         if full_queue(leaf, partition, amounts) is not None:
@@ -249,7 +248,7 @@ class ContainerAllocator(SchedulingPolicy):
         return not is_user_full(leaf, user, partition, amounts, newly_active=0 if leaf.users[user].asks else 1)
 
     def assign_containers(self, freed: Sequence[SchedulerNode]) -> Iterator[Assignment]:
-        if len(freed) == 1 and not self._has_servable:
+        if len(freed) == 1 and not self.has_servable:
             # The usual case: one container has ended, and there is room for one.
             ready_sets = self._ready_on(freed)
             if not ready_sets:
@@ -261,7 +260,7 @@ class ContainerAllocator(SchedulingPolicy):
                 assignment = self._assign(ready, user_asks, freed[0])
                 if assignment is not None:
                     yield assignment
-                    if ready.find_node() is None and not self._has_servable:
+                    if ready.find_node() is None and not self.has_servable:
                         return
         by_partition: dict[str, list[SchedulerNode]] = {}
         for node in freed:
@@ -327,7 +326,7 @@ class ContainerAllocator(SchedulingPolicy):
     def _is_allowed(self, ready: ReadySet, user_asks: UserAsks) -> bool:
         """Whether the limits allow the asks; if not, they wait for the limit that holds them up."""
         partition = user_asks.requirements.partition
-        queue = full_queue(user_asks.leaf, partition, user_asks.amounts, self._unreserved)
+        queue = full_queue(user_asks.leaf, partition, user_asks.amounts, self.unreserved)
         if queue is not None:
             if ready.wait_set.queue is queue:
                 ready.is_done = True  # the queue holds up the whole set
@@ -368,9 +367,9 @@ class ContainerAllocator(SchedulingPolicy):
         return first[0] if first is not None else None
 
     def must_unreserve(self, allocator: AppPlacementAllocator) -> bool:
-        return not self._is_within(self.asks.of(allocator), self._unreserved)
+        return not self._is_within(self.asks.of(allocator), self.unreserved)
 
-    def _note_holder(self, allocator: AppPlacementAllocator) -> None:
+    def note_holder(self, allocator: AppPlacementAllocator) -> None:
         """The allocator got or lost a reservation."""
         name, holders = user_asks_name(allocator), self._holders
         if allocator.reservations:
@@ -408,7 +407,7 @@ class ContainerAllocator(SchedulingPolicy):
         while first is None and (taken := order.take()) is not None:
             ready, user_asks, _ = taken
             leaf = user_asks.leaf
-            if self._is_within(user_asks, None if to_reserve else self._unreserved):
+            if self._is_within(user_asks, None if to_reserve else self.unreserved):
                 allocator = user_asks.first()
                 ask = choose(allocator)
                 if ask is None:
@@ -439,9 +438,9 @@ class ContainerAllocator(SchedulingPolicy):
 
     def _goes_on_looking(self, user_asks: UserAsks) -> bool:
         """Whether asks that may not be served as they are, or not reserve a node, still wait for room on a node."""
-        if self._unreserved is None:
+        if self.unreserved is None:
             return False
-        return user_asks.name in self._holders or self._is_within(user_asks, self._unreserved)
+        return user_asks.name in self._holders or self._is_within(user_asks, self.unreserved)
 
     def _first_in_exchange(
         self, user_asks: UserAsks, choose: Callable[[AppPlacementAllocator], PendingAsk | None]

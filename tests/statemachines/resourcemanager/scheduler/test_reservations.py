@@ -57,7 +57,7 @@ def traces(cluster: QueueCluster) -> dict[str, Any]:
         "books": list(books._reserved),
         "attempts": [entry for attempt in books.attempts.values() for entry in attempt.reservations],
         "asks": [each for attempt in books.attempts.values() for each in attempt.pending.values() if each.reservations],
-        "holders": list(cluster.policy._holders),
+        "holders": list(cluster.policy.allocator._holders),
         "queues": [any(share.reserved.values()) for queue in cluster.tree.queues() for share in queue.shares.values()],
         "users": [
             user.reserved_containers or any(map(any, (amounts.values() for amounts in user.reserved.values())))
