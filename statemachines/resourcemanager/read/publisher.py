@@ -238,8 +238,12 @@ class ModelPublisher:
 
     def _queues(self, found: list[QueueInfo]) -> Iterator[None]:
         """All queues, one at a time: a report on one costs as much as it and those below it have users."""
-        for path in self._context.scheduler.queue_paths():
-            info = self._context.scheduler.queue_info(path)
+        scheduler = self._context.scheduler
+        with scheduler.locked() as policy:
+            paths = policy.queue_paths()
+        for path in paths:
+            with scheduler.locked() as policy:
+                info = policy.queue_info(path)
             if info is not None:
                 found.append(info)
             yield

@@ -60,7 +60,8 @@ def _why_no_asks(context: RMContext, app: RMApp) -> WaitReason | None:
     if state is RMAppState.SUBMITTED:
         # Once the scheduler has the application, its queue counts it, and may be full by that.
         is_known = context.scheduler.queue_of(app.entity) is not None
-        refusal = None if is_known else context.scheduler.check_submission(app.submission)
+        with context.scheduler.locked() as policy:
+            refusal = None if is_known else policy.check_submission(app.submission)
         if refusal is not None:
             return WaitReason(WaitCause.QUEUE_CLOSED, refusal, app.submission.queue, app.submission.user)
     elif state is not RMAppState.ACCEPTED:

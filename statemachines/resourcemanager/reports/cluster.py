@@ -87,7 +87,9 @@ def cluster_metrics(
         apps = Counter(machines.entities() if machines is not None else {})
     ended = {state: apps[state] for state in ("FINISHED", "FAILED", "KILLED")}
     pending = sum(apps[state] for state in _PENDING)
-    root = root or context.scheduler.queue_info("root")
+    if root is None:
+        with context.scheduler.locked() as policy:
+            root = policy.queue_info("root")
     assert root is not None  # every scheduler has it
     allocated = dict(amounts_of(root.used))
     add(allocated, amounts_of(root.reserved), -1)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -93,6 +94,16 @@ class ResourceScheduler:
             is_round = event.type is _EDIT_SCHEDULE
             self.is_settled = is_round and not self._preemption.is_under_way
             self._assign_containers()
+
+    @contextmanager
+    def locked(self) -> Iterator[SchedulingPolicy]:
+        """The policy, to ask it about queues and limits while nothing changes.
+
+        with scheduler.locked() as policy:
+            info = policy.queue_info("root.a")
+        """
+        with self._lock:
+            yield self._policy
 
     # -- for masters and attempts -------------------------------------------------------------------------------------
 
@@ -183,11 +194,6 @@ class ResourceScheduler:
             return list(attempt.live.values()) if attempt is not None else []
 
     # -- for applications ---------------------------------------------------------------------------------------------
-
-    def check_submission(self, submission: ApplicationSubmission) -> str | None:
-        """Why the application must be rejected (unknown queue, full queue ...), for its diagnostics; or None."""
-        with self._lock:
-            return self._policy.check_submission(submission)
 
     def maximum_allocation(self, queue: str) -> MaximumAllocation:
         """The largest container that the queue takes; of an unknown queue, the largest that the cluster takes.
@@ -302,20 +308,10 @@ class ResourceScheduler:
             infos = [self._policy.queue_info(path) for path in self._policy.queue_paths()]
             return [info for info in infos if info is not None]
 
-    def queue_paths(self) -> list[str]:
-        """Of all queues, parents before children; the root first."""
-        with self._lock:
-            return self._policy.queue_paths()
-
     def capacity_version(self) -> int:
         """A number that grows with each change of the queues' capacities: nodes that come, go, or change."""
         with self._lock:
             return self._nodes.version
-
-    def queue_info(self, path: str) -> QueueInfo | None:
-        """The queue with exactly this path, or None; costs as much as it has users, not as the cluster is large."""
-        with self._lock:
-            return self._policy.queue_info(path)
 
     def application_use(self, attempt_id: str, used: Amounts | None = None) -> ApplicationUse:
         """What the attempt has and waits for; nothing for an attempt that is unknown or has ended.

@@ -93,7 +93,8 @@ class ApplicationSubmitter:
             raise AccessDeniedError(
                 caller.user, f"User {caller.user} does not have permission to submit {id} to queue {queue}"
             )
-        refusal = self._context.scheduler.check_submission(submission)
+        with self._context.scheduler.locked() as policy:
+            refusal = policy.check_submission(submission)
         if refusal is not None:
             raise InvalidRequestError(f"{id} cannot be submitted: {refusal}")
 

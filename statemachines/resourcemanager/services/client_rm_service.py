@@ -414,7 +414,8 @@ class ClientRMService(HandlerThreadService):
         """The queue at `path`; its `children` are paths. Raises QueueNotFoundError."""
 
         def report() -> QueueInfo:
-            info = self._context.scheduler.queue_info(path)
+            with self._context.scheduler.locked() as policy:
+                info = policy.queue_info(path)
             if info is None:
                 raise QueueNotFoundError(path)
             return info

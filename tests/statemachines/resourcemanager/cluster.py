@@ -98,6 +98,10 @@ class Cluster:
         register(NodesListManagerEventType, lambda event: None)
         register(AMLauncherEventType, lambda event: event.entity())
 
+    @property
+    def policy(self) -> Any:
+        return self.scheduler._policy
+
     # -- what others do to the scheduler ------------------------------------------------------------------------------
 
     def add_node(
@@ -187,7 +191,7 @@ class Cluster:
 
     def headroom(self, attempt: str) -> Resource:
         """As in the answer to its heartbeat, without what else an answer does."""
-        return resource_of(self.scheduler._policy.headroom(self.scheduler._books.attempts[attempt]))
+        return resource_of(self.policy.headroom(self.scheduler._books.attempts[attempt]))
 
     def get(self, attempt: str, *requests: ContainerRequest | Resource) -> list[RMContainer]:
         """Ask, fetch and launch."""

@@ -180,22 +180,26 @@ class SchedulingPolicy(ABC):
 
     @abstractmethod
     def queue_paths(self) -> list[str]:
-        """These are ResourceScheduler's, but for `usage_shares`."""
+        """Of all queues, parents before children; the root first."""
 
     @abstractmethod
-    def queue_info(self, path: str) -> QueueInfo | None: ...
+    def queue_info(self, path: str) -> QueueInfo | None:
+        """The queue with exactly this path, or None; costs as much as it has users, not as the cluster is large."""
 
     @abstractmethod
-    def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None: ...
+    def check_move(self, application: str, app: SchedulerApplication | None, queue: str) -> str | None:
+        """ResourceScheduler's."""
 
     @abstractmethod
     def usage_shares(self, attempt: SchedulerApplicationAttempt, used: Amounts) -> tuple[float, float]:
         """Which share of its queue's guarantee and of the cluster `used` is, over all partitions."""
 
     def check_submission(self, submission: ApplicationSubmission) -> str | None:
+        """Why the application must be rejected (unknown queue, full queue ...), for its diagnostics; or None."""
         return None
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
+        """ResourceScheduler's."""
         return submission.lifetime_s
 
     def is_in_queue(self, app: SchedulerApplication, queue: str) -> bool:

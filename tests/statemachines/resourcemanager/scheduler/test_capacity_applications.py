@@ -67,7 +67,7 @@ def test_application_is_taken_by_its_queues_name_or_path(cluster: QueueCluster, 
 def test_application_is_rejected_with_the_reason(
     cluster: QueueCluster, submission: dict[str, str], message: str
 ) -> None:
-    answer = cluster.scheduler.check_submission(ApplicationSubmission("job", ONE, **submission))  # type: ignore[arg-type]
+    answer = cluster.policy.check_submission(ApplicationSubmission("job", ONE, **submission))  # type: ignore[arg-type]
     app = cluster.add_app(**submission)
 
     assert answer == message
@@ -95,11 +95,11 @@ def test_full_queue_takes_no_more_until_one_ends(cluster: QueueCluster) -> None:
     first, _ = (cluster.add_app(queue="day") for _ in range(2))
     submission = ApplicationSubmission("job", ONE, queue="day")
 
-    full = cluster.scheduler.check_submission(submission)
+    full = cluster.policy.check_submission(submission)
     cluster.remove_app(first)
 
     assert full == "queue root.research.day already has 2 applications, its maximum"
-    assert cluster.scheduler.check_submission(submission) is None
+    assert cluster.policy.check_submission(submission) is None
 
 
 def test_lifetime_is_the_queues(cluster: QueueCluster) -> None:

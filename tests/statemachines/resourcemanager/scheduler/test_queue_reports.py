@@ -62,7 +62,7 @@ def cluster() -> QueueCluster:
 
 
 def user(cluster: Cluster, path: str, name: str) -> QueueUserInfo:
-    return next(one for one in cluster.scheduler.queue_info(path).users if one.user == name)
+    return next(one for one in cluster.policy.queue_info(path).users if one.user == name)
 
 
 @pytest.mark.parametrize("make", [lambda: QueueCluster({"name": "a"}), Cluster], ids=["capacity", "fifo"])
@@ -149,7 +149,7 @@ def test_leaf_accepts_its_part_of_the_schedulers_applications(system: int, capac
     assert cluster.info("root.a").maximum_applications == most
     for _ in range(min(most, 5)):
         cluster.add_app(queue="a")
-    refusal = cluster.scheduler.check_submission(cluster.context.apps[cluster.add_app(queue="b")].submission)
+    refusal = cluster.policy.check_submission(cluster.context.apps[cluster.add_app(queue="b")].submission)
     assert refusal is None
     if most <= 5:
         app = cluster.add_app(queue="a")
@@ -259,10 +259,8 @@ def test_nothing_is_left_when_all_has_ended(cluster: QueueCluster) -> None:
 
 
 def test_one_queue_is_reported_as_among_all(cluster: QueueCluster) -> None:
-    assert [
-        cluster.scheduler.queue_info(info.path) for info in cluster.scheduler.queues()
-    ] == cluster.scheduler.queues()
-    assert [cluster.scheduler.queue_info(name) for name in ("day", "root.nowhere")] == [None, None]
+    assert [cluster.policy.queue_info(info.path) for info in cluster.scheduler.queues()] == cluster.scheduler.queues()
+    assert [cluster.policy.queue_info(name) for name in ("day", "root.nowhere")] == [None, None]
 
 
 def test_fifo_reports_the_same_shape() -> None:
@@ -280,7 +278,7 @@ def test_fifo_reports_the_same_shape() -> None:
     assert (ann.user, ann.used, ann.am_used, ann.pending) == ("ann", Resource(5, 2, 1, 300), ONE, Resource(1000, 1))
     assert (ann.active_applications, ann.allocated_containers, ann.pending_containers) == (1, 1, 1)
     assert (root.users, root.pending_containers, root.used) == ((), 1, leaf.used)
-    assert [cluster.scheduler.queue_info(path) for path in ("root", "root.default", "root.a")] == [root, leaf, None]
+    assert [cluster.policy.queue_info(path) for path in ("root", "root.default", "root.a")] == [root, leaf, None]
     assert cluster.scheduler.node_use(node) == NodeUse(Resource(5, 2, 1, 300), 1)
     assert cluster.scheduler.application_use(attempt).cluster_share == 0.5
 

@@ -350,7 +350,7 @@ def test_there_is_one_queue_and_it_takes_all(cluster: Cluster) -> None:
 
     assert (root.path, root.children, default.path, default.children) == ("root", ("root.default",), "root.default", ())
     assert default[1:9] == ("RUNNING", 1.0, 1.0, 0.5, Resource(5, 2, 1, 300), 1, 0, 1)
-    assert cluster.scheduler.check_submission(submission) is None
+    assert cluster.policy.check_submission(submission) is None
     assert cluster.scheduler.lifetime_s(submission) == 7
     assert [cluster.scheduler.queue_of(one) for one in (app, "application_0_0099")] == ["root.default", None]
 

@@ -35,6 +35,11 @@ class DeskScheduler(FakeScheduler):
         self.known_queues = [QueueInfo("root", "RUNNING", 1.0, 1.0, 0.0, NOTHING, 0, 0, 0)]
         self.uses: dict[str, ApplicationUse] = {}  # by attempt, but for its live containers
 
+    @contextmanager
+    def locked(self) -> Iterator[DeskScheduler]:
+        """It is its own policy."""
+        yield self
+
     def application_use(self, attempt_id: str, used: Any = None) -> ApplicationUse:
         use = self.uses.get(attempt_id, ApplicationUse())
         return use._replace(live=tuple(self.live_containers(attempt_id)))
