@@ -163,7 +163,7 @@ def _as_table(travel: TimeTravel, everything: bool | None) -> Iterator[str]:
 
 
 def _as_json(travel: TimeTravel, everything: bool | None) -> Iterator[str]:
-    """One JSON object, with a line per entity."""
+    """One JSON object; each entity is on a line of its own."""
     head = {
         "seq": travel.seq,
         "at": travel.at,

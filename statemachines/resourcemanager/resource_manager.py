@@ -262,7 +262,7 @@ class ResourceManager(CompositeService):
         self._executor.execute(function, "call of %r", function)
 
     def _end(self, event: RMFatalEvent) -> None:
-        """Stop: a resource manager must not lose what it has acknowledged."""
+        """Stop the resource manager, since it could no longer keep what it has acknowledged."""
         log.critical("%s: %s of %s: stopping", self.name, event.type.name, event.entity, exc_info=event.cause)
         self.dispatcher.stop_on_failure(event.cause or RuntimeError(f"{event.entity}: {event.type.name}"))
 

@@ -88,7 +88,7 @@ def start(node: RMNode, event: RMNodeStartedEvent) -> S:
 
 
 def _take_from_inactive(node: RMNode) -> bool:
-    """Remove its old entry, or its host's placeholder, from the inactive nodes; whether there was an old entry."""
+    """Remove the node's old entry or its host's placeholder from the inactive nodes; returns whether it had one."""
     context = node.context
     old = context.inactive_nodes.pop(node.entity, None)
     came_back = old is not None

@@ -78,8 +78,8 @@ class Operations:
 
     def __init__(self) -> None:
         self._run = SchedulerRun()
-        self._allocated: Counter[str] = Counter()  # by queue, like the next one; they only grow
-        self._released: Counter[str] = Counter()
+        self._allocated: Counter[str] = Counter()  # by queue; only grows
+        self._released: Counter[str] = Counter()  # by queue; only grows
         self._allocations, self._releases, self._preemptions, self._reservations = (_Kind() for _ in range(4))
         self._has_moved = False  # containers went to another queue since the last run
         self._reserved: set[str] = set()  # containers that are reserved now
@@ -133,5 +133,5 @@ class Operations:
         return self._run
 
     def _by_queue(self) -> dict[str, tuple[int, int]]:
-        """No container is released from a queue in which it was not counted before."""
+        """The operations of each queue. A release counts only where the container was counted before."""
         return {queue: (count, self._released[queue]) for queue, count in self._allocated.items()}

@@ -21,9 +21,11 @@ class Sample(NamedTuple):
     containers: int
     pending: int
     memory: float
-    """Share of the cluster's, 0 to 1; so are the next two."""
+    """Used share of the cluster's memory, 0 to 1."""
     vcores: float
+    """Used share, 0 to 1."""
     gpus: float
+    """Used share, 0 to 1."""
     nodes: int
     """In use."""
 

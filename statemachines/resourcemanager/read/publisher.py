@@ -54,7 +54,7 @@ AT_ONCE: Final = 64
 _MOST_AT_ONCE: Final = 4 * AT_ONCE
 """Reports without a pause: a change may concern an application, its attempts, containers and nodes."""
 _CATCHES_UP: Final = 4
-"""A pass over what changed during the one before follows if it is this many times smaller."""
+"""Run another pass at once only if it has at most 1/4 of the changes of the last; otherwise publish."""
 _SUMMARY_NS: Final = 3_000_000
 """Queues are reported without a pause if that took no longer last time."""
 _NO_CONTAINERS: Final = LiveSums()
@@ -101,7 +101,7 @@ class ModelPublisher:
     def __init__(self, manager: ResourceManager, *, mail_ns: int = MAIL_NS, shares_every: int = SHARES_EVERY) -> None:
         self.clock_ms: Callable[[], int] = manager.context.now_ms
         """The resource manager's clock, Unix ms. Any thread."""
-        # Never changes, like the next five:
+        # Set once:
         self._context = manager.context
         self._recorder = manager.recorder
         self._dispatchers = manager.dispatchers
@@ -217,7 +217,7 @@ class ModelPublisher:
                 yield None
 
     def _summary(self, is_dirty: bool) -> Generator[None, None, _Summary]:
-        """What is published as a whole; as before if no dispatcher has done anything since."""
+        """The part that is published whole. It is the last one if no dispatcher has handled an event since."""
         last = self._last
         handled = sum(dispatcher.stats().handled for dispatcher in self._dispatchers)
         if handled == last.handled and not is_dirty:
@@ -249,7 +249,7 @@ class ModelPublisher:
             yield
 
     def _mark_shares(self, dirty: Dirty, now_ns: int, is_whole: bool) -> Generator[None, None, bool]:
-        """If capacities have changed, so have the shares of all applications: mark some of them; returns whether."""
+        """After a change of capacities all shares have changed: mark some applications; returns whether any are."""
         version = self._context.scheduler.capacity_version()
         if is_whole or (version != self._shares_of and not self._outdated and now_ns >= self._shares_at_ns):
             self._shares_of, self._shares_took_ns = version, 0
@@ -296,7 +296,7 @@ class ModelPublisher:
         yield
 
     def _tell_of(self, what: str, error: Exception) -> None:
-        """Log a failed report: not each of them, since one that fails may fail with each publication."""
+        """Log a failed report, at most one in ten seconds: a report that fails once may fail with each publication."""
         now_ns = time.monotonic_ns()
         if now_ns >= self._tell_at_ns:
             self._tell_at_ns = now_ns + _TELL_EVERY_NS

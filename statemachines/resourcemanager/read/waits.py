@@ -93,7 +93,7 @@ class Waits:
         return Known(reports, frozenset(each for each in wanted if each not in told and each not in reports))
 
     def _put(self, app_ids: Iterable[str]) -> Mapping[str, _Asked]:
-        """Have the next question be about these applications too."""
+        """Add these applications to the next question."""
         loop = asyncio.get_running_loop()
         asked = {app_id: self._wanted.setdefault(app_id, loop.create_future()) for app_id in app_ids}
         if asked and (self._asking is None or self._asking.done()):
@@ -101,7 +101,7 @@ class Waits:
         return asked
 
     async def _patiently(self, asked: Collection[_Asked]) -> None:
-        """Wait for these answers until the handler thread has had a question for too long; if it hangs, not at all."""
+        """Wait for these answers, unless the handler thread hangs or takes too long over a question."""
         loop, pending = asyncio.get_running_loop(), set(asked)
         deadline_s = loop.time() + DEADLINE_S
         while pending and not self._is_hanging():

@@ -109,8 +109,8 @@ class QueueACLs:
         self._is_fifo = scheduler.kind == "fifo"
         lists = _extended({}, scheduler.acl_submit_applications, scheduler.acl_administer_queue)
         self._root = lists
-        self._lists = {_ROOT: lists}  # by path; never changes once made, like the next field
-        self._leaves: dict[str, str] = {}  # path by name; never changes
+        self._lists = {_ROOT: lists}  # by path; never changes once made
+        self._leaves: dict[str, str] = {}  # path by name; never changes once made
         if self._is_fifo:
             self._lists[_FIFO_QUEUE] = lists
         else:

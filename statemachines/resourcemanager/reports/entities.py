@@ -312,7 +312,7 @@ def _http_address(node: RMNode) -> str:
 
 
 def _usage(app: RMApp, live: LiveSums, now_ms: int) -> ResourceUsageReport:
-    """Of all its attempts, live containers included."""
+    """The usage of all attempts of the application, live containers included."""
     used = ResourceUsage()
     live.add_usage(used, now_ms)
     preempted = PreemptedContainers()

@@ -246,7 +246,7 @@ class FifoPolicy(SchedulingPolicy):
         return share, share
 
     def _info(self, path: str) -> QueueInfo:
-        """Without limits, the limits are all that the cluster has."""
+        """FIFO has no limits, so each limit shown is the whole cluster."""
         users, total = self._users, resource_of(self._total)
         used = sum_of(user.used for user in users.values())
         share = share_of(used.items(), self._total)

@@ -20,11 +20,13 @@ from statemachines.resourcemanager.records.submission import ApplicationSubmissi
 from statemachines.resourcemanager.services.allocations import check_allocation
 from statemachines.resourcemanager.services.handler_calls import Stored
 
-_MOST_TAGS = 10  # this and the next two are YARN's
+# YARN's limits:
+_MOST_TAGS = 10
 _LONGEST_TAG = 100
 _LONGEST_TYPE = 20
+_PRIORITIES = range(-(2**31), 2**31)
+# Ours:
 _LONGEST_LIFETIME_S = 10**11  # 3,000 years: its end has a date
-_PRIORITIES = range(-(2**31), 2**31)  # YARN's
 _NOT_STORED = frozenset({RMAppState.NEW, RMAppState.NEW_SAVING})
 
 

@@ -225,7 +225,8 @@ class _Call(Generic[T]):
     """One call, as the runnable of its mail."""
 
     def __init__(self, calls: HandlerCalls, function: Callable[[], T], name: str, deadline: float | None) -> None:
-        self._calls = calls  # never changes, like the next three
+        # Set once:
+        self._calls = calls
         self._function = function
         self.name = name
         self._deadline = deadline  # monotonic seconds

@@ -39,7 +39,7 @@ OnStored = Callable[[], None]
 
 
 def _nothing() -> None:
-    """No client waits."""
+    """The confirmation of a change that no client waits for."""
 
 
 class RMAppManager:

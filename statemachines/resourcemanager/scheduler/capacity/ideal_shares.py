@@ -109,7 +109,7 @@ def _assign(queues: Sequence[QueueDemand], left: Sums, total: Mapping[str, int])
 
 
 def _part(queue: QueueDemand, type_: str, amount: int, whole: Mapping[str, int], count: int) -> int:
-    """The queue's part of `amount`, by its guarantee, or without any in equal parts; rounded up, so that it ends."""
+    """The queue's part of `amount`: by guarantees, or equal parts if there are none. Rounded up, so the rounds end."""
     all_ = whole.get(type_, 0)
     return -(-amount * queue.guaranteed.get(type_, 0) // all_) if all_ else -(-amount // count)
 
@@ -119,12 +119,12 @@ def _plus(one: Mapping[str, int], other: Mapping[str, int]) -> Sums:
 
 
 def _less(one: Mapping[str, int], other: Mapping[str, int]) -> Sums:
-    """What is left; only types of which some is."""
+    """`one` less `other`; types of which nothing is left are dropped."""
     return {type_: amount - other.get(type_, 0) for type_, amount in one.items() if amount > other.get(type_, 0)}
 
 
 def _least(one: Mapping[str, int], other: Mapping[str, int]) -> Sums:
-    """The lesser of both, by type; only types of which there is some."""
+    """The lesser amount of each type; types with 0 are dropped."""
     least = {type_: min(amount, other.get(type_, 0)) for type_, amount in one.items()}
     return {type_: amount for type_, amount in least.items() if amount > 0}
 

@@ -52,7 +52,7 @@ def preemption_candidates(
 
 
 def _is_more(one: Mapping[str, int], other: Mapping[str, float], total: Mapping[str, int]) -> bool:
-    """Whether it is the greater one by the dominant share."""
+    """Whether `one` is more than `other`, by the dominant share."""
     return dominant_share(one.items(), total) > dominant_share(other.items(), total)
 
 

@@ -284,7 +284,7 @@ def _of_other(name: str) -> tuple[Callable[[SchedulerNode], int], Callable[[Sche
 
 
 def _for_locality(node: SchedulerNode, allocator: AppPlacementAllocator, opportunity: SchedulingOpportunity) -> str:
-    """It has missed as many opportunities as are counted: for the rack first, then for any node."""
+    """How far the ask is in its locality delay: first it waits for the rack, then for any node."""
     first, missed = allocator.first, allocator.missed_opportunities
     preferred = f"host {first.request.host}" if first.request.host is not None else f"rack {first.rack}"
     delay, then = opportunity.off_switch_delay, "any node"
