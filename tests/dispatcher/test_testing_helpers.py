@@ -218,3 +218,22 @@ def test_in_a_users_project_the_fixtures_are_found_and_the_dispatcher_is_stopped
     )
 
     assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_the_plugin_loads_no_dispatcher_until_a_fixture_is_asked_for() -> None:
+    code = (
+        "import sys, dispatcher.testing.pytest_plugin\n"
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in ('dispatcher', 'pydantic')))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.strip() == str(
+        [
+            "dispatcher",
+            "dispatcher.testing",
+            "dispatcher.testing.pytest_plugin",
+            "dispatcher.util",
+            "dispatcher.util.lazy",
+        ]
+    )
