@@ -2,7 +2,8 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
-TEST_EXTRAS=cli,spark,connect,postgres,web,examples,dev
+TEST_EXTRAS=cli,spark,connect,postgres,web
+TEST_GROUPS=dev,examples
 QUICK_TESTS="not slow and not spark and not long"
 # One worker more than processors: many tests wait for processes that they start.
 PYTEST_WORKERS=(--numprocesses "$(($(getconf _NPROCESSORS_ONLN) + 1))" --maxprocesses 8)
@@ -54,27 +55,41 @@ require_java() {
     die "Java 17 or newer is needed for Spark, and $java is Java $version; install a newer one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 }
 
-# set_up EXTRAS [REQUIREMENT]: a virtual environment in $venv with the project (editable) and its extras, e.g.
-# "cli,spark". REQUIREMENT narrows a dependency, e.g. "pyspark==4.0.*".
+# group_file GROUPS: writes the requirements of these dependency groups, e.g. "dev,examples", to a file, and prints its path.
+# pip has read them itself only since 25.1.
+group_file() {
+  "$venv/bin/python" - "$root/pyproject.toml" "$1" >"$venv/.requirements" <<'END'
+import sys, tomllib
+with open(sys.argv[1], "rb") as file:
+    groups = tomllib.load(file)["dependency-groups"]
+for group in filter(None, sys.argv[2].split(",")):
+    print(*groups[group], sep="\n")
+END
+  printf '%s\n' "$venv/.requirements"
+}
+
+# set_up EXTRAS [GROUPS [REQUIREMENT]]: a virtual environment in $venv with the project (editable), its extras, e.g.
+# "cli,spark", and its dependency groups, e.g. "dev,examples". REQUIREMENT narrows a dependency, e.g. "pyspark==4.0.*".
 set_up() {
-  local extras=$1 python stamp wanted
-  stamp="$venv/.extras-$extras"
-  wanted=$(cksum <"$root/pyproject.toml")${2:+ $2}
+  local extras=$1 groups=${2:-} python stamp wanted
+  stamp="$venv/.extras-$extras${groups:+-$groups}"
+  wanted=$(cksum <"$root/pyproject.toml")${3:+ $3}
   if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     return
   fi
   python=$(find_python) || exit 1
-  echo "Setting up $venv with [$extras]${2:+ and $2}; this takes a minute or two the first time." >&2
+  echo "Setting up $venv with [$extras]${3:+ and $3}; this takes a minute or two the first time." >&2
   [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || die "cannot make a virtual environment in $venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root[$extras]" ${2:+"$2"} ||
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root[$extras]" ${3:+"$3"} \
+    --requirement "$(group_file "$groups")" ||
     die "cannot install the project's packages; see pip's message above"
   printf '%s' "$wanted" >"$stamp"
 }
 
-# set_up_compiled EXTRAS: a virtual environment in $venv with a wheel that mypyc has compiled, and its extras; and in
-# $venv/tree a copy of the working tree with the wheel's modules beside their sources, which Python then does not use.
+# set_up_compiled EXTRAS GROUPS: a virtual environment in $venv with a wheel that mypyc has compiled, its extras and groups;
+# and in $venv/tree a copy of the working tree with the wheel's modules beside their sources, which Python then does not use.
 set_up_compiled() {
-  local extras=$1 wanted tree="$venv/tree" stamp="$venv/.compiled" installed="$venv/.compiled-$1" python
+  local extras=$1 groups=$2 wanted tree="$venv/tree" stamp="$venv/.compiled" installed="$venv/.compiled-$1-$2" python
   wanted=$(cd "$root" && find dispatcher statemachines pipeline scripts/wheel setup.py pyproject.toml -type f \
     ! -name '*.pyc' -print0 | sort -z | xargs -0 cksum | cksum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
@@ -90,7 +105,8 @@ set_up_compiled() {
     printf '%s' "$wanted" >"$stamp"
   fi
   if [ "$(cat "$installed" 2>/dev/null)" != "$wanted" ]; then
-    "$venv/bin/pip" install --quiet --disable-pip-version-check "$(echo "$venv/wheel/"*.whl)[$extras]" ||
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "$(echo "$venv/wheel/"*.whl)[$extras]" \
+      --requirement "$(group_file "$groups")" ||
       die "cannot install the packages of [$extras]; see pip's message above"
     printf '%s' "$wanted" >"$installed"
   fi

@@ -39,7 +39,7 @@ def copy_tree(tree: Path) -> None:
     tree.mkdir(exist_ok=True)
     for name in (*PACKAGES, "config", "tests", "scripts"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, tree)
 
 

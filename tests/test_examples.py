@@ -37,7 +37,7 @@ JOBS = """
    {"container.host": "/r/node1", "container.start.ms": 1, "container.end.ms": 20}]}
 """
 TIMEOUT_S = 60
-NO_AIOHTTP = "aiohttp is not installed: pip install 'central-dispatcher[examples]'"
+NO_AIOHTTP = "aiohttp is not installed: scripts/test does"
 ALLOCATED = 3  # containers: those of the job's tasks, and its master's
 
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'central-dispatcher[web]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'central-dispatcher[web]'")
-pytest.importorskip("httpx", reason="httpx is not installed: pip install 'central-dispatcher[dev]'")
+pytest.importorskip("httpx", reason="httpx is not installed: scripts/test does")
 
 import httpx
 from starlette.applications import Starlette
