@@ -118,7 +118,7 @@ def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
 
 
 def print_report(report: Report, console: Console) -> None:
-    from pipeline.report.page.quantities import duration
+    from dispatcher.util.figures import duration
 
     summary = summary_table()
     summary.add_row("Applications", f"{report.applications:,}")

@@ -28,7 +28,9 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from dispatcher.errors import DispatcherError
+from dispatcher.util.figures import moment
 from dispatcher.util.foreign import cut_text, full_class_name, message_of
+from dispatcher.util.units import NS_PER_S
 from pipeline.streaming.number_checks import require_number
 
 _QUOTED_CHARACTERS = 500
@@ -168,7 +170,7 @@ class UnknownOutcomeError(StreamingError):
         super().__init__(key, began_at)
 
     def __str__(self) -> str:
-        began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.began_at))
+        began = moment(int(self.began_at * NS_PER_S))
         return (
             f"the call for the key {self.key}, begun at {began}, was cut off, so its outcome is unknown. Ask the "
             "service what it did; then call the cache's forget_unknown(), and the call is made again."

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from dispatcher.util.figures import NOTHING, count, duration, exact_percent
 from pipeline.report.page.columns import TableColumn, table_body
 from pipeline.report.page.page_views import Figure, Section, TableView, plot
-from pipeline.report.page.quantities import NOTHING, count, duration
 from pipeline.report.page.rendering import render
 from pipeline.report.plots.plot_style import unit_of
 from pipeline.report.plots.plots import spread_plot
@@ -48,13 +48,6 @@ class ComparedColumn(NamedTuple):
     """Whether a value other than 0 is a problem."""
 
 
-def percent(share: float | None) -> str:
-    """A share of 1 in percent, with one decimal; less than one percent with two significant digits."""
-    if share is None:
-        return NOTHING
-    return f"{100 * share:.1f} %" if share >= 0.01 or share == 0 else f"{100 * share:.2g} %"
-
-
 COLUMNS: Final = (
     ComparedColumn("Total nodes", "nodes", count),
     ComparedColumn("Mean wait", "wait_mean_s", duration, min),
@@ -67,9 +60,9 @@ COLUMNS: Final = (
     ComparedColumn("Mean turnaround", "turnaround_mean_s", duration, min),
     ComparedColumn("95 % turnaround", "turnaround_p95_s", duration, min),
     ComparedColumn("Makespan", "makespan_s", duration, min),
-    ComparedColumn("Memory", "memory_used", percent, max),
-    ComparedColumn("Cores", "vcores_used", percent, max),
-    ComparedColumn("GPUs", "gpus_used", percent, max),
+    ComparedColumn("Memory", "memory_used", exact_percent, max),
+    ComparedColumn("Cores", "vcores_used", exact_percent, max),
+    ComparedColumn("GPUs", "gpus_used", exact_percent, max),
     ComparedColumn("Unfinished", "unfinished", count, is_bad=True),
     ComparedColumn("Failed events", "failed_events", count, is_bad=True),
 )
@@ -133,7 +126,7 @@ def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
         _best("Shortest mean wait of containers", ran, "container_wait_mean_s", -1, duration),
         _best("Shortest mean turnaround", ran, "turnaround_mean_s", -1, duration),
         _best("Shortest makespan", ran, "makespan_s", -1, duration),
-        _best("Highest use of memory", ran, "memory_used", 1, percent),
+        _best("Highest use of memory", ran, "memory_used", 1, exact_percent),
     ]
     failed = len(rows) - len(ran)
     if failed:
@@ -212,7 +205,7 @@ def _utilisation(rows: Sequence[Row]) -> RowChart | None:
         return None
     names = [settings_text(row) for row in rows]
     bars = [
-        Bar(position, 0, 100 * row[key], colour, f"{name}: {title} {percent(row[key])}", lane=lane)
+        Bar(position, 0, 100 * row[key], colour, f"{name}: {title} {exact_percent(row[key])}", lane=lane)
         for position, (name, row) in enumerate(zip(names, rows, strict=True))
         for lane, (key, title, colour) in enumerate(kinds)
         if row[key] is not None

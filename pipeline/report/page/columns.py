@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from dispatcher.util.figures import NOTHING, count, duration
 from dispatcher.util.units import NS_PER_S
-from pipeline.report.page.quantities import NOTHING, count, duration
 
 Row = Mapping[str, Any]
 Test = Callable[[Row], bool]

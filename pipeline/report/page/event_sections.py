@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.util.figures import NOTHING, decimal, duration, percent
 from pipeline.report.page.columns import (
     Row,
     TableColumn,
@@ -15,7 +16,6 @@ from pipeline.report.page.columns import (
 )
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import GraphView, PlotView, Section, anchor, plot, table
-from pipeline.report.page.quantities import NOTHING, decimal, duration, percent
 from pipeline.report.plots import plots, plots_over_time
 from pipeline.report.plots.plot_style import Rows, time_axis
 from statemachines.drawing.state_graph import draw_graph
@@ -188,4 +188,4 @@ _UNITS_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 def _change(share: float | None) -> str:
-    return NOTHING if share is None else f"{'+' if share > 0 else ''}{percent(share)}"
+    return NOTHING if share is None else f"{'+' if share >= 0.0005 else ''}{percent(share)}"

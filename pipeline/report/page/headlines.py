@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dispatcher.util.figures import count, duration, gibibytes, percent, thousandths
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
-from pipeline.report.page.quantities import count, duration, memory, percent, thousandths
 from pipeline.report.plots.plot_style import Rows, event_name, label
 
 MOST = 10
@@ -19,7 +19,7 @@ MOST = 10
 _MOODS = ("bad", "warn", "", "good")
 _PROBLEMS = ("damage in the journal", "failure", "stuck entity", "undeclared or refused transition")
 _USES = (
-    ("memory", "peak_memory_mb", "memory_mb", memory),
+    ("memory", "peak_memory_mb", "memory_mb", gibibytes),
     ("virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
     ("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
 )

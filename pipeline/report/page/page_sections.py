@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dispatcher.util.figures import NOTHING, count, duration, gibibytes, moment, thousandths
 from pipeline.report.page import event_sections
 from pipeline.report.page.columns import (
     Row,
@@ -20,7 +21,6 @@ from pipeline.report.page.event_sections import P95
 from pipeline.report.page.headlines import headlines
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, PlotView, Section, configuration, plot, table
-from pipeline.report.page.quantities import NOTHING, count, duration, memory, moment, thousandths
 from pipeline.report.page.rendering import render
 from pipeline.report.phases import PHASES
 from pipeline.report.plots import plots, plots_over_time
@@ -145,7 +145,7 @@ def _plots_of_applications(data: PageData) -> list[PlotView]:
 def _cluster(data: PageData) -> Section:
     shown = [
         *columns(text_column, {"Node": "node", "Rack": "rack"}),
-        _use_column("Memory", "peak_memory_mb", "memory_mb", memory),
+        _use_column("Memory", "peak_memory_mb", "memory_mb", gibibytes),
         _use_column("Virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
         _use_column("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
         TableColumn(

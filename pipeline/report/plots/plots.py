@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.report.page.quantities import count, duration, memory, thousandths
+from dispatcher.util.figures import count, duration, gibibytes, thousandths
 from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart
 from pipeline.report.plots.plot_style import COLOURS, Rows, event_name, label
 from pipeline.report.plots.row_chart import Bar, Dot, Facet, RowChart, Span
@@ -32,7 +32,7 @@ class _Resource(NamedTuple):
 
 
 _NODE_RESOURCES = (
-    _Resource("Memory", "memory_mb", "peak_memory_mb", memory),
+    _Resource("Memory", "memory_mb", "peak_memory_mb", gibibytes),
     _Resource("Virtual cores", "vcores_milli", "peak_vcores_milli", thousandths),
     _Resource("GPUs", "gpu_milli", "peak_gpu_milli", thousandths),
 )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.report.page.quantities import count, duration, moment
+from dispatcher.util.figures import count, duration, moment
 from pipeline.report.phases import PHASES
 from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart, Point
 from pipeline.report.plots.plot_style import COLOURS, PALE, Rows, TimeAxis, colours_of, event_name, label, unit_of
