@@ -26,9 +26,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from dispatcher.util.histogram import FineHistogram
 from pipeline.spark import histogram_shares
 from pipeline.streaming.calls.call_counts import COUNTERS, HISTOGRAMS, CallMetrics, register_call_metrics
-from pipeline.streaming.calls.histogram import Histogram
 
 METRICS_COLUMN: Final = "__async_wait_metrics"
 METRICS_TYPE: Final = T.ArrayType(T.LongType())
@@ -56,7 +56,7 @@ class TaskReport:
     def __init__(self, metrics: CallMetrics) -> None:
         self._metrics = metrics  # never changes
         self._reported: list[int] = [0] * len(_SUMS)  # one thread; totals at the last report
-        self._buckets = {name: Histogram().counts for name in HISTOGRAMS}  # one thread; likewise
+        self._buckets = {name: FineHistogram().counts for name in HISTOGRAMS}  # one thread; likewise
 
     def take(self, is_last: bool = False) -> list[list[int | None]]:
         """Values of METRICS_TYPE: a row for each bucket with new durations, then one with the other counts."""
@@ -71,7 +71,7 @@ class TaskReport:
         most = [each.max_ns if each.count else None for each in counts.values()]
         return [*rows, [*new, *least, *most]]
 
-    def _new_in(self, name: str, histogram: Histogram) -> list[list[int | None]]:
+    def _new_in(self, name: str, histogram: FineHistogram) -> list[list[int | None]]:
         before, self._buckets[name] = self._buckets[name], histogram.counts
         rows = []
         for bucket, (now, then) in enumerate(zip(histogram.counts, before, strict=True)):
@@ -139,7 +139,7 @@ def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
     metrics.lost_attempts += values["tasks_started"] - values["tasks"]
     for each in HISTOGRAMS:
         if count := values[f"{each}_count"]:
-            histogram: Histogram = getattr(metrics, each)
+            histogram: FineHistogram = getattr(metrics, each)
             histogram.total_ns = values[f"{each}_sum_ns"]
             histogram.min_ns, histogram.max_ns = values[f"{each}_min_ns"], values[f"{each}_max_ns"]
             histogram_shares.read(values[f"{each}_shares"], histogram, count)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from pipeline.streaming.calls.histogram import Histogram
+from dispatcher.util.histogram import FineHistogram
 
 _TAILS: Final = (0.0001, 0.0005, 0.001, 0.999, 0.9995, 0.9999, 0.99995, 0.99999)
 # `percentile` interpolates between two values where a share ends exactly between them. A little less than the share is
@@ -38,7 +38,7 @@ def result_of(bucket: str, number: str) -> str:
     return f"coalesce(element_at(transform(array({percentiles}), p -> array_join({firsts}, ',')), 1), '')"
 
 
-def read(text: str, into: Histogram, number: int) -> None:
+def read(text: str, into: FineHistogram, number: int) -> None:
     """Add the counts of `number` durations to `into`, from the result of `result_of`.
 
     `text` has the distinct buckets in ascending order, each with the place, from 1, of its first share in SHARES.

@@ -275,8 +275,8 @@ class Engine:
             return
         path, metrics = self._path, self._metrics
         is_plain = self._retry is None and self._key_of is None and self._combine is None and not path.learns
-        count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
-        count_limit_wait = metrics.limit_wait.record_ns
+        count_call_time, count_queue_wait = metrics.call_time.observe, metrics.queue_wait.observe
+        count_limit_wait = metrics.limit_wait.observe
         completed = 0
         try:
             while answers:
@@ -324,7 +324,7 @@ class Engine:
             call.is_returned = False
             self._path.resume(call)
             return
-        self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        self._metrics.call_time.observe(call.ended_ns - call.started_ns)
         self._settle_attempt(call)
 
     def _answered_batch(self, call: Call) -> None:
@@ -336,7 +336,7 @@ class Engine:
         for member in members:
             self._report(member)
         self._path.ended(call)
-        self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        self._metrics.call_time.observe(call.ended_ns - call.started_ns)
         _for_each(members, self._settle_attempt)
 
     def _settle_attempt(self, call: RecordCall) -> None:
@@ -363,9 +363,9 @@ class Engine:
             call.is_first = False
             if self._host_may_hold:
                 call.later_ms = call.waited_in_host_ms()  # the other attempts have the rest of the timeout
-            self._metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
+            self._metrics.queue_wait.observe(call.started_ns - call.taken_ns)
         if call.was_in_line:
-            self._metrics.limit_wait.record_ns(call.limit_wait_ns())
+            self._metrics.limit_wait.observe(call.limit_wait_ns())
 
     def _settle(self, call: RecordCall) -> None:
         """After the answer to an attempt: make another one, or complete the record."""
