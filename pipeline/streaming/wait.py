@@ -29,7 +29,7 @@ from pipeline.streaming.calls.thread import LoopThread, OwnLoop
 from pipeline.streaming.errors import ForkedWaitError, describe
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options, times_in_ms
-from pipeline.streaming.pace import Pace
+from pipeline.streaming.pace import ReaderPace
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -101,7 +101,7 @@ def wait_in_chunks(
     *,
     max_chunk: int = 1000,
     metrics: CallMetrics | None = None,
-    pace: Pace | None = None,
+    pace: ReaderPace | None = None,
 ) -> Iterator[list[Out]]:
     """Process values and yield results in chunks, as Spark tasks do.
 
@@ -211,7 +211,7 @@ class _Run(Generic[In, Out]):
         finally:
             self._end()
 
-    def paced(self, chunks: Iterable[Sequence[In]], pace: Pace) -> Iterator[list[Out]]:
+    def paced(self, chunks: Iterable[Sequence[In]], pace: ReaderPace) -> Iterator[list[Out]]:
         """As `of_chunks`, but values are taken in only as their results are read."""
         reading = iter(chunks)
         chunk: Sequence[In] = ()  # the last one read

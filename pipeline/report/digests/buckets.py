@@ -75,7 +75,7 @@ def log_buckets(values: Longs) -> Longs:
     return np.where(values > 0, bits - _OF_ONE, OF_NOTHING)
 
 
-class Groups:
+class GroupedHistograms:
     """Histograms by key: counts and sums of values. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from dispatcher.errors import DispatcherError
 from pipeline.report.digests import event_digest, transition_digest
 from pipeline.report.digests.buckets import PER_OCTAVE, TimeBuckets
-from pipeline.report.digests.event_digest import SLOWEST, EventDigest, Row
+from pipeline.report.digests.event_digest import SLOWEST, DigestRow, EventDigest
 from pipeline.report.digests.run import Run
 from pipeline.report.digests.statements import Statement, run_statements
 from pipeline.report.digests.transition_digest import LONGEST, Ends, TransitionDigest
@@ -46,7 +46,7 @@ class PartWriter:
         self._stack = ExitStack()
         self._files: dict[str, tuple[Path, pq.ParquetWriter]] = {}
 
-    def write(self, rows: Iterable[Row]) -> None:
+    def write(self, rows: Iterable[DigestRow]) -> None:
         for kind, batch in rows:
             if not batch.num_rows:
                 continue
@@ -74,7 +74,7 @@ class PartWriter:
 
 def digest_together(
     batches: Iterable[Sequence[pa.RecordBatch]], ends: Ends, span: tuple[int, int] | None
-) -> Iterator[Row]:
+) -> Iterator[DigestRow]:
     """The digest of pairs of batches, of events and of transitions; `span` as of `EventDigest`."""
     of_events, of_transitions = EventDigest(span), TransitionDigest(ends)
     for events, transitions in batches:

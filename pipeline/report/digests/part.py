@@ -14,7 +14,7 @@ import pyarrow as pa
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from pipeline.journal.arrow import arrow_schema
-from pipeline.journal.scan import Part, logged, scan_together
+from pipeline.journal.scan import JournalPart, logged, scan_together
 from pipeline.report.digests import event_digest, transition_digest
 from pipeline.report.digests.digest import PartWriter, digest_together
 from pipeline.report.digests.event_digest import ROWS_AT_ONCE
@@ -25,7 +25,7 @@ class DigestedPart(NamedTuple):
     """A part of a journal, for one task, and where its digest goes. Picklable."""
 
     journal: Path
-    parts: Sequence[Part]
+    parts: Sequence[JournalPart]
     folder: Path
     number: int
     """Of the part, in the order of seq."""

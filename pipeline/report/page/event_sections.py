@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dispatcher.util.figures import NOTHING, decimal, duration, percent
 from pipeline.report.page.columns import (
-    Row,
     TableColumn,
+    TableRow,
     columns,
     count_column,
     duration_column,
@@ -172,7 +172,7 @@ def comparison(data: PageData) -> Section:
 
 
 def _measure(title: str, key: str) -> TableColumn:
-    def text(row: Row) -> str:
+    def text(row: TableRow) -> str:
         value, per_second = row[key], _UNITS_PER_S.get(row["unit"])
         if row["metric"].endswith("_share"):
             return percent(value)

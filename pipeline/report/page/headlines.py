@@ -5,10 +5,8 @@ Each sentence names the worst case, so that a reader need not search for it, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from dispatcher.util.figures import count, duration, gibibytes, percent, thousandths
+from pipeline.report.page.columns import TableRow
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
 from pipeline.report.plots.plot_style import Rows, event_name, label
@@ -23,8 +21,6 @@ _USES = (
     ("virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
     ("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
 )
-
-_Row = Mapping[str, Any]
 
 
 def headlines(data: PageData) -> list[Figure]:
@@ -83,7 +79,7 @@ def _failures(data: PageData) -> Figure | None:
     return Figure("Failures by cause", f"{value}.", detail, mood, table_anchor("failures"))
 
 
-def _cause(row: _Row) -> str:
+def _cause(row: TableRow) -> str:
     if row["subject"] == "event":
         error = f" with {row['error_class']}" if row["error_class"] else ""
         return f"{event_name(row)} {row['result']}{error}"
@@ -184,7 +180,7 @@ def _nodes(data: PageData) -> Figure | None:
     return Figure("Nodes", value, f"{ran}. The fullest: {fullest}.", "", table_anchor("node_peaks"))
 
 
-def _fullness(row: _Row) -> str:
+def _fullness(row: TableRow) -> str:
     """The resource of the node that was used most."""
     uses = [
         (row[peak] / row[whole], name, show(row[peak]), show(row[whole]))
@@ -239,7 +235,7 @@ def _slowest(handlings: Rows) -> Figure | None:
     )
 
 
-def _totals(data: PageData) -> _Row:
+def _totals(data: PageData) -> TableRow:
     return data.of("run_totals")[0] if data.of("run_totals") else {}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dispatcher.util.figures import NOTHING, count, duration, gibibytes, moment, thousandths
 from pipeline.report.page import event_sections
 from pipeline.report.page.columns import (
-    Row,
     TableColumn,
+    TableRow,
     columns,
     count_column,
     duration_column,
@@ -197,7 +197,7 @@ def _plots_of_cluster(data: PageData) -> list[PlotView]:
 
 
 def _use_column(title: str, peak: str, capacity: str, show: Callable[[int | None], str]) -> TableColumn:
-    def text(row: Row) -> str:
+    def text(row: TableRow) -> str:
         return f"{show(row[peak])} of {show(row[capacity])}" if row[peak] or row[capacity] else NOTHING
 
     return TableColumn(

@@ -41,7 +41,7 @@ ALL: Final = 5000
 """Most rows that the page takes of a table that is expected to be short."""
 
 
-class Column(NamedTuple):
+class ReportColumn(NamedTuple):
     """A column; `type` is Spark's name for it."""
 
     name: str
@@ -54,10 +54,10 @@ class Column(NamedTuple):
         return next((unit for end, unit in _UNITS.items() if f"_{self.name}".endswith(f"_{end}")), "")
 
 
-def _columns(text: str) -> tuple[Column, ...]:
+def _columns(text: str) -> tuple[ReportColumn, ...]:
     """From a list such as "state string, p99_s double?"; a question mark: nullable."""
     columns = (column.split() for column in text.split(","))
-    return tuple(Column(name, kind.removesuffix("?"), kind.endswith("?")) for name, kind in columns)
+    return tuple(ReportColumn(name, kind.removesuffix("?"), kind.endswith("?")) for name, kind in columns)
 
 
 class Shown(NamedTuple):
@@ -82,7 +82,7 @@ class ReportTable:
 
     name: str
     make: Callable[[Run], str]
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     row: str
     """What a row is about."""
     says: str

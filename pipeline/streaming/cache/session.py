@@ -25,7 +25,7 @@ from dispatcher.util.foreign import tell
 from pipeline.rare_log import RareLog
 from pipeline.streaming.cache.encoding import load_results
 from pipeline.streaming.cache.results import ResultCache
-from pipeline.streaming.cache.store import CUT_OFF, DONE, UNDER_WAY, Claim, Entry, Key, ResultStore
+from pipeline.streaming.cache.store import CUT_OFF, DONE, UNDER_WAY, Claim, Entry, ResultKey, ResultStore
 from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError, UnknownOutcomeError
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Request:
     )
 
     def __init__(
-        self, key: Key, reply: Callable[[list[Request]], None], *, wants_call: bool = False, waits: bool = True
+        self, key: ResultKey, reply: Callable[[list[Request]], None], *, wants_call: bool = False, waits: bool = True
     ) -> None:
         self.key = key
         self.reply = reply  # called on the session's thread with requests of the same reply; must not block
@@ -124,15 +124,15 @@ class ResultSession:
         if self._is_over:
             self._refuse_waiting()
 
-    def finish(self, key: Key, stored: bytes) -> None:
+    def finish(self, key: ResultKey, stored: bytes) -> None:
         """The call of a claimed key has given results, which `dump_results` made text; does not block."""
         self._inbox.put(lambda step: step.finished.append((key.digest, stored)))
 
-    def release(self, key: Key) -> None:
+    def release(self, key: ResultKey) -> None:
         """The call of a claimed key has failed, or is not made; does not block."""
         self._inbox.put(lambda step: step.released.append(key.digest))
 
-    def cut_off(self, key: Key) -> None:
+    def cut_off(self, key: ResultKey) -> None:
         """The call of a claimed key was given up while it was under way; does not block."""
         self._inbox.put(lambda step: step.cut_off.append(key.digest))
 

@@ -72,7 +72,7 @@ _GIVEN: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ResultKey:
     """A key: what the store knows it by, and its text for people."""
 
     digest: bytes
@@ -93,7 +93,7 @@ class Entry:
 class Claim:
     """A wish to make the call of a key, for which the store had `seen` a moment ago."""
 
-    key: Key
+    key: ResultKey
     seen: Entry | None
 
 

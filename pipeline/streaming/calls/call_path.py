@@ -21,7 +21,7 @@ from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.limits.turns import Turns
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
-from pipeline.streaming.calls.thread import CallTimers, Mail, Timer
+from pipeline.streaming.calls.thread import CallTimers, EngineMailbox, Timer
 from pipeline.streaming.errors import RetryAfter
 from pipeline.streaming.options import AsyncOptions
 
@@ -66,7 +66,7 @@ class CallPath:
         self,
         host: CallHost,
         box: AnswerBox,
-        mail: Mail,
+        mail: EngineMailbox,
         timers: CallTimers,
         options: AsyncOptions,
         nothing_follows: Callable[[], bool],

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.cache.session import Request
-from pipeline.streaming.cache.store import Key
+from pipeline.streaming.cache.store import ResultKey
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import CallPath, HostSlots
 from pipeline.streaming.calls.element_queues import (
@@ -34,7 +34,7 @@ from pipeline.streaming.calls.lateness import Bound, Lateness
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
 from pipeline.streaming.calls.room import GrowingRoom
 from pipeline.streaming.calls.sharing import SharedCalls
-from pipeline.streaming.calls.thread import CallTimers, Mail
+from pipeline.streaming.calls.thread import CallTimers, EngineMailbox
 from pipeline.streaming.elements import Watermark
 from pipeline.streaming.errors import (
     AsyncOperatorError,
@@ -59,7 +59,7 @@ class Engine:
     def __init__(
         self,
         host: CallHost,
-        mail: Mail,
+        mail: EngineMailbox,
         timers: CallTimers,
         options: AsyncOptions,
         output: Callable[[Any], Any],
@@ -193,7 +193,7 @@ class Engine:
             call.leads = True
             if self._session is None:
                 return True
-            key = call.key if type(call.key) is Key else self._session.key_of(call.value)
+            key = call.key if type(call.key) is ResultKey else self._session.key_of(call.value)
             request = Request(key, self._bring_remembered)
             self._asked[request] = call
             self._session.submit(request)

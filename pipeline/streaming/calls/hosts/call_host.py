@@ -25,7 +25,7 @@ from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, RateLimit, RateLimiter
-from pipeline.streaming.calls.thread import LoopThread, Mail
+from pipeline.streaming.calls.thread import EngineMailbox, LoopThread
 from pipeline.streaming.errors import AsyncTimeoutError
 from pipeline.streaming.number_checks import require_number
 
@@ -37,7 +37,7 @@ class AnswerBox:
 
     __slots__ = ("_fetch", "_mail", "answers", "is_notified")
 
-    def __init__(self, mail: Mail, fetch: Callable[[], None]) -> None:
+    def __init__(self, mail: EngineMailbox, fetch: Callable[[], None]) -> None:
         self.answers: deque[Call] = deque()  # hosts append, the engine's thread pops; both are atomic
         # A mail is on its way. The engine's thread clears this before it fetches, a host reads it after it appends: no
         # answer is left behind. Two threads of a host may both send a mail; one of the mails finds nothing.
