@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dispatcher.util.figures import count, duration, moment
-from pipeline.report.phases import PHASES
 from pipeline.report.plots.pane_chart import Curve, Hit, Pane, PaneChart, Point
 from pipeline.report.plots.plot_style import COLOURS, PALE, Rows, TimeAxis, colours_of, event_name, label, unit_of
 from pipeline.report.plots.row_chart import Bar, Facet, HeatFacet, RowChart
 from pipeline.report.plots.scales import Scale, linear, powers_of_ten
 from pipeline.report.plots.svg import LegendKey
+from pipeline.report.tables.applications import PHASES
 
 _STATE_COLOURS = {
     "NEW": PALE,

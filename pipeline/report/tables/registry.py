@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pipeline.report.digests.run import Run
-from pipeline.report.phases import PHASES
 from pipeline.report.tables import (
     applications,
     comparison,
@@ -17,6 +16,7 @@ from pipeline.report.tables import (
     machines,
     utilisation,
 )
+from pipeline.report.tables.applications import PHASES
 
 SQL_TYPES: Final = {
     "string": "VARCHAR",
