@@ -15,8 +15,7 @@ from dispatcher.cli.console import cell, figures_table, say, standard_output
 from dispatcher.errors import DispatcherError
 from dispatcher.util.folders import drafts
 from pipeline.cli.replay_command import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
-from pipeline.cli.report_command import Master
-from pipeline.cli.sessions import open_spark
+from pipeline.cli.sessions import Master, open_spark
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
 from statemachines.simulation.queues import in_words

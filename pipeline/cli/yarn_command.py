@@ -10,13 +10,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dispatcher.cli.console import cell, figures_table, say, standard_output
+from dispatcher.cli.console import cell, echo, figures_table, say, standard_output
 from dispatcher.util.folders import drafts
-from pipeline.cli.report_command import Master, print_report
-from pipeline.cli.sessions import open_spark
-from pipeline.cli.yarn_reading import print_formats, print_missed, warnings
+from pipeline.cli.report_command import print_report
+from pipeline.cli.sessions import Master, open_spark
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
+from pipeline.yarnlog.headers import Layout
 from statemachines.releases import ANY, CURRENT, EARLY, RELEASES
+
+_SAMPLES = 5
+_SAMPLE_CHARACTERS = 300
+_UNTIMED = "a record without a time has the prefix's, or the time of the record before, or 1970"
 
 Release = Enum("Release", {name: name for name in RELEASES})  # type: ignore[misc]
 
@@ -45,17 +49,63 @@ def yarn_log(
     checked = ANY if release is None else release.value
     summary = summarize(files, LogClock(time_zone), keep=listed, release=checked)
     console = standard_output()
-    print_formats(summary, console, listed)
+    _print_formats(summary, console, listed)
     _print_counts(summary, len(files), console)
     _print_transitions(summary, console)
     if checked == ANY:
         _print_older(summary, console)
     _print_mismatches(summary, checked, console)
-    print_missed(summary, console)
+    _print_missed(summary, console)
     if output is not None:
         _report(files, time_zone, checked, output, master, console)
-    if strict and (summary.mismatches_by_machine or warnings(summary)):
+    if strict and (summary.mismatches_by_machine or _warnings(summary)):
         raise typer.Exit(1)
+
+
+def _print_formats(summary: LogSummary, console: Console, listed: int) -> None:
+    """A line for each file with a prefix or without times; at most `listed`."""
+    lines = []
+    for file, found in summary.reading.formats.items():
+        if found is None:
+            continue
+        if found.prefixes:
+            lines.append(f"{_shown(str(file))}: prefix of each line: {', '.join(found.prefixes)}")
+        if found.layout >= Layout.UNTIMED:
+            lines.append(f"{_shown(str(file))}: {_UNTIMED}")
+    for line in lines[:listed]:
+        say(console, line)
+    if len(lines) > listed:
+        say(console, f"and {len(lines) - listed:,} more such lines; list more with --listed")
+
+
+def _print_missed(summary: LogSummary, console: Console) -> None:
+    """The lines that should have been parsed, with a sample, and warnings on standard error of what was not read."""
+    reading = summary.reading
+    if reading.missed_lines:
+        say(console, "")
+        say(console, f"{reading.missed_lines:,} unparsed lines look like transitions or audit lines:")
+        for missed in reading.missed[:_SAMPLES]:
+            say(console, f"{_shown(str(missed.file))}:{missed.line}: {_shown(missed.text)}")
+        if reading.missed_lines > _SAMPLES:
+            say(console, f"and {reading.missed_lines - _SAMPLES:,} more")
+    for warning in _warnings(summary):
+        echo(f"warning: {warning}", err=True)
+
+
+def _warnings(summary: LogSummary) -> list[str]:
+    """A line for each reason for which the logs count as not understood."""
+    reading, found = summary.reading, []
+    for file in reading.unread:
+        found.append(f"{_shown(str(file))}: nothing was read: no line is the beginning of a record in a known format")
+    if not reading.unread and not summary.parsed_lines:
+        found.append("no line is of a known kind: no transition, refused event, registration, queue size or audit line")
+    if reading.missed_lines:
+        found.append(f"{reading.missed_lines:,} lines look like transitions or audit lines and were not parsed")
+    return found
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SAMPLE_CHARACTERS else f"{text[:_SAMPLE_CHARACTERS]}..."
 
 
 def _print_counts(summary: LogSummary, files: int, console: Console) -> None:

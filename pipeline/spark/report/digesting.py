@@ -20,9 +20,8 @@ from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from dispatcher.journal.snapshot import ClosedSegment
 from pipeline.journal.scan import divide
 from pipeline.report.digests import event_digest, transition_digest
-from pipeline.report.digests.digest import PartWriter
+from pipeline.report.digests.digest import DigestedPart, PartWriter
 from pipeline.report.digests.event_digest import EventDigest
-from pipeline.report.digests.part import DigestedPart
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
 from pipeline.report.report_tables import SHARES, Finish, rows_of_entities
 from pipeline.spark.shipping import on_executors

@@ -8,7 +8,7 @@ from pathlib import Path
 from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.journal.scan import JournalPart, read_batches
 from pipeline.report.digests import event_digest, transition_digest
-from pipeline.report.digests.part import DigestedPart
+from pipeline.report.digests.digest import DigestedPart
 from pipeline.report.digests.transition_digest import Ends
 
 _READS = ((EVENTS, event_digest.READS), (TRANSITIONS, transition_digest.READS))
