@@ -209,7 +209,7 @@ class Lookups(ABC):
         """The rows, or the error, of each of `keys`, which may repeat."""
 
     async def close(self) -> None:
-        """Cancel the calls under way, wait for them up to a timeout, then close the reader."""
+        """Cancel the calls in flight, wait for them up to a timeout, then close the reader."""
         await self._tasks.end()
         self._queries.close()
         await self._queries.reader.close()
@@ -224,7 +224,7 @@ class DirectLookups(Lookups):
 
 
 class PartialLookups(Lookups):
-    """Caches the rows of each lookup. Lookups of a key whose query is under way wait for that query.
+    """Caches the rows of each lookup. Lookups of a key whose query is running wait for that query.
 
     Each query runs in its own task. Cancelling the batch that started it does not cancel it, because other batches may
     wait for the same keys; it still fills the cache.
@@ -310,7 +310,7 @@ class FullLookups(Lookups):
         return {key: content.get(key, ()) for key in keys}
 
     async def _load(self) -> None:
-        """Wait for the load under way, or start one. Cancelling a waiter does not cancel the load."""
+        """Wait for the running load, or start one. Cancelling a waiter does not cancel the load."""
         if self._loading is None:
             self._loading = self._tasks.start(self._load_content())
         await asyncio.shield(self._loading)

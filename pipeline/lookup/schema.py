@@ -67,7 +67,7 @@ class LookupReader(Protocol):
     async def lookup(self, keys: Sequence[LookupKey]) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
         """The rows, or the error, of each of the distinct `keys`; a key without rows may be left out.
 
-        Several lookups may be under way at once. Cancelling one releases its connection.
+        Several lookups may run at once. Cancelling one releases its connection.
 
         Raises:
             TableUnavailableError: no key could be looked up; worth a retry. LookupTableError: a retry does not help.
@@ -77,7 +77,7 @@ class LookupReader(Protocol):
         """All rows of the table with their keys, in chunks; rows with a null in the key may be left out."""
 
     async def close(self) -> None:
-        """Close the connections; lookups under way fail. Called once, after the last lookup."""
+        """Close the connections; running lookups fail. Called once, after the last lookup."""
 
 
 class LookupTable(Protocol):

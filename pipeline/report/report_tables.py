@@ -37,7 +37,6 @@ class Finish:
     before: Path | None = None
 
     def run(self) -> None:
-        """Write all tables."""
         self._write([table.name for table in TABLES], summaries=True)
 
     def run_share(self, number: int) -> None:

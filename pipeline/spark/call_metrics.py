@@ -7,7 +7,7 @@ with zeros in every row.
 
 The counts of a task attempt that failed or was killed are lost with its rows. The attempt that succeeds tells how many
 preceded it: `lost_attempts`. A task that a `limit` ends early has reported its counts up to its last such row, and is a
-lost attempt, too. Spark tells nobody of a speculative copy that is killed because the attempt before it succeeds.
+lost attempt, too. Spark does not report a speculative copy that is killed because the attempt before it succeeds.
 
 Spark has no aggregate that sums vectors, and one sum for each bucket of a histogram would cost every row. But
 `percentile` keeps a map from values to their frequencies, which it adds up over rows and tasks, and whose size depends

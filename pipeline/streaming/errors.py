@@ -12,7 +12,7 @@
           ResultCacheAwayError    service: the cache's database does not answer now
         SourceInterruptedError    no fault: stops a source whose task is over
         TaskCancelledError        no fault: the task was cancelled
-        UnknownOutcomeError       no fault: a call was under way when its process ended, and is not made again
+        UnknownOutcomeError       no fault: a call was in flight when its process ended, and is not made again
 
 A RetryAfter is not among them: a user's function raises it to say when the service accepts calls again.
 """
@@ -159,7 +159,7 @@ class TaskCancelledError(StreamingError):
 
 
 class UnknownOutcomeError(StreamingError):
-    """A call was under way when its process ended or gave it up, so that the service may have done its work.
+    """A call was in flight when its process ended or gave it up, so that the service may have done its work.
 
     With `on_unknown="capture"` a cache does not make it again. `began_at`: Unix seconds.
     """

@@ -88,7 +88,6 @@ def best_numbers(column: ComparedColumn, rows: Sequence[SweepRow]) -> frozenset[
 
 
 def settings_text(row: SweepRow) -> str:
-    """The settings of a row on one line."""
     return ", ".join(f"{key}={value}" for key, value in row["settings"].items())
 
 

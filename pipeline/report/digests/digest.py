@@ -200,7 +200,6 @@ def merge(database: DuckDBPyConnection) -> Run:
 
 
 def merging(run: Run) -> list[Statement]:
-    """The statements of `merge`."""
     return [Statement.create(make(run)) for make in _MERGED]
 
 

@@ -240,7 +240,6 @@ def _totals(data: PageData) -> TableRow:
 
 
 def _counted(number: int, what: str) -> str:
-    """A number with its noun."""
     if number == 1:
         return f"1 {what}"
     return f"{count(number)} {what[:-1]}ies" if what.endswith("y") else f"{count(number)} {what}s"

@@ -59,7 +59,6 @@ def _subtitle(data: PageData) -> str:
 
 
 def sections_of(data: PageData) -> list[Section]:
-    """All sections, in the page's order."""
     first = [] if data.compared_with is None else [_comparison(data)]
     last = [] if data.config is None else [configuration(data.config)]
     return [

@@ -86,7 +86,6 @@ def table(title: str, text: str, columns: Sequence[TableColumn], rows: Sequence[
 
 
 def configuration(text: str) -> Section:
-    """The section that shows a run's configuration."""
     about = "All keys of the run that wrote the journal, defaults too."
     return Section("configuration", "Configuration", texts=[TextView("Of the run", about, text)])
 

@@ -21,8 +21,6 @@ _FEW_TICKS = 4
 
 
 class LegendKey(NamedTuple):
-    """An entry of a legend."""
-
     name: str
     colour: str
 

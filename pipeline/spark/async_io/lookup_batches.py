@@ -82,8 +82,6 @@ def _parts(schema: T.StructType, batches: Iterable[pa.RecordBatch], most: int) -
 
 
 class _Rows:
-    """Some rows of the input."""
-
     def __init__(self, batch: pa.RecordBatch, schema: T.StructType) -> None:
         self.batch = batch
         self._schema = schema

@@ -80,7 +80,7 @@ class AsyncTask:
         reader asks for.
 
         Raises:
-            ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
+            ReaderGoneError: the reader of `output` has ended. The calls in flight were given up.
         """
         zone = time_zone(self.time_zone)
         check = self.check(zone)
@@ -118,7 +118,6 @@ class AsyncTask:
                 yield writer.metrics_batch(report.take(is_last=True))
 
     def check(self, zone: dt.tzinfo) -> Check:
-        """The check of each result."""
         return row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
 
     def writer(self, zone: dt.tzinfo) -> ResultWriter:

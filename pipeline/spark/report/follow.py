@@ -135,7 +135,6 @@ class JournalFollower:
             return write_page(place, journal, damage=damage, config=config, is_live=True).at(self.folder)
 
     def progress(self) -> FollowProgress:
-        """How much of the journal the committed batches cover."""
         with engine() as database:
             add_parts(database, self.store.committed())
             row = database.execute(_PROGRESS).fetchone()

@@ -1,6 +1,6 @@
 """A function whose calls go through a cache: each claims its key first, and reports how it has ended.
 
-The claim comes right before the function is called, so a key counts as under way only while its call is: after a kill,
+The claim comes right before the function is called, so a key counts as in flight only while its call is: after a kill,
 exactly these calls are unknown. Results on which the retry strategy wants another attempt count as a failure.
 """
 

@@ -34,7 +34,7 @@ class ResultCache(ABC):
         them. None: the whole value, a Row with its column names. It has to hold everything that the results depend on.
     `expires_after_s`: seconds for which a result is valid; None: forever. An expired one is called for again.
     `version`: change it when the function gives other results for the same key: earlier ones are then left alone.
-    `on_unknown`: what happens to a key whose call was under way when its process was killed or gave it up, so that the
+    `on_unknown`: what happens to a key whose call was in flight when its process was killed or gave it up, so that the
         service may have done the work. "call" makes the call again, which is logged and counted. "capture" does not,
         and the row ends with an UnknownOutcomeError, as `on_error` says.
     `name`: of the function; by default that of its module and its own. Functions of one name and version share results,

@@ -61,7 +61,7 @@ class Request:
         self.results: list[Any] | None = None
         self.error: BaseException | None = None
         self.is_mine = False  # claimed: the asker makes the call and reports its end
-        self.is_busy = False  # its call is under way elsewhere, and `waits` is not set
+        self.is_busy = False  # its call is in flight elsewhere, and `waits` is not set
         self.was_unknown = False  # its call was cut off earlier
 
 
@@ -133,7 +133,7 @@ class ResultSession:
         self._inbox.put(lambda step: step.released.append(key.digest))
 
     def cut_off(self, key: ResultKey) -> None:
-        """The call of a claimed key was given up while it was under way; does not block."""
+        """The call of a claimed key was given up while it was in flight; does not block."""
         self._inbox.put(lambda step: step.cut_off.append(key.digest))
 
     def flush(self) -> None:

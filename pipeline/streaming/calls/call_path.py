@@ -32,7 +32,7 @@ _LONGEST_PAUSE_MS: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class HostSlots:
-    """An operator's share of a host: `calls` under way at most, and `ahead` more that wait in the host.
+    """An operator's share of a host: up to `calls` in flight, and `ahead` more that wait in the host.
 
     `may_wait`: whether a call may wait in the host for its slot, or for the thread of a call that was given up.
     """

@@ -255,7 +255,7 @@ class Engine:
         return not self._asked and (self.queue.is_full() or (self._has_all and not self._retrying))
 
     def _limit(self) -> None:
-        """From now on more records may be taken in than calls may be under way."""
+        """From now on more records may be taken in than calls may be in flight."""
         if self._path.is_direct:
             self._path.limit(call for call in self._lateness.unfinished() if call.is_begun)
 

@@ -138,7 +138,7 @@ class CallHost(ABC):
 
     @abstractmethod
     def stop(self, timeout: float = 10.0) -> bool:
-        """Give up the calls under way and close the function; return whether all ended within `timeout` seconds.
+        """Give up the calls in flight and close the function; return whether all ended within `timeout` seconds.
 
         Calls that operators still wait for, and those submitted later, end with a RejectedExecutionError. What does
         not end is left on a daemon thread. Errors of `close` are logged. Stopping again does nothing. On a thread of

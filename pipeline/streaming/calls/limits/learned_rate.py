@@ -3,8 +3,8 @@
 A call that the service refuses is the only sign of its limit.
 
 - At first the rate grows exponentially with the calls accepted, until one is refused.
-- A refusal cuts the rate by at least 15 %: to the share of the calls then under way that the service accepted, but
-  hardly below what it accepted in the second before. All calls under way lead to one cut.
+- A refusal cuts the rate by at least 15 %: to the share of the calls then in flight that the service accepted, but
+  hardly below what it accepted in the second before. All calls in flight lead to one cut.
 - After that the rate grows linearly, by an amount that is larger for its size at low rates, so that the tasks of a job
   approach equal shares. It passes the rate of the last refusal only after 20 accepted calls for each one refused. Once
   it has passed that by a quarter, the service's limit has risen, and the rate grows exponentially again.
@@ -31,7 +31,7 @@ _LATER_GROWTH_S: Final = 0.6
 _GROWTH_CALLS: Final = 3
 """It takes at least this many accepted calls."""
 _GROWTH_CALL_TIMES: Final = 6
-"""It takes at least this many call times, so that more calls than are under way have been answered."""
+"""It takes at least this many call times, so that more calls than are in flight have been answered."""
 _LEAST_CUT: Final = 0.85
 _NEXT_CUT: Final = 0.7
 _NEXT_CUT_CALLS: Final = 10
@@ -39,7 +39,7 @@ _NEXT_CUT_CALLS: Final = 10
 _DEEPEST_CUT: Final = 0.5
 """Of what was accepted in the last second."""
 _EXPECTED_CALLS: Final = 10
-"""An expectation, of as many calls, about the share accepted, before the calls under way show it."""
+"""An expectation, of as many calls, about the share accepted, before the calls in flight show it."""
 _EXPECTED_SHARE: Final = 0.95
 _ADDED_PER_S: Final = 3.0
 """Calls per second by which a rate of 1 call per second grows each second; at r calls per second times sqrt(r)."""
@@ -130,7 +130,7 @@ class LearnedRate:
         self._since_cut = 0  # accepted calls started after it; guarded by _lock
         # The latest pause.
         self._paused_until_ms = -math.inf  # written under _lock, read without it: one reference
-        self._settled_ms = -math.inf  # when the calls under way should have been answered; guarded by _lock
+        self._settled_ms = -math.inf  # when the calls in flight should have been answered; guarded by _lock
         self._is_kept = False  # to its end; guarded by _lock
         self._test_ms: float | None = None  # the start of the next test; guarded by _lock
         self._tests = 0  # refused in this pause; guarded by _lock
@@ -138,7 +138,6 @@ class LearnedRate:
 
     @property
     def calls_per_s(self) -> float:
-        """The rate now."""
         return self._rate
 
     def try_start(self, now_ms: float, cost: float = 1.0) -> float:
@@ -191,7 +190,7 @@ class LearnedRate:
                 self._cut_and_pause(sent_ms, now_ms, delay_ms)
 
     def pause(self, now_ms: float, delay_ms: float) -> None:
-        """Begin with a pause of `delay_ms`. Calls under way do not count: they were started without the rate."""
+        """Begin with a pause of `delay_ms`. Calls in flight do not count: they were started without the rate."""
         with self._lock:
             self._paused_until_ms = max(self._paused_until_ms, now_ms + delay_ms)
             if delay_ms < _SHORT_PAUSE_MS:
@@ -252,7 +251,7 @@ class LearnedRate:
             self._be_cautious(delay_ms)
 
     def _cut(self) -> None:
-        """Set the rate by the answers since the refusal; anew with each answer to a call that was under way then."""
+        """Set the rate by the answers since the refusal, again with each answer to a call that was in flight then."""
         accepted, refused = self._seen
         share = (accepted + _EXPECTED_CALLS * _EXPECTED_SHARE) / (accepted + refused + _EXPECTED_CALLS)
         in_a_second = min(self._accepted_before, self._rate_before)
