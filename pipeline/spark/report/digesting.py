@@ -23,7 +23,7 @@ from pipeline.report.digests import event_digest, transition_digest
 from pipeline.report.digests.digest import DigestedPart, PartWriter
 from pipeline.report.digests.event_digest import EventDigest
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
-from pipeline.report.report_tables import SHARES, Finish, rows_of_entities
+from pipeline.report.tables.writing import SHARES, Finish, rows_of_entities
 from pipeline.spark.shipping import on_executors
 from pipeline.spark.source.journal import JournalTables
 

@@ -32,7 +32,7 @@ from dispatcher.journal.snapshot import summarize
 from dispatcher.util.folders import drafts
 from pipeline.report.digests.digest import add_parts, engine, require_engine, write_merged
 from pipeline.report.digests.transition_digest import Ends
-from pipeline.report.report_tables import Finish
+from pipeline.report.tables.writing import Finish
 from pipeline.spark.report.digesting import digest_segments, finish
 from pipeline.spark.report.follow_store import DigestStore
 from pipeline.spark.report.report import PAGE, Report, declared_by_resource_manager, write_page
