@@ -25,6 +25,13 @@ def count(number: float | None) -> str:
     return NOTHING if number is None else f"{number:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 event`, `1,234 events`, `2 entities`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
+
+
 def short_count(number: float | None) -> str:
     """`0`, `0.4`, `1,234`, `99,999`, `123k`, `4.6M`: at most seven characters."""
     if number is None:

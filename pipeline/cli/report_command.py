@@ -18,6 +18,7 @@ from dispatcher.journal import check_journal, read_run_config
 from dispatcher.journal.format.segments import segments
 from dispatcher.journal.snapshot import parts_of
 from dispatcher.supervision.signals import StopSignals
+from dispatcher.util.figures import counted, duration
 from pipeline.cli.sessions import Master, open_spark
 
 if TYPE_CHECKING:
@@ -173,14 +174,12 @@ def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
     """Print why applications were refused, with the number of each reason, most frequent first."""
     ordered = sorted(refusals.items(), key=lambda item: -item[1])
     for reason, count in ordered[:_REASONS_PRINTED]:
-        say(console, f"{count:,} application{'s' if count > 1 else ''} refused: {reason}", style="red")
+        say(console, f"{counted(count, 'application')} refused: {reason}", style="red")
     if len(ordered) > _REASONS_PRINTED:
         say(console, f"and more for {len(ordered) - _REASONS_PRINTED:,} other reasons", style="red")
 
 
 def print_report(report: Report, console: Console) -> None:
-    from dispatcher.util.figures import duration
-
     summary = summary_table()
     summary.add_row("Applications", f"{report.applications:,}")
     for state, number in report.applications_by_final_state.items():

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from dispatcher.cli.console import cell, echo, figures_table, say, standard_output
+from dispatcher.util.figures import counted
 from dispatcher.util.folders import drafts
 from pipeline.cli.report_command import print_report
 from pipeline.cli.sessions import Master, open_spark
@@ -110,7 +111,7 @@ def _shown(text: str) -> str:
 
 def _print_counts(summary: LogSummary, files: int, console: Console) -> None:
     table = figures_table("Lines", "lines", "records")
-    table.add_row(f"in {files:,} {_plural('file', files)}", f"{summary.lines:,}")
+    table.add_row(f"in {counted(files, 'file')}", f"{summary.lines:,}")
     table.add_row("parsed", f"{summary.parsed_lines:,}", f"{summary.records_by_kind.total():,}")
     for kind, records in summary.records_by_kind.most_common():
         table.add_row(cell(f"  {kind.replace('_', ' ')}"), f"{summary.lines_by_kind[kind]:,}", f"{records:,}")
@@ -136,9 +137,7 @@ def _print_older(summary: LogSummary, console: Console) -> None:
     if not total:
         return
     say(console, "")
-    say(
-        console, f"{total:,} {_plural('transition', total)} in the tables of older releases, not in Hadoop {CURRENT}'s:"
-    )
+    say(console, f"{counted(total, 'transition')} in the tables of older releases, not in Hadoop {CURRENT}'s:")
     for (machine, releases), transitions in summary.older_by_releases.most_common():
         named = ", ".join("before 2.3" if release == EARLY else release for release in releases)
         say(console, f"{machine}: {transitions:,} of Hadoop {named}")
@@ -150,7 +149,7 @@ def _print_mismatches(summary: LogSummary, release: str, console: Console) -> No
         return
     tables = "the tables" if release == ANY else f"Hadoop {release}'s tables"
     say(console, "")
-    say(console, f"{total:,} {_plural('transition', total)} not in {tables}:")
+    say(console, f"{counted(total, 'transition')} not in {tables}:")
     for found in summary.mismatches:
         event = f" on {found.event_type}" if found.event_type else ""
         say(console, f"{found.file}:{found.line}: {found.entity} {found.from_state} to {found.to_state}{event}")
@@ -173,7 +172,3 @@ def _report(files: list[Path], time_zone: str, release: str, output: Path, maste
         written = write_report(spark, named, folder, declared=declared, tables=tables.journal)
     say(console, f"Log as tables: {folder / 'log'}")
     print_report(written, console)
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

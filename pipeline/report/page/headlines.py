@@ -5,7 +5,7 @@ Each sentence names the worst case, so that a reader need not search for it, and
 
 from __future__ import annotations
 
-from dispatcher.util.figures import count, duration, gibibytes, percent, thousandths
+from dispatcher.util.figures import count, counted, duration, gibibytes, percent, thousandths
 from pipeline.report.page.columns import TableRow
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
@@ -54,7 +54,7 @@ def headlines(data: PageData) -> list[Figure]:
 def _damage(data: PageData) -> Figure | None:
     if not data.damage:
         return None
-    value = f"{_counted(len(data.damage), 'part')} of the journal cannot be read,"
+    value = f"{counted(len(data.damage), 'part')} of the journal cannot be read,"
     return Figure("Damage", value, "and no figure on this page counts what was there.", "bad", "damage")
 
 
@@ -64,16 +64,16 @@ def _failures(data: PageData) -> Figure | None:
     failed, unhandled = (sum(row[key] for row in types) for key in ("failed", "unregistered"))
     lost, killed = ends.get("FAILED", 0), ends.get("KILLED", 0)
     numbers = [
-        (failed, f"{_counted(failed, 'event')} failed"),
-        (unhandled, f"{_counted(unhandled, 'event')} had no handler"),
-        (lost, f"{_counted(lost, 'application')} failed"),
-        (killed, f"{_counted(killed, 'application')} {'was' if killed == 1 else 'were'} killed"),
+        (failed, f"{counted(failed, 'event')} failed"),
+        (unhandled, f"{counted(unhandled, 'event')} had no handler"),
+        (lost, f"{counted(lost, 'application')} failed"),
+        (killed, f"{counted(killed, 'application')} {'was' if killed == 1 else 'were'} killed"),
     ]
     value = ", ".join(text for number, text in numbers if number)
     causes = data.of("failures")
     if not value and not causes:
         return None
-    value = value or _counted(sum(row["count"] for row in causes), "failure")
+    value = value or counted(sum(row["count"] for row in causes), "failure")
     detail = f"The most frequent cause, {_times(causes[0]['count'])}: {_cause(causes[0])}." if causes else ""
     mood = "bad" if failed or unhandled or lost else "warn"
     return Figure("Failures by cause", f"{value}.", detail, mood, table_anchor("failures"))
@@ -92,7 +92,7 @@ def _stuck(stays: Rows) -> Figure | None:
     if not still:
         return None
     worst = still[0]
-    number = f"At least {count(len(still))} entities" if len(stays) >= ROWS_SHOWN else _counted(len(still), "entity")
+    number = f"At least {count(len(still))} entities" if len(stays) >= ROWS_SHOWN else counted(len(still), "entity")
     return Figure(
         "Stuck and slow",
         f"{number} stayed in a state to the end, longer than usual;",
@@ -111,7 +111,7 @@ def _unknown_transitions(data: PageData) -> Figure | None:
     worst = kinds[0]
     return Figure(
         "Unknown transitions",
-        f"{_counted(number, 'transition')} undeclared or refused,",
+        f"{counted(number, 'transition')} undeclared or refused,",
         f"of {count(_totals(data).get('transitions', number))}. The most frequent: {worst['machine']} "
         f"from {worst['from_state']} to {worst['to_state']} on {worst['event_type']}, {_times(worst['count'])}.",
         "bad",
@@ -132,7 +132,7 @@ def _applications(data: PageData) -> Figure | None:
         if paths and (phase := paths[0]["longest_phase"])
         else ""
     )
-    number = _counted(sum(row["applications"] for row in states), "application")
+    number = counted(sum(row["applications"] for row in states), "application")
     return Figure(
         "Applications", f"{number};", f"{'; '.join(filter(None, parts))}.{longest}", "", table_anchor("critical_paths")
     )
@@ -143,7 +143,7 @@ def _waits(queues: Rows) -> Figure | None:
         return None
     never, earlier = (sum(row[key] for row in queues) for key in ("never_placed", "begun_earlier"))
     placed = [row for row in queues if row["max_s"] is not None]
-    unknown = f" Waits of {_counted(earlier, 'application')} are unknown: the journal begins later." if earlier else ""
+    unknown = f" Waits of {counted(earlier, 'application')} are unknown: the journal begins later." if earlier else ""
     if not placed:
         longest = ""
     elif (slowest := max(placed, key=lambda row: (row["p95_s"], row["max_s"])))["max_s"]:
@@ -154,7 +154,7 @@ def _waits(queues: Rows) -> Figure | None:
     else:
         longest = "every other application got its first container at once."
     if never:
-        value, detail = f"{_counted(never, 'application')} never got a container;", longest or "none got one."
+        value, detail = f"{counted(never, 'application')} never got a container;", longest or "none got one."
         link = "applications"
     else:
         longest_s = max((row["max_s"] for row in placed), default=None)
@@ -174,9 +174,9 @@ def _nodes(data: PageData) -> Figure | None:
     ran = f"at most {most} containers at once" + (f", {count(containers)} in all" if containers is not None else "")
     fullest = f"{peaks[0]['node']}{_fullness(peaks[0])}"
     if over:
-        value = f"{count(over)} of {_counted(nodes, 'node')} oversubscribed,"
+        value = f"{count(over)} of {counted(nodes, 'node')} oversubscribed,"
         return Figure("Nodes", value, f"the worst {fullest}; {ran}.", "bad", table_anchor("node_peaks"))
-    value = f"{_counted(nodes, 'node')}, none oversubscribed;"
+    value = f"{counted(nodes, 'node')}, none oversubscribed;"
     return Figure("Nodes", value, f"{ran}. The fullest: {fullest}.", "", table_anchor("node_peaks"))
 
 
@@ -200,7 +200,7 @@ def _run(data: PageData) -> Figure:
     return Figure(
         "Events over time",
         f"{duration(span_s)} from the first event to the last:",
-        f"{_counted(events, 'event')}{rate}, and {_counted(totals.get('transitions', 0), 'state transition')}.",
+        f"{counted(events, 'event')}{rate}, and {counted(totals.get('transitions', 0), 'state transition')}.",
         "",
         "plot-events-in-the-queue-over-time",
     )
@@ -215,7 +215,7 @@ def _event_types(types: Rows) -> Figure | None:
     return Figure(
         "Events by type",
         f"{event_name(busiest)} took {percent(busiest['handling_total_ms'] / total_ms)} of the handlers' time",
-        f"({duration(busiest['handling_total_ms'] / 1e3)} for {_counted(busiest['count'], 'event')}); the slowest on "
+        f"({duration(busiest['handling_total_ms'] / 1e3)} for {counted(busiest['count'], 'event')}); the slowest on "
         f"average was {event_name(slowest)}, at {duration(slowest['handling_mean_us'] / 1e6)}.",
         "",
         table_anchor("events_by_type"),
@@ -237,12 +237,6 @@ def _slowest(handlings: Rows) -> Figure | None:
 
 def _totals(data: PageData) -> TableRow:
     return data.of("run_totals")[0] if data.of("run_totals") else {}
-
-
-def _counted(number: int, what: str) -> str:
-    if number == 1:
-        return f"1 {what}"
-    return f"{count(number)} {what[:-1]}ies" if what.endswith("y") else f"{count(number)} {what}s"
 
 
 def _times(number: int) -> str:

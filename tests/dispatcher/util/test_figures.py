@@ -95,6 +95,15 @@ def test_quantities_are_written_without_useless_digits() -> None:
     assert figures.decimal(1234.56) == "1,234.6"
 
 
+def test_a_number_has_the_plural_of_its_noun() -> None:
+    assert [figures.counted(number, "entity") for number in (0, 1, 1234)] == [
+        "0 entities",
+        "1 entity",
+        "1,234 entities",
+    ]
+    assert figures.counted(2, "dead letter") == "2 dead letters"
+
+
 def test_small_shares_have_a_decimal() -> None:
     assert [figures.percent(share) for share in (0, 0.0004, 0.004, 0.0996, 0.756, 1, 12.5, -0.05, None)] == [
         "0 %",
