@@ -162,9 +162,9 @@ class _Run(Generic[In, Out]):
         self._has_ended = False  # the caller sets it after the last value of the input
         self._input_failure: Exception | None = None  # raised by the input; caller's thread
         self._wake_at = 0  # the loop wakes the caller to read once only this many values are left; caller's thread
-        # The loop found no value, or no room for results, and has nothing to do. No wake-up is lost in either order:
-        # loop: True; caller: puts v, reads True, wakes the loop. Or caller: puts v, reads False; loop: True, looks
-        # again, finds v.
+        # The loop found no value, or no room for results, and has nothing to do. No wake-up is lost, in either order:
+        #   loop: sets True, finds nothing; caller: puts v, reads True, wakes the loop.
+        #   caller: puts v, reads False; loop: sets True, looks once more, finds v.
         self._is_idle = False
         self._ready: deque[Out] = deque()  # the loop appends, the caller pops
         self._notify_at = 1  # the loop wakes the caller once this many results are ready; caller's thread

@@ -102,8 +102,9 @@ class ResultSession:
         self._lock = threading.Lock()  # leaf lock
         self._listeners: list[Callable[[ResultCacheError], None]] = []  # guarded by _lock
         self._is_closed = threading.Event()
-        # The thread takes no more from the inbox. It sets this before its last look, and others read it after adding
-        # to the inbox: so each request is answered.
+        # The thread takes no more from the inbox. Each request is answered, in either order:
+        #   submit: puts r, reads False; thread: sets True, refuses r in its last look.
+        #   thread: sets True, looks, finds nothing; submit: puts r, reads True, refuses r itself.
         self._is_over = False
         self._away = RareLog(log)
         self._unknown = RareLog(log)

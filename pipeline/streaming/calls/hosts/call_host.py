@@ -39,8 +39,10 @@ class AnswerBox:
 
     def __init__(self, mail: EngineMailbox, fetch: Callable[[], None]) -> None:
         self.answers: deque[Call] = deque()  # hosts append, the engine's thread pops; both are atomic
-        # A mail is on its way. The engine's thread clears this before it fetches, a host reads it after it appends: no
-        # answer is left behind. Two threads of a host may both send a mail; one of the mails finds nothing.
+        # A mail is on its way. No answer is left behind, in either order:
+        #   host: appends a, reads True; engine: sets False, fetches a.
+        #   engine: sets False, finds nothing; host: appends a, reads False, sends another mail.
+        # Two threads of a host may both send a mail: the second mail finds nothing.
         self.is_notified = False
         self._mail = mail  # never changes
         self._fetch = fetch  # never changes
