@@ -50,7 +50,7 @@ class NoCache:
 class PartialCache:
     """Keeps the rows of recent lookups and evicts the least recently used key. At least one bound is required.
 
-    `max_rows`: the most rows to keep; a key cached as missing counts as one. `expire_after_access`,
+    `max_rows`: maximum rows to keep; a key cached as missing counts as one. `expire_after_access`,
     `expire_after_write`: when a key expires after its last use, or after its load; seconds or a timedelta.
     `cache_missing_key`: also cache that a key has no rows.
     """

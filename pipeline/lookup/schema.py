@@ -59,7 +59,7 @@ class LookupReader(Protocol):
 
     @property
     def parallelism(self) -> int | None:
-        """The most concurrent lookups; keys beyond it wait and are joined. None: each lookup starts at once."""
+        """Maximum concurrent lookups; keys beyond it wait and are joined. None: each lookup starts at once."""
 
     async def open(self) -> None:
         """Prepare to read. An error keeps the task from starting."""

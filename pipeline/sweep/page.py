@@ -19,7 +19,7 @@ from pipeline.report.plots.scales import linear
 from pipeline.report.plots.svg import LegendKey
 
 DRAWN: Final = 60
-"""Most combinations in a plot; the table has all."""
+"""Maximum combinations in a plot; the table has all."""
 
 SweepRow = Mapping[str, Any]
 """A row of `pipeline.sweep.run_row`."""

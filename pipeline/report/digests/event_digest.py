@@ -16,9 +16,9 @@ from pipeline.report.digests.buckets import GroupedHistograms, Longs, TimeBucket
 from pipeline.report.payloads import PAYLOADS
 
 TIME_BUCKETS: Final = 50
-"""Most intervals in which the times of events are counted."""
+"""Maximum intervals in which the times of events are counted."""
 DEPTH_BUCKETS: Final = 200
-"""Most intervals for which the depth of the queue is reported."""
+"""Maximum intervals for which the depth of the queue is reported."""
 DEPTHS_PER_BUCKET: Final = 8
 """Parts of such an interval in which arrivals and starts are counted, so that its greatest depth is found."""
 SLOWEST: Final = 100

@@ -18,7 +18,7 @@ from pipeline.report.digests.buckets import GroupedHistograms, Longs
 from pipeline.report.digests.event_digest import ROWS_AT_ONCE, DigestRow
 
 LONGEST: Final = 100
-"""Most stays that are kept for each state."""
+"""Maximum stays that are kept for each state."""
 READS: Final = TRANSITIONS.names
 """The columns of transitions that a digest reads: all."""
 

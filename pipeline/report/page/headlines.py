@@ -12,7 +12,7 @@ from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
 from pipeline.report.plots.plot_style import Rows, event_name, label
 
 MOST = 10
-"""Most headlines."""
+"""Maximum headlines."""
 
 _MOODS = ("bad", "warn", "", "good")
 _PROBLEMS = ("damage in the journal", "failure", "stuck entity", "undeclared or refused transition")

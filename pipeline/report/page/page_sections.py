@@ -23,10 +23,10 @@ from pipeline.report.plots.plot_style import Rows, time_axis
 from statemachines.drawing.state_graph import draw_graph
 
 APPLICATIONS_DRAWN = 30
-"""Most applications in a plot with a row for each."""
+"""Maximum applications in a plot with a row for each."""
 
 NODES_DRAWN = 5000
-"""Most nodes in the plot of their highest use. Fetch one more, so that the page can report that there are more."""
+"""Maximum nodes in the plot of their highest use. Fetch one more, so that the page can report that there are more."""
 
 _DAMAGE_SHOWN = 20
 _RELOAD_S = 5

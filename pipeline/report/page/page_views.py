@@ -10,7 +10,7 @@ from markupsafe import Markup
 from pipeline.report.page.columns import TableColumn, TableRow, table_body
 
 ROWS_SHOWN = 100
-"""Most rows of a table on the page. Fetch one more row, so that the page can report that there are more."""
+"""Maximum rows of a table on the page. Fetch one more row, so that the page can report that there are more."""
 
 
 class Chart(Protocol):

@@ -38,7 +38,7 @@ _UNITS: Final = {
     "milli_total": "thousandths",
 }
 ALL: Final = 5000
-"""Most rows that the page takes of a table that is expected to be short."""
+"""Maximum rows that the page takes of a table that is expected to be short."""
 
 
 class ReportColumn(NamedTuple):

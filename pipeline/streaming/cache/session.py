@@ -31,7 +31,7 @@ from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError, Un
 log = logging.getLogger(__name__)
 
 _STEP_REQUESTS: Final = 1_000
-"""The most requests and reports of one step."""
+"""Maximum requests and reports of one step."""
 _LOOK_AGAIN_S: Final = 0.05
 """How often a claim of a key that is busy in another process is judged again."""
 _FIRST_RETRY_S: Final = 0.2
@@ -166,7 +166,7 @@ class ResultSession:
                 self._listeners.remove(listener)
 
     def close(self) -> None:
-        """Store what was reported, and end. Blocks for a few seconds at most."""
+        """Store what was reported, and end. Blocks for up to _CLOSE_TIMEOUT_S."""
         thread = self._thread
         if thread is None:
             return

@@ -25,7 +25,7 @@ CUT_OFF: Final = 2
 FORMAT: Final = 1
 """Of the table; a file or a table of another format is refused."""
 _STEP_KEYS: Final = 400
-"""The most keys of one statement: older versions of SQLite take 999 parameters."""
+"""Maximum keys of one statement: older versions of SQLite take 999 parameters."""
 _MINE: Final = "{mark}, {mark}, {mark}, {mark}"  # function, state, owner, at
 
 CREATE: Final = """
