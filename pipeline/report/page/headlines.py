@@ -5,17 +5,19 @@ Each sentence names the worst case, so that a reader need not search for it, and
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
 from dispatcher.util.figures import count, counted, duration, gibibytes, percent, thousandths
 from pipeline.report.page.columns import TableRow
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
-from pipeline.report.plots.plot_style import Rows, event_name, label
+from pipeline.report.plots.plot_style import event_name, label
 
 MOST = 10
 """Maximum headlines."""
 
 _MOODS = ("bad", "warn", "", "good")
-_PROBLEMS = ("damage in the journal", "failure", "stuck entity", "undeclared or refused transition")
 _USES = (
     ("memory", "peak_memory_mb", "memory_mb", gibibytes),
     ("virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
@@ -25,26 +27,13 @@ _USES = (
 
 def headlines(data: PageData) -> list[Figure]:
     """The sentences, worst first. For a journal without rows: that it is empty, after any damage."""
-    checks = (
-        _damage(data),
-        _failures(data),
-        _stuck(data.of("stuck_entities")),
-        _unknown_transitions(data),
-    )
-    found = [figure for figure in checks if figure is not None]
+    checks = [(problem, check(data)) for problem, check in _CHECKS]
+    found = [figure for _, figure in checks if figure is not None]
     if data.first_at is None:
         why = "nothing has run, or nothing is written yet."
         return [*found, Figure("Overview", "The journal is empty:", why, link="problems")]
-    facts = [
-        _applications(data),
-        _waits(data.of("waiting_by_queue")),
-        _nodes(data),
-        _run(data),
-        _event_types(data.of("events_by_type")),
-        _slowest(data.of("slowest_handlers")),
-    ]
-    figures = [*found, *(figure for figure in facts if figure is not None)]
-    absent = [f"no {name}" for name, figure in zip(_PROBLEMS, checks, strict=True) if figure is None]
+    figures = [*found, *(figure for fact in _FACTS if (figure := fact(data)) is not None)]
+    absent = [f"no {problem}" for problem, figure in checks if figure is None]
     if absent:
         value = f"Nothing {'else ' if any(figure.mood for figure in figures) else ''}is wrong:"
         figures.append(Figure("Problems", value, f"{', '.join(absent)}.", "good", "problems"))
@@ -87,7 +76,8 @@ def _cause(row: TableRow) -> str:
     return f"{row['subject']} {row['result']} by {row['event_type']} in {row['from_state']}{reason}"
 
 
-def _stuck(stays: Rows) -> Figure | None:
+def _stuck(data: PageData) -> Figure | None:
+    stays = data.of("stuck_entities")
     still = [row for row in stays if row["is_open"]]
     if not still:
         return None
@@ -138,7 +128,8 @@ def _applications(data: PageData) -> Figure | None:
     )
 
 
-def _waits(queues: Rows) -> Figure | None:
+def _waits(data: PageData) -> Figure | None:
+    queues = data.of("waiting_by_queue")
     if not queues:
         return None
     never, earlier = (sum(row[key] for row in queues) for key in ("never_placed", "begun_earlier"))
@@ -206,7 +197,8 @@ def _run(data: PageData) -> Figure:
     )
 
 
-def _event_types(types: Rows) -> Figure | None:
+def _event_types(data: PageData) -> Figure | None:
+    types = data.of("events_by_type")
     if not types:
         return None
     busiest = max(types, key=lambda row: row["handling_total_ms"])
@@ -222,7 +214,8 @@ def _event_types(types: Rows) -> Figure | None:
     )
 
 
-def _slowest(handlings: Rows) -> Figure | None:
+def _slowest(data: PageData) -> Figure | None:
+    handlings = data.of("slowest_handlers")
     if not handlings:
         return None
     longest = handlings[0]
@@ -241,3 +234,14 @@ def _totals(data: PageData) -> TableRow:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{count(number)} times"
+
+
+_Headline: TypeAlias = Callable[[PageData], Figure | None]
+_CHECKS: Final[Sequence[tuple[str, _Headline]]] = (
+    ("damage in the journal", _damage),
+    ("failure", _failures),
+    ("stuck entity", _stuck),
+    ("undeclared or refused transition", _unknown_transitions),
+)
+"""Each kind of problem, and the sentence about it; None if there is none of the kind."""
+_FACTS: Final[Sequence[_Headline]] = (_applications, _waits, _nodes, _run, _event_types, _slowest)
