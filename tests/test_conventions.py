@@ -108,7 +108,6 @@ LAYERS: Layers = (
                 "errors",
                 "failures",
                 "call_metrics",
-                "histogram_shares",
                 "result_caches",
                 "shipping",
                 "executors",

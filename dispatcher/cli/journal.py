@@ -23,6 +23,7 @@ from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.journal.indexing import index_journal
 from dispatcher.journal.snapshot import parts_of
+from dispatcher.util.figures import plain_milliseconds
 
 
 class _Commands(EntryPointGroup):
@@ -296,11 +297,7 @@ def _history_cells(row: HistoryRow) -> tuple[str, ...]:
         row.from_state or "-",
         event,
         row.to_state or "-",
-        _duration(row.queue_ns),
-        _duration(row.handling_ns),
+        plain_milliseconds(row.queue_ns),
+        plain_milliseconds(row.handling_ns),
         ", ".join(filter(None, remarks)),
     )
-
-
-def _duration(ns: int | None) -> str:
-    return "-" if ns is None else f"{ns / 1e6:.3f} ms"

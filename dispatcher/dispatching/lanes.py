@@ -26,6 +26,7 @@ from dispatcher.errors import EventLoopClosedError
 from dispatcher.event import AsyncioHandler
 from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import QueuedEvent, enqueued_ns_of
+from dispatcher.util.figures import plain_seconds
 from dispatcher.util.foreign import reraise_interrupt, text_of
 from dispatcher.util.frames import stack_of
 
@@ -389,7 +390,7 @@ def describe_call(call: Call) -> str:
             f"one of {call.lane.handler.capacity} coroutines to end" if call.is_ready else "earlier events of its key"
         )
         return f"{about}, which waits for {what}"
-    what = f"{about}, for {(perf_counter_ns() - call.started_ns) / 1e9:.3g} s"
+    what = f"{about}, for {plain_seconds((perf_counter_ns() - call.started_ns) / 1e9)}"
     if task is None:
         state = "is closed" if loop.is_closed() else "runs" if loop.is_running() else "does not run"
         return f"{what}. Its coroutine has not begun; its event loop {state}"

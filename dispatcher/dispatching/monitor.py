@@ -30,6 +30,7 @@ from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.queue.entries import enqueued_ns_of
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import Route
+from dispatcher.util.figures import plain_seconds
 from dispatcher.util.foreign import class_name, cut_text, fields_of, kind_of, tell, text_of, type_name, type_of
 from dispatcher.util.frames import stack_of
 from dispatcher.util.histogram import snapshot
@@ -95,11 +96,6 @@ def current_run(progress: Progress, processor: MailboxProcessor) -> Run | None:
     return Run("event", event, since_ns) if since_ns and event is not None else None
 
 
-def duration(seconds: float) -> str:
-    """`73.2 s`, with three digits or more."""
-    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
-
-
 class SlowRuns:
     """Runs longer than a limit (None: no run is). The handler thread reports them when they end.
 
@@ -143,7 +139,7 @@ class SlowRuns:
                 self._announced.remove(since_ns)
             except ValueError:  # the other thread was faster
                 return
-            tell(log, logging.WARNING, "%s: %s took %s", self._name, what, duration(took_ns / 1e9), extra=fields)
+            tell(log, logging.WARNING, "%s: %s took %s", self._name, what, plain_seconds(took_ns / 1e9), extra=fields)
 
 
 class Backlog:
@@ -332,7 +328,9 @@ class HandlerWatch:
         )
         running_s = running_ns / 1e9
         fields = run.fields(self._name, running_s)
-        tell(log, logging.WARNING, message, self._name, duration(running_s), run.what(), self._stack(), extra=fields)
+        tell(
+            log, logging.WARNING, message, self._name, plain_seconds(running_s), run.what(), self._stack(), extra=fields
+        )
         self._slow.announced(run.since_ns)
 
 
@@ -371,7 +369,9 @@ class LongWaits:
                 "like any other; under asyncio.to_thread, it posts as the coroutine that awaits it."
             )
             fields = {"dispatcher": self._name, "seconds": self._after_s}
-            tell(log, logging.WARNING, message, self._name, producer, duration(self._after_s), holdup, extra=fields)
+            tell(
+                log, logging.WARNING, message, self._name, producer, plain_seconds(self._after_s), holdup, extra=fields
+            )
         return True
 
     def _holdup(self) -> str | None:

@@ -20,7 +20,8 @@ from dispatcher.config import configure_logging, load_config
 from dispatcher.supervision.signals import StopSignals
 from dispatcher.util.folders import timed
 from dispatcher.util.garbage import tune_garbage_collection
-from pipeline.cli.report_command import Master, print_refusals, report
+from pipeline.cli.report_command import print_refusals, report
+from pipeline.cli.sessions import Master
 from statemachines.resourcemanager import Replay, ReplayProgress, ResourceManagerConfig
 from statemachines.simulation.queues import in_words
 from statemachines.simulation.workload import Workload, read_workload

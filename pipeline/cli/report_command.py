@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.errors import ConfigError
@@ -15,18 +18,14 @@ from dispatcher.journal import check_journal, read_run_config
 from dispatcher.journal.format.segments import segments
 from dispatcher.journal.snapshot import parts_of
 from dispatcher.supervision.signals import StopSignals
-from pipeline.cli.masters import check_master
-from pipeline.cli.report_progress import shown_progress
-from pipeline.cli.sessions import open_spark
+from dispatcher.util.figures import counted, duration
+from pipeline.cli.sessions import Master, open_spark
 
 if TYPE_CHECKING:
+    from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
     from pipeline.spark import Report
-
-Master = Annotated[
-    str, typer.Option(help="Where Spark runs: local[*], a cluster, or sc://host.", callback=check_master)
-]
 
 LONG_RUN_BYTES = 128 << 20
 """Journal size beyond which a report takes minutes."""
@@ -35,6 +34,7 @@ FOLLOW_INTERVAL_S = 2.0
 
 _DAMAGE_PRINTED = 10
 _REASONS_PRINTED = 10
+_SHOWN_EVERY_S: Final = 0.2
 
 
 def report(
@@ -108,18 +108,78 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
     return written, signals.exit_code
 
 
+class ReportProgress:
+    """A line with the present step, the tasks of Spark's stages and the time since the start. One thread's.
+
+    `bar`: None: nothing is shown.
+    """
+
+    def __init__(self, bar: Progress | None) -> None:
+        self._bar = bar  # never changes
+        self._task = TaskID(0) if bar is None else bar.add_task("", total=None, tasks="")  # never changes
+
+    def step(self, what: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=what, total=None, completed=0, tasks="")
+
+    @contextmanager
+    def watching(self, spark: SparkSession) -> Iterator[None]:
+        """Show how many tasks of the running stages are done. A thread asks Spark; Spark Connect does not tell."""
+        context = None if type(spark).__module__.startswith("pyspark.sql.connect") else spark.sparkContext
+        if self._bar is None or context is None:
+            yield
+            return
+        has_ended = threading.Event()
+        watcher = threading.Thread(
+            target=self._watch, args=(context.statusTracker(), has_ended), name="progress", daemon=True
+        )
+        watcher.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            watcher.join()
+
+    def _watch(self, tracker: StatusTracker, has_ended: threading.Event) -> None:
+        bar = self._bar
+        assert bar is not None, "it is shown"
+        while not has_ended.wait(_SHOWN_EVERY_S):
+            try:
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            except Exception:  # Spark is ending: what it does next, or its error, is the main thread's to show
+                return
+            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            if total := sum(stage.numTasks for stage in stages if stage is not None):
+                bar.update(self._task, total=total, completed=done, tasks=f"{done} of {total} tasks")
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[ReportProgress]:
+    """Progress on a terminal, which is gone at the end; elsewhere nothing is shown."""
+    if not console.is_terminal:
+        yield ReportProgress(None)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[tasks]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield ReportProgress(bar)
+
+
 def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
     """Print why applications were refused, with the number of each reason, most frequent first."""
     ordered = sorted(refusals.items(), key=lambda item: -item[1])
     for reason, count in ordered[:_REASONS_PRINTED]:
-        say(console, f"{count:,} application{'s' if count > 1 else ''} refused: {reason}", style="red")
+        say(console, f"{counted(count, 'application')} refused: {reason}", style="red")
     if len(ordered) > _REASONS_PRINTED:
         say(console, f"and more for {len(ordered) - _REASONS_PRINTED:,} other reasons", style="red")
 
 
 def print_report(report: Report, console: Console) -> None:
-    from pipeline.report.page.quantities import duration
-
     summary = summary_table()
     summary.add_row("Applications", f"{report.applications:,}")
     for state, number in report.applications_by_final_state.items():

@@ -15,15 +15,14 @@ from dispatcher.cli.console import cell, figures_table, say, standard_output
 from dispatcher.errors import DispatcherError
 from dispatcher.util.folders import drafts
 from pipeline.cli.replay_command import SkipBadRows, WorkloadPath, in_figures, new_folder, read_input
-from pipeline.cli.report_command import Master
-from pipeline.cli.sessions import open_spark
+from pipeline.cli.sessions import Master, open_spark
 from pipeline.sweep.combinations import Combination, combine
 from pipeline.sweep.settings import parse_settings
 from statemachines.simulation.queues import in_words
 from statemachines.simulation.workload import Workload
 
 if TYPE_CHECKING:
-    from pipeline.sweep.page import Row
+    from pipeline.sweep.page import SweepRow
 
 
 def sweep(
@@ -72,7 +71,7 @@ def sweep(
         raise DispatcherError(f"{failed:,} of {len(rows):,} combinations failed; the table says why")
 
 
-def _run(workload: Workload, combinations: Sequence[Combination], master: str, console: Console) -> list[Row]:
+def _run(workload: Workload, combinations: Sequence[Combination], master: str, console: Console) -> list[SweepRow]:
     """The rows of all combinations, by number."""
     from pipeline.spark import prepare_executors
     from pipeline.spark.sweep import sweep as sweep_on_spark
@@ -92,7 +91,7 @@ def _run(workload: Workload, combinations: Sequence[Combination], master: str, c
     return sorted(({**row, "settings": settings[row["number"]]} for row in found), key=lambda row: row["number"])
 
 
-def _print_comparison(rows: Sequence[Row], console: Console) -> None:
+def _print_comparison(rows: Sequence[SweepRow], console: Console) -> None:
     from pipeline.sweep.page import best_numbers, shown_columns
 
     ran = [row for row in rows if row["error"] is None]
@@ -113,7 +112,7 @@ def _print_comparison(rows: Sequence[Row], console: Console) -> None:
             say(console, f"combination {row['number']} failed: {row['error']}")
 
 
-def _write(folder: Path, workload: Workload, rows: Sequence[Row]) -> list[Path]:
+def _write(folder: Path, workload: Workload, rows: Sequence[SweepRow]) -> list[Path]:
     """Write the page, and the table as Parquet and CSV; returns their paths."""
     import pyarrow as pa
     from pyarrow import csv, parquet
@@ -134,7 +133,7 @@ def _write(folder: Path, workload: Workload, rows: Sequence[Row]) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _flat(row: Row) -> dict[str, Any]:
+def _flat(row: SweepRow) -> dict[str, Any]:
     """The row with one column per setting, prefixed so that no other column has its name."""
     figures = {key: value for key, value in row.items() if key != "settings"}
     return figures | {f"set {key}": value for key, value in row["settings"].items()}

@@ -10,13 +10,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dispatcher.cli.console import cell, figures_table, say, standard_output
+from dispatcher.cli.console import cell, echo, figures_table, say, standard_output
+from dispatcher.util.figures import counted
 from dispatcher.util.folders import drafts
-from pipeline.cli.report_command import Master, print_report
-from pipeline.cli.sessions import open_spark
-from pipeline.cli.yarn_reading import print_formats, print_missed, warnings
+from pipeline.cli.report_command import print_report
+from pipeline.cli.sessions import Master, open_spark
 from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
+from pipeline.yarnlog.headers import Layout
 from statemachines.releases import ANY, CURRENT, EARLY, RELEASES
+
+_SAMPLES = 5
+_SAMPLE_CHARACTERS = 300
+_UNTIMED = "a record without a time has the prefix's, or the time of the record before, or 1970"
 
 Release = Enum("Release", {name: name for name in RELEASES})  # type: ignore[misc]
 
@@ -45,22 +50,68 @@ def yarn_log(
     checked = ANY if release is None else release.value
     summary = summarize(files, LogClock(time_zone), keep=listed, release=checked)
     console = standard_output()
-    print_formats(summary, console, listed)
+    _print_formats(summary, console, listed)
     _print_counts(summary, len(files), console)
     _print_transitions(summary, console)
     if checked == ANY:
         _print_older(summary, console)
     _print_mismatches(summary, checked, console)
-    print_missed(summary, console)
+    _print_missed(summary, console)
     if output is not None:
         _report(files, time_zone, checked, output, master, console)
-    if strict and (summary.mismatches_by_machine or warnings(summary)):
+    if strict and (summary.mismatches_by_machine or _warnings(summary)):
         raise typer.Exit(1)
+
+
+def _print_formats(summary: LogSummary, console: Console, listed: int) -> None:
+    """A line for each file with a prefix or without times; at most `listed`."""
+    lines = []
+    for file, found in summary.reading.formats.items():
+        if found is None:
+            continue
+        if found.prefixes:
+            lines.append(f"{_shown(str(file))}: prefix of each line: {', '.join(found.prefixes)}")
+        if found.layout >= Layout.UNTIMED:
+            lines.append(f"{_shown(str(file))}: {_UNTIMED}")
+    for line in lines[:listed]:
+        say(console, line)
+    if len(lines) > listed:
+        say(console, f"and {len(lines) - listed:,} more such lines; list more with --listed")
+
+
+def _print_missed(summary: LogSummary, console: Console) -> None:
+    """The lines that should have been parsed, with a sample, and warnings on standard error of what was not read."""
+    reading = summary.reading
+    if reading.missed_lines:
+        say(console, "")
+        say(console, f"{reading.missed_lines:,} unparsed lines look like transitions or audit lines:")
+        for missed in reading.missed[:_SAMPLES]:
+            say(console, f"{_shown(str(missed.file))}:{missed.line}: {_shown(missed.text)}")
+        if reading.missed_lines > _SAMPLES:
+            say(console, f"and {reading.missed_lines - _SAMPLES:,} more")
+    for warning in _warnings(summary):
+        echo(f"warning: {warning}", err=True)
+
+
+def _warnings(summary: LogSummary) -> list[str]:
+    """A line for each reason for which the logs count as not understood."""
+    reading, found = summary.reading, []
+    for file in reading.unread:
+        found.append(f"{_shown(str(file))}: nothing was read: no line is the beginning of a record in a known format")
+    if not reading.unread and not summary.parsed_lines:
+        found.append("no line is of a known kind: no transition, refused event, registration, queue size or audit line")
+    if reading.missed_lines:
+        found.append(f"{reading.missed_lines:,} lines look like transitions or audit lines and were not parsed")
+    return found
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SAMPLE_CHARACTERS else f"{text[:_SAMPLE_CHARACTERS]}..."
 
 
 def _print_counts(summary: LogSummary, files: int, console: Console) -> None:
     table = figures_table("Lines", "lines", "records")
-    table.add_row(f"in {files:,} {_plural('file', files)}", f"{summary.lines:,}")
+    table.add_row(f"in {counted(files, 'file')}", f"{summary.lines:,}")
     table.add_row("parsed", f"{summary.parsed_lines:,}", f"{summary.records_by_kind.total():,}")
     for kind, records in summary.records_by_kind.most_common():
         table.add_row(cell(f"  {kind.replace('_', ' ')}"), f"{summary.lines_by_kind[kind]:,}", f"{records:,}")
@@ -86,9 +137,7 @@ def _print_older(summary: LogSummary, console: Console) -> None:
     if not total:
         return
     say(console, "")
-    say(
-        console, f"{total:,} {_plural('transition', total)} in the tables of older releases, not in Hadoop {CURRENT}'s:"
-    )
+    say(console, f"{counted(total, 'transition')} in the tables of older releases, not in Hadoop {CURRENT}'s:")
     for (machine, releases), transitions in summary.older_by_releases.most_common():
         named = ", ".join("before 2.3" if release == EARLY else release for release in releases)
         say(console, f"{machine}: {transitions:,} of Hadoop {named}")
@@ -100,7 +149,7 @@ def _print_mismatches(summary: LogSummary, release: str, console: Console) -> No
         return
     tables = "the tables" if release == ANY else f"Hadoop {release}'s tables"
     say(console, "")
-    say(console, f"{total:,} {_plural('transition', total)} not in {tables}:")
+    say(console, f"{counted(total, 'transition')} not in {tables}:")
     for found in summary.mismatches:
         event = f" on {found.event_type}" if found.event_type else ""
         say(console, f"{found.file}:{found.line}: {found.entity} {found.from_state} to {found.to_state}{event}")
@@ -123,7 +172,3 @@ def _report(files: list[Path], time_zone: str, release: str, output: Path, maste
         written = write_report(spark, named, folder, declared=declared, tables=tables.journal)
     say(console, f"Log as tables: {folder / 'log'}")
     print_report(written, console)
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

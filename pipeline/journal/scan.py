@@ -27,7 +27,7 @@ TASK_BYTES: Final = 16 << 20
 """About how much of a journal one task reads: large against a task's overhead, small enough to keep all cores busy."""
 
 
-class Part(NamedTuple):
+class JournalPart(NamedTuple):
     """The frames of a segment that begin at or after byte `start` and before byte `end`."""
 
     segment: str
@@ -68,7 +68,7 @@ def read_batches(
     report = on_damage or logged(path)
     for line in journal.missing():
         report(line)
-    parts = [Part(str(segment), partition=partition) for segment, partition in journal.closed]
+    parts = [JournalPart(str(segment), partition=partition) for segment, partition in journal.closed]
     yield from scan(parts, table, schema, conditions or Conditions(), report)
 
 
@@ -78,12 +78,12 @@ def logged(path: Path | str) -> Callable[[str], None]:
 
 def plan(
     closed: Sequence[ClosedSegment], table: Table, conditions: Conditions, *, task_bytes: int = TASK_BYTES
-) -> list[list[Part]]:
+) -> list[list[JournalPart]]:
     """The parts that each task reads; together they cover each wanted segment once.
 
     A missing segment is planned as well: the reader reports it.
     """
-    tasks: list[list[Part]] = []
+    tasks: list[list[JournalPart]] = []
     room = 0
     for segment, size, summary, _, partition in closed:
         if summary is not None and not conditions.can_hold(table, summary):
@@ -91,7 +91,7 @@ def plan(
         pieces = max(1, round(size / task_bytes))
         for piece in range(pieces):
             start, end = size * piece // pieces, size * (piece + 1) // pieces
-            part = Part(str(segment), start, end if piece < pieces - 1 else 1 << 62, partition)
+            part = JournalPart(str(segment), start, end if piece < pieces - 1 else 1 << 62, partition)
             if pieces > 1 or size > room or not tasks:
                 tasks.append([])
                 room = task_bytes if pieces == 1 else 0
@@ -100,26 +100,26 @@ def plan(
     return tasks
 
 
-def divide(closed: Sequence[ClosedSegment], tasks: int) -> list[list[Part]]:
+def divide(closed: Sequence[ClosedSegment], tasks: int) -> list[list[JournalPart]]:
     """The parts that each of at most `tasks` tasks reads: consecutive, about as many bytes each, all segments once."""
     total = sum(segment.size for segment in closed)
     limits = [total * number // tasks for number in range(tasks + 1)]
-    found: list[list[Part]] = [[] for _ in range(tasks)]
+    found: list[list[JournalPart]] = [[] for _ in range(tasks)]
     begins = 0
     for segment, size, _, _, partition in closed:
         ends = begins + size
         for parts, least, limit in zip(found, limits, limits[1:], strict=False):
             start, end = max(0, least - begins), limit - begins
             if start < size and end > 0:
-                parts.append(Part(str(segment), start, end if limit < ends else 1 << 62, partition))
+                parts.append(JournalPart(str(segment), start, end if limit < ends else 1 << 62, partition))
         if not size:  # it is gone: a reader reports it
-            found[-1].append(Part(str(segment), partition=partition))
+            found[-1].append(JournalPart(str(segment), partition=partition))
         begins = ends
     return [parts for parts in found if parts]
 
 
 def scan(
-    parts: Sequence[Part],
+    parts: Sequence[JournalPart],
     table: Table,
     schema: pa.Schema,
     conditions: Conditions,
@@ -141,7 +141,7 @@ def scan(
 
 
 def scan_together(
-    parts: Sequence[Part],
+    parts: Sequence[JournalPart],
     wanted: Sequence[tuple[Table, pa.Schema]],
     report: Callable[[str], None],
     report_gone: Callable[[str], None] | None = None,
@@ -197,7 +197,7 @@ class _Wanted:
         self._report_gone = report_gone
         self._fields: dict[Path, AcceptedFields] = {}  # of each journal
 
-    def frames(self, part: Part) -> Iterator[OpenedFrame]:
+    def frames(self, part: JournalPart) -> Iterator[OpenedFrame]:
         segment = Path(part.segment)
         try:
             with FrameReader(segment) as reader:
@@ -207,7 +207,7 @@ class _Wanted:
         except OSError as error:
             raise unreadable(segment, error) from error
 
-    def _frames(self, reader: FrameReader, part: Part) -> Iterator[OpenedFrame]:
+    def _frames(self, reader: FrameReader, part: JournalPart) -> Iterator[OpenedFrame]:
         position, has_end = 0, False
 
         def is_wanted(header: Header) -> bool:

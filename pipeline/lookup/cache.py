@@ -30,7 +30,7 @@ from typing import Literal, TypeAlias
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.queries import Found, Queries
-from pipeline.lookup.schema import Key, Row
+from pipeline.lookup.schema import LookupKey, LookupRow
 from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class NoCache:
 class PartialCache:
     """Keeps the rows of recent lookups and evicts the least recently used key. At least one bound is required.
 
-    `max_rows`: the most rows to keep; a key cached as missing counts as one. `expire_after_access`,
+    `max_rows`: maximum rows to keep; a key cached as missing counts as one. `expire_after_access`,
     `expire_after_write`: when a key expires after its last use, or after its load; seconds or a timedelta.
     `cache_missing_key`: also cache that a key has no rows.
     """
@@ -125,7 +125,7 @@ def cache_of(cache: LookupCache | str | None) -> LookupCache:
 
 @dataclass(slots=True)
 class _Entry:
-    rows: Sequence[Row]
+    rows: Sequence[LookupRow]
     weight: int
     written_s: float
     accessed_s: float
@@ -143,11 +143,11 @@ class LruRows:
         self._after_access_s = None if options.expire_after_access is None else seconds(options.expire_after_access)
         self._after_write_s = None if options.expire_after_write is None else seconds(options.expire_after_write)
         # The next key to expire is at the head of one of the two, which hold the same keys.
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # owner's thread only; by last use
-        self._loads: OrderedDict[Key, None] = OrderedDict()  # owner's thread only; by load
+        self._entries: OrderedDict[LookupKey, _Entry] = OrderedDict()  # owner's thread only; by last use
+        self._loads: OrderedDict[LookupKey, None] = OrderedDict()  # owner's thread only; by load
         self._rows = 0  # owner's thread only; == the sum of the entries' weights
 
-    def get(self, key: Key, now_s: float) -> Sequence[Row] | None:
+    def get(self, key: LookupKey, now_s: float) -> Sequence[LookupRow] | None:
         """The rows of `key`: empty if it is cached as missing, None if it is not cached."""
         self._expire(now_s)
         entry = self._entries.get(key)
@@ -157,7 +157,7 @@ class LruRows:
         self._entries.move_to_end(key)
         return entry.rows
 
-    def put(self, key: Key, rows: Sequence[Row], now_s: float) -> None:
+    def put(self, key: LookupKey, rows: Sequence[LookupRow], now_s: float) -> None:
         """Cache the rows of `key`, unless they exceed `max_rows`, or are empty and missing keys are not cached."""
         self._expire(now_s)
         self._remove(key)
@@ -180,12 +180,12 @@ class LruRows:
             while entries and now_s - entries[key := next(iter(self._loads))].written_s >= self._after_write_s:
                 self._evict(key)
 
-    def _evict(self, key: Key) -> None:
+    def _evict(self, key: LookupKey) -> None:
         self._remove(key)
         self._metrics.evictions += 1
         self._metrics.cached_rows = self._rows
 
-    def _remove(self, key: Key) -> None:
+    def _remove(self, key: LookupKey) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             del self._loads[key]
@@ -205,11 +205,11 @@ class Lookups(ABC):
         await self._queries.reader.open()
 
     @abstractmethod
-    async def lookup(self, keys: Sequence[Key]) -> Found:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Found:
         """The rows, or the error, of each of `keys`, which may repeat."""
 
     async def close(self) -> None:
-        """Cancel the calls under way, wait for them up to a timeout, then close the reader."""
+        """Cancel the calls in flight, wait for them up to a timeout, then close the reader."""
         await self._tasks.end()
         self._queries.close()
         await self._queries.reader.close()
@@ -218,13 +218,13 @@ class Lookups(ABC):
 class DirectLookups(Lookups):
     """No cache."""
 
-    async def lookup(self, keys: Sequence[Key]) -> Found:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Found:
         self._metrics.misses += len(keys)
         return await self._queries.ask(list(dict.fromkeys(keys)))
 
 
 class PartialLookups(Lookups):
-    """Caches the rows of each lookup. Lookups of a key whose query is under way wait for that query.
+    """Caches the rows of each lookup. Lookups of a key whose query is running wait for that query.
 
     Each query runs in its own task. Cancelling the batch that started it does not cancel it, because other batches may
     wait for the same keys; it still fills the cache.
@@ -233,13 +233,13 @@ class PartialLookups(Lookups):
     def __init__(self, queries: Queries, options: PartialCache) -> None:
         super().__init__(queries)
         self._cache = LruRows(options, queries.metrics)  # loop thread only
-        self._under_way: dict[Key, asyncio.Task[Found]] = {}  # loop thread only; queries by key
+        self._under_way: dict[LookupKey, asyncio.Task[Found]] = {}  # loop thread only; queries by key
 
-    async def lookup(self, keys: Sequence[Key]) -> Found:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Found:
         now_s = self._clock.now_s()
         result: Found = {}
-        missing: dict[Key, None] = {}
-        waits: dict[Key, asyncio.Task[Found]] = {}
+        missing: dict[LookupKey, None] = {}
+        waits: dict[LookupKey, asyncio.Task[Found]] = {}
         for key in keys:
             rows = self._cache.get(key, now_s)
             if rows is not None:
@@ -262,7 +262,7 @@ class PartialLookups(Lookups):
                 result[key] = _outcome(task, key)
         return result
 
-    async def _load(self, keys: list[Key]) -> Found:
+    async def _load(self, keys: list[LookupKey]) -> Found:
         try:
             found = await self._queries.ask(keys)
             now_s = self._clock.now_s()
@@ -275,7 +275,7 @@ class PartialLookups(Lookups):
                 del self._under_way[key]
 
 
-def _outcome(task: asyncio.Task[Found], key: Key) -> Sequence[Row] | Exception:
+def _outcome(task: asyncio.Task[Found], key: LookupKey) -> Sequence[LookupRow] | Exception:
     if task.cancelled():  # only close() cancels it
         return TableUnavailableError("the lookup was closed while it waited for an answer")
     error = task.exception()
@@ -290,14 +290,15 @@ class FullLookups(Lookups):
     def __init__(self, queries: Queries, options: FullCache) -> None:
         super().__init__(queries)
         self._options = options
-        self._content: Mapping[Key, Sequence[Row]] | None = None  # loop thread only; replaced, never changed
+        # Loop thread only; replaced, never changed.
+        self._content: Mapping[LookupKey, Sequence[LookupRow]] | None = None
         self._loading: asyncio.Task[None] | None = None  # loop thread only
 
     async def open(self) -> None:
         await super().open()
         self._tasks.start(self._load_periodically())
 
-    async def lookup(self, keys: Sequence[Key]) -> Found:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Found:
         known = self._content is not None
         while self._content is None:
             await self._load()
@@ -309,7 +310,7 @@ class FullLookups(Lookups):
         return {key: content.get(key, ()) for key in keys}
 
     async def _load(self) -> None:
-        """Wait for the load under way, or start one. Cancelling a waiter does not cancel the load."""
+        """Wait for the running load, or start one. Cancelling a waiter does not cancel the load."""
         if self._loading is None:
             self._loading = self._tasks.start(self._load_content())
         await asyncio.shield(self._loading)
@@ -322,8 +323,8 @@ class FullLookups(Lookups):
         self._content = content
         self._metrics.cached_rows = sum(map(len, content.values()))
 
-    async def _read_all(self) -> dict[Key, list[Row]]:
-        content: defaultdict[Key, list[Row]] = defaultdict(list)
+    async def _read_all(self) -> dict[LookupKey, list[LookupRow]]:
+        content: defaultdict[LookupKey, list[LookupRow]] = defaultdict(list)
         async for piece in self._queries.reader.scan():
             for key, row in piece:
                 content[key].append(row)

@@ -10,8 +10,8 @@ from pipeline.lookup.cache import FullCache, LookupCache, Lookups, cache_of, loo
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.queries import LookupClock, MonotonicClock, Queries, Retries
-from pipeline.lookup.schema import Column, LookupSchema, LookupTable, Row, check_distinct
+from pipeline.lookup.queries import LookupClock, MonotonicClock, Queries, QueryRetries
+from pipeline.lookup.schema import Column, LookupRow, LookupSchema, LookupTable, check_distinct
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.number_checks import require_number
 
@@ -66,7 +66,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self._cache = cache_of(cache)
         if isinstance(self._cache, FullCache) and not table.can_scan:
             raise LookupTableError(f"{table.name} cannot be scanned, which a full cache requires. Use PartialCache().")
-        self._retries = Retries(max_retries, retry_delay_s)
+        self._retries = QueryRetries(max_retries, retry_delay_s)
         self.input_keys = input_keys
         """The input's key columns, in the order of `schema.key`."""
         self._input_columns = None if input_columns is None else tuple(input_columns)
@@ -75,8 +75,8 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self._key_form = KeyForm(self.schema.key)
         self._output_names = _output_names(table.name, self.schema, self._input_columns or input_keys, suffix)
         self._key_places = _key_places(table.name, input_keys, self._input_columns)
-        nulls: Row = (None,) * len(self._output_names)
-        self._no_match: tuple[Row, ...] = (nulls,) if how == "left" else ()
+        nulls: LookupRow = (None,) * len(self._output_names)
+        self._no_match: tuple[LookupRow, ...] = (nulls,) if how == "left" else ()
         self._clock: LookupClock = clock or MonotonicClock()
         self._lookups: Lookups | None = None  # loop thread only; None until opened
         self.metrics = LookupMetrics()
@@ -124,7 +124,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
                 results.append(error)
         return results
 
-    async def matches(self, columns: Sequence[Sequence[Any]]) -> list[Sequence[Row] | Exception]:
+    async def matches(self, columns: Sequence[Sequence[Any]]) -> list[Sequence[LookupRow] | Exception]:
         """For each row of the key's columns, the table's rows, or the error of the lookup.
 
         Without a match it is a row of nulls if the join is "left", else nothing.
@@ -133,13 +133,13 @@ class LookupFunction(AsyncFunction[Any, Any]):
         wanted = self._key_form.of_columns(columns)
         found = await self._lookups.lookup([key for key in wanted if type(key) is tuple])
         no_match = self._no_match
-        matches: list[Sequence[Row] | Exception] = []
+        matches: list[Sequence[LookupRow] | Exception] = []
         for key in wanted:
             rows = found[key] if type(key) is tuple else key
             matches.append(rows or no_match)  # type: ignore[arg-type]
         return matches
 
-    def _join(self, value: Any, rows: Sequence[Row]) -> list[Any]:
+    def _join(self, value: Any, rows: Sequence[LookupRow]) -> list[Any]:
         if self._input_columns is not None:
             cells = tuple(value)
             return [cells + row for row in rows]

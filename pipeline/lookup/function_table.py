@@ -10,7 +10,7 @@ from typing import Any
 
 from dispatcher.util.foreign import is_instance
 from pipeline.lookup.errors import LookupTableError
-from pipeline.lookup.schema import Key, LookupSchema, Row, check_distinct, choose, parse_columns
+from pipeline.lookup.schema import LookupKey, LookupRow, LookupSchema, check_distinct, choose, parse_columns
 from pipeline.streaming.calls.functions import (
     AnyFunction,
     as_results,
@@ -93,7 +93,7 @@ class FunctionReader:
     async def open(self) -> None:
         await self._hook("open")
 
-    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
         if self._batch:
             returned = await self._function.async_invoke_batch([self._argument(key) for key in keys])
             answers = check_batch_results(returned, len(keys))
@@ -101,7 +101,7 @@ class FunctionReader:
             answers = await asyncio.gather(*(self._call(self._argument(key)) for key in keys), return_exceptions=True)
         return {key: self._rows(answer) for key, answer in zip(keys, answers, strict=True)}
 
-    def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+    def scan(self) -> AsyncIterator[Sequence[tuple[LookupKey, LookupRow]]]:
         raise LookupTableError(f"{self._name} cannot be scanned.")
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ class FunctionReader:
             if inspect.isawaitable(answer):
                 await answer
 
-    def _argument(self, key: Key) -> object:
+    def _argument(self, key: LookupKey) -> object:
         return key[0] if len(self._order) == 1 else tuple(key[at] for at in self._order)
 
     def _call(self, argument: object) -> Awaitable[Any]:
@@ -135,7 +135,7 @@ class FunctionReader:
         except BaseException as error:
             return _Raised(error)
 
-    def _rows(self, answer: Any) -> Sequence[Row] | Exception:
+    def _rows(self, answer: Any) -> Sequence[LookupRow] | Exception:
         if type(answer) is _Raised:
             answer = answer.error
         if is_instance(answer, Exception):
@@ -147,7 +147,7 @@ class FunctionReader:
         except Exception as error:
             return error
 
-    def _row(self, row: Any) -> Row:
+    def _row(self, row: Any) -> LookupRow:
         if isinstance(row, Mapping):
             if not row.keys() <= self._names:
                 raise LookupTableError(

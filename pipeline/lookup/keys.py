@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from pipeline.lookup.errors import LookupTableError
-from pipeline.lookup.schema import Column, Key, base_of
+from pipeline.lookup.schema import Column, LookupKey, base_of
 
 Normalizer: TypeAlias = Callable[[object], object]
 """Takes a value that is not None to its canonical form; None if no row can match it. TypeError: wrong type."""
@@ -119,19 +119,19 @@ class KeyForm:
         self._columns = tuple(columns)
         self._normalizers = tuple(normalizer_of(column) for column in columns)
 
-    def of_columns(self, columns: Sequence[Sequence[object]]) -> list[Key | LookupTableError | None]:
+    def of_columns(self, columns: Sequence[Sequence[object]]) -> list[LookupKey | LookupTableError | None]:
         """`of` each row of these columns, or the error that it raises."""
         if all(map(_are_canonical, self._normalizers, columns)):
             return list(zip(*columns, strict=True))
         return [self._of_or_error(values) for values in zip(*columns, strict=True)]
 
-    def _of_or_error(self, values: Sequence[object]) -> Key | LookupTableError | None:
+    def _of_or_error(self, values: Sequence[object]) -> LookupKey | LookupTableError | None:
         try:
             return self.of(values)
         except LookupTableError as error:
             return error
 
-    def of(self, values: Sequence[object]) -> Key | None:
+    def of(self, values: Sequence[object]) -> LookupKey | None:
         """The key of these values; None if no row can match, as with a null or a number out of range.
 
         Raises:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pipeline import postgres
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
-from pipeline.lookup.schema import Column, Key, LookupReader, LookupSchema, Row, ToDecimal, choose
+from pipeline.lookup.schema import Column, LookupKey, LookupReader, LookupRow, LookupSchema, ToDecimal, choose
 from pipeline.lookup.sql import SCAN_ROWS, Answers, Converter, lookup_query, scan_query, wanted
 from pipeline.sql import NO_SECRETS, POSTGRESQL
 from pipeline.streaming.number_checks import require_number
@@ -209,7 +209,7 @@ class PostgresReader:
     async def open(self) -> None:
         """Does nothing: the first lookup connects."""
 
-    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
         # PostgreSQL's text has no NUL, and UTF-8 no lone surrogates: such keys match nothing and would fail the query.
         keys = [key for key in keys if all(map(_can_be_sent, key))]
         if not keys:
@@ -226,7 +226,7 @@ class PostgresReader:
                 self._settle(connection)
         return self._answers.found(keys, answer)
 
-    async def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+    async def scan(self) -> AsyncIterator[Sequence[tuple[LookupKey, LookupRow]]]:
         async def begin(connection: _Connection) -> None:
             await connection.execute("BEGIN")
             await connection.execute(self._scan_query, ())

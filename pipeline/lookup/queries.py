@@ -15,14 +15,14 @@ from typing import Any, Protocol, TypeVar
 
 from pipeline.lookup.errors import TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.schema import Key, LookupReader, Row
+from pipeline.lookup.schema import LookupKey, LookupReader, LookupRow
 from pipeline.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Found = dict[Key, Sequence[Row] | Exception]
+Found = dict[LookupKey, Sequence[LookupRow] | Exception]
 """The rows or the error of every key that was looked up."""
 
 _MOST_KEYS = 1_000  # of a query that joins several batches; a single larger batch is not split
@@ -48,7 +48,7 @@ class MonotonicClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
+class QueryRetries:
     """How often to repeat a query that finds the table unavailable: after `delay_s`, then after twice that, ..."""
 
     max_retries: int = 3
@@ -84,7 +84,7 @@ class Tasks:
 class _Request:
     """The keys of one caller. Loop thread only."""
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[LookupKey]) -> None:
         self.keys = keys
         self.answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
 
@@ -96,7 +96,7 @@ class Queries:
     callers have given up.
     """
 
-    def __init__(self, reader: LookupReader, retries: Retries, metrics: LookupMetrics, clock: LookupClock) -> None:
+    def __init__(self, reader: LookupReader, retries: QueryRetries, metrics: LookupMetrics, clock: LookupClock) -> None:
         self.reader = reader
         self.metrics = metrics
         self.clock = clock
@@ -107,7 +107,7 @@ class Queries:
         self._away = RareLog(log, clock.now_s)
         self._askers = 0  # loop thread only; running query tasks, at most the reader's parallelism
 
-    async def ask(self, keys: Sequence[Key]) -> Found:
+    async def ask(self, keys: Sequence[LookupKey]) -> Found:
         """The rows, or the error, of each of the distinct `keys`."""
         parallelism = self.reader.parallelism
         if parallelism is None:
@@ -183,7 +183,7 @@ class Queries:
             for each in members:
                 _settle(each.answer, query)
 
-    async def _load(self, keys: Sequence[Key]) -> Found:
+    async def _load(self, keys: Sequence[LookupKey]) -> Found:
         found = dict(await self.load_by(lambda: self.reader.lookup(keys)))
         return found | dict.fromkeys(set(keys).difference(found), ())
 

@@ -18,10 +18,10 @@ from typing import Protocol, TypeAlias
 
 from pipeline.lookup.errors import LookupTableError
 
-Key: TypeAlias = tuple[object, ...]
+LookupKey: TypeAlias = tuple[object, ...]
 """The values of the key columns, in the order of `LookupSchema.key`."""
 
-Row: TypeAlias = tuple[object, ...]
+LookupRow: TypeAlias = tuple[object, ...]
 """The values of the other columns, in the order of `LookupSchema.values`."""
 
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "real": "float"}
@@ -59,25 +59,25 @@ class LookupReader(Protocol):
 
     @property
     def parallelism(self) -> int | None:
-        """The most concurrent lookups; keys beyond it wait and are joined. None: each lookup starts at once."""
+        """Maximum concurrent lookups; keys beyond it wait and are joined. None: each lookup starts at once."""
 
     async def open(self) -> None:
         """Prepare to read. An error keeps the task from starting."""
 
-    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
         """The rows, or the error, of each of the distinct `keys`; a key without rows may be left out.
 
-        Several lookups may be under way at once. Cancelling one releases its connection.
+        Several lookups may run at once. Cancelling one releases its connection.
 
         Raises:
             TableUnavailableError: no key could be looked up; worth a retry. LookupTableError: a retry does not help.
         """
 
-    def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+    def scan(self) -> AsyncIterator[Sequence[tuple[LookupKey, LookupRow]]]:
         """All rows of the table with their keys, in chunks; rows with a null in the key may be left out."""
 
     async def close(self) -> None:
-        """Close the connections; lookups under way fail. Called once, after the last lookup."""
+        """Close the connections; running lookups fail. Called once, after the last lookup."""
 
 
 class LookupTable(Protocol):

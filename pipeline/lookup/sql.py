@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
-from pipeline.lookup.schema import Column, Key, LookupSchema, Row
+from pipeline.lookup.schema import Column, LookupKey, LookupRow, LookupSchema
 from pipeline.sql import Dialect
 
 Converter: TypeAlias = Callable[[Any], object]
@@ -77,10 +77,12 @@ class Answers:
         # By the column's place in an answer, which begins with the number of the key.
         self._plain = [(at + 1, plain_of(each)) for at, each, _ in self._converters]  # never changes
 
-    def found(self, keys: Sequence[Key], answer: Sequence[Sequence[Any]]) -> Mapping[Key, Sequence[Row] | Exception]:
+    def found(
+        self, keys: Sequence[LookupKey], answer: Sequence[Sequence[Any]]
+    ) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
         """The rows of each key of a lookup; an error in their place if one of them cannot be converted."""
-        found: dict[Key, list[Row]] = {}
-        failed: dict[Key, Exception] = {}
+        found: dict[LookupKey, list[LookupRow]] = {}
+        failed: dict[LookupKey, Exception] = {}
         converters = () if self._is_plain(answer) else self._converters
         for number, *cells in answer:
             key = keys[number - 1]
@@ -101,7 +103,7 @@ class Answers:
             plain is not None and {type(row[at]) for row in answer} <= {plain, type(None)} for at, plain in self._plain
         )
 
-    def scanned(self, answer: Iterable[Sequence[Any]]) -> list[tuple[Key, Row]]:
+    def scanned(self, answer: Iterable[Sequence[Any]]) -> list[tuple[LookupKey, LookupRow]]:
         """The rows of a scan with their keys. Rows whose key cannot match any are left out."""
         piece = []
         for cells in answer:
@@ -110,7 +112,7 @@ class Answers:
                 piece.append((key, self._row(cells[self._width :], self._converters)))
         return piece
 
-    def _row(self, cells: Sequence[Any], converters: Sequence[tuple[int, Column, Converter]]) -> Row:
+    def _row(self, cells: Sequence[Any], converters: Sequence[tuple[int, Column, Converter]]) -> LookupRow:
         if not converters:
             return tuple(cells)
         values = list(cells)

@@ -23,7 +23,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
-from pipeline.lookup.schema import Column, Key, LookupSchema, Row, ToDecimal, base_of, canonical_type, choose, family_of
+from pipeline.lookup.schema import (
+    Column,
+    LookupKey,
+    LookupRow,
+    LookupSchema,
+    ToDecimal,
+    base_of,
+    canonical_type,
+    choose,
+    family_of,
+)
 from pipeline.lookup.sql import SCAN_ROWS, Answers, Converter, lookup_query, scan_query, wanted
 from pipeline.sql import SQLITE, error_named
 from pipeline.streaming.number_checks import require_number
@@ -180,10 +190,10 @@ class SqliteReader:
     async def open(self) -> None:
         """Does nothing: each thread connects on its first lookup."""
 
-    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
         return await self._run(self._lookup, list(keys))
 
-    async def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+    async def scan(self) -> AsyncIterator[Sequence[tuple[LookupKey, LookupRow]]]:
         # One cursor is one statement: it reads a snapshot of the table as of its start.
         # It is not closed here, because a thread may still read when this is cancelled; its last reference closes it.
         cursor = await self._run(self._begin_scan)
@@ -217,11 +227,11 @@ class SqliteReader:
             self._own.connection = connection
         return connection
 
-    def _lookup(self, keys: list[Key]) -> dict[Key, Sequence[Row] | Exception]:
+    def _lookup(self, keys: list[LookupKey]) -> dict[LookupKey, Sequence[LookupRow] | Exception]:
         connection = self._connection()
         width = len(self._schema.key)
         most = min(_MOST_KEYS, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width)
-        found: dict[Key, Sequence[Row] | Exception] = {}
+        found: dict[LookupKey, Sequence[LookupRow] | Exception] = {}
         for start in range(0, len(keys), most):
             some = keys[start : start + most]
             # Few distinct sizes, so that prepared statements are reused; the nulls of the padding match nothing.
@@ -239,7 +249,7 @@ class SqliteReader:
         with self._table.translated_errors():
             return self._connection().execute(scan_query(_READING, [self._sql_name], self._schema))
 
-    def _next_piece(self, cursor: sqlite3.Cursor) -> list[tuple[Key, Row]]:
+    def _next_piece(self, cursor: sqlite3.Cursor) -> list[tuple[LookupKey, LookupRow]]:
         with self._table.translated_errors():
             while rows := cursor.fetchmany(SCAN_ROWS):
                 if piece := self._answers.scanned(rows):  # an empty one would end the scan

@@ -12,7 +12,7 @@
           ResultCacheAwayError    service: the cache's database does not answer now
         SourceInterruptedError    no fault: stops a source whose task is over
         TaskCancelledError        no fault: the task was cancelled
-        UnknownOutcomeError       no fault: a call was under way when its process ended, and is not made again
+        UnknownOutcomeError       no fault: a call was in flight when its process ended, and is not made again
 
 A RetryAfter is not among them: a user's function raises it to say when the service accepts calls again.
 """
@@ -28,7 +28,9 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from dispatcher.errors import DispatcherError
+from dispatcher.util.figures import moment
 from dispatcher.util.foreign import cut_text, full_class_name, message_of
+from dispatcher.util.units import NS_PER_S
 from pipeline.streaming.number_checks import require_number
 
 _QUOTED_CHARACTERS = 500
@@ -157,7 +159,7 @@ class TaskCancelledError(StreamingError):
 
 
 class UnknownOutcomeError(StreamingError):
-    """A call was under way when its process ended or gave it up, so that the service may have done its work.
+    """A call was in flight when its process ended or gave it up, so that the service may have done its work.
 
     With `on_unknown="capture"` a cache does not make it again. `began_at`: Unix seconds.
     """
@@ -168,7 +170,7 @@ class UnknownOutcomeError(StreamingError):
         super().__init__(key, began_at)
 
     def __str__(self) -> str:
-        began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.began_at))
+        began = moment(int(self.began_at * NS_PER_S))
         return (
             f"the call for the key {self.key}, begun at {began}, was cut off, so its outcome is unknown. Ask the "
             "service what it did; then call the cache's forget_unknown(), and the call is made again."

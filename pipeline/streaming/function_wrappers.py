@@ -112,7 +112,6 @@ class Wrapped:
             self._call = around.blocking(blocking_form(inner))
 
     def __call__(self, value: Any) -> Any:
-        """A call of a blocking function."""
         return self._call(value)
 
 

@@ -48,14 +48,14 @@ class AsyncOptions:
         `retry`.
     `deadline_ms`: a second bound for a record, from its intake, so that it includes those waits; None: no deadline.
         The function's `timeout` gives the results of a record that missed either.
-    `concurrency`: the most calls under way; with the batch form, batches. None: `capacity` where that is given, as in
+    `concurrency`: maximum calls in flight; with the batch form, batches. None: `capacity` where that is given, as in
         Flink, else 100.
-    `capacity`: the most elements in the queue: records taken in and not emitted, and watermarks. None: unordered, as
+    `capacity`: maximum elements in the queue: records taken in and not emitted, and watermarks. None: unordered, as
         many as `concurrency`. Ordered, 10 times as many as soon as the oldest call holds up the rest, so that it does
         not idle their slots, and up to 64 times as many while it still does, as long as the records in the queue take
         less than 64 MiB, by a sample. With the batch form and a `concurrency`, these numbers are of batches.
-    `read_ahead`: calls handed to the host beyond `concurrency`, and elements taken in beyond `capacity` for them. At
-        most `concurrency` calls are under way even so; the next one starts the moment one has ended, without first
+    `read_ahead`: calls handed to the host beyond `concurrency`, and elements taken in beyond `capacity` for them. Even
+        so, up to `concurrency` calls are in flight; the next one starts the moment one has ended, without first
         waking other threads. A CallHost that is passed in needs `concurrency` as its `max_calls` for that.
     `output_mode`: "ordered" emits results in the order of the records, "unordered" as calls end; watermarks keep their
         place in both.
@@ -68,7 +68,7 @@ class AsyncOptions:
     `rate_limit`: how many calls may start in a given time: a RateLimit; or "adaptive" or an AdaptiveRateLimit, which
         find out how many the service accepts. They cover all operators that share the host, or with scope "task" this
         one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
-    `dedupe_by`: value -> key. While a call for a key is under way, other records of the key wait for its outcome.
+    `dedupe_by`: value -> key. While a call for a key is in flight, other records of the key wait for its outcome.
         The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
     `combine`: (value, results) -> results, called when a record completes, to make results shared by a key the record's
         own. It also gets captured errors and the results of a timeout.
@@ -140,13 +140,13 @@ class AsyncOptions:
 
     @property
     def most_calls(self) -> int:
-        """The most calls under way; with the batch form, batches."""
+        """Maximum calls in flight; with the batch form, batches."""
         calls = self.concurrency or self.capacity or DEFAULT_CONCURRENCY
         return calls if self.capacity is None else min(calls, self.capacity)
 
     @property
     def threads(self) -> int:
-        """The most threads that call a blocking function."""
+        """Maximum threads that call a blocking function."""
         return self.pool_size or self.concurrency or DEFAULT_POOL_SIZE
 
     @property
@@ -159,7 +159,7 @@ class AsyncOptions:
         return self.most_calls * (self.batch_size if is_batch and self.concurrency is not None else 1)
 
     def first_records(self, is_batch: bool) -> int:
-        """The most elements in the queue until it grows, if it may."""
+        """Maximum elements in the queue until it grows, if it may."""
         return self.capacity or self.records_for_calls(is_batch)
 
     def arguments(self) -> dict[str, Any]:

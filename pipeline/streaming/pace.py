@@ -44,7 +44,7 @@ class ResultReader(Protocol):
     def is_gone(self) -> bool: ...
 
 
-class Pace:
+class ReaderPace:
     """Decides when rows are taken in and results are sent. One thread.
 
     `calls`: rows that are called for at a time. `capacity`: rows that the operator takes in. `per_taken`: rows that may

@@ -1,7 +1,7 @@
 """Async I/O over any iterable: `ordered_wait` and `unordered_wait`.
 
 Threads: the caller's thread reads the input and yields the results; both may block. The engine runs on the thread of an
-asyncio loop: the loop that runs the function's coroutines, or, for a blocking function, a loop of its own beside the
+asyncio loop: the loop that runs the function's coroutines, or, for a blocking function, a loop of its own next to the
 pool of threads. A coroutine that blocks the loop delays every result. It delays no timeout while the caller waits for
 results, because the caller then runs the timers that are due.
 """
@@ -29,7 +29,7 @@ from pipeline.streaming.calls.thread import LoopThread, OwnLoop
 from pipeline.streaming.errors import ForkedWaitError, describe
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options, times_in_ms
-from pipeline.streaming.pace import Pace
+from pipeline.streaming.pace import ReaderPace
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -40,7 +40,7 @@ _CHUNKS_OF_RESULTS: Final = 2
 """Chunks of results buffered before no more values are taken in."""
 _LINGER_MS: Final = 5
 _READ_AHEAD: Final = 4
-"""A fourth of the calls under way is read ahead, so that no call waits for the loop's next turn."""
+"""A fourth of the calls in flight is read ahead, so that no call waits for the loop's next turn."""
 _LOOK_EVERY_S: Final = 1.0
 """The caller checks at least this often whether a coroutine blocks the loop."""
 _HANGS_S: Final = 0.05
@@ -66,7 +66,7 @@ def ordered_wait(
     when the value was taken in. For the other options see AsyncOptions; a fourth of the calls is read ahead.
 
     Values are read on the thread that takes the results: while `values` blocks, calls continue, and their results
-    follow later. Closing the generator early gives up the calls under way; it waits up to 10 seconds for a blocking
+    follow later. Closing the generator early gives up the calls in flight; it waits up to 10 seconds for a blocking
     call to return. At the end of the input, retries keep their delays.
 
     Raises:
@@ -101,7 +101,7 @@ def wait_in_chunks(
     *,
     max_chunk: int = 1000,
     metrics: CallMetrics | None = None,
-    pace: Pace | None = None,
+    pace: ReaderPace | None = None,
 ) -> Iterator[list[Out]]:
     """Process values and yield results in chunks, as Spark tasks do.
 
@@ -162,8 +162,9 @@ class _Run(Generic[In, Out]):
         self._has_ended = False  # the caller sets it after the last value of the input
         self._input_failure: Exception | None = None  # raised by the input; caller's thread
         self._wake_at = 0  # the loop wakes the caller to read once only this many values are left; caller's thread
-        # The loop found no value, or no room for results, and has nothing to do. No wake-up is lost: the loop sets this
-        # and then looks again; the caller adds a value or takes results, and then reads this.
+        # The loop found no value, or no room for results, and has nothing to do. No wake-up is lost, in either order:
+        #   loop: sets True, finds nothing; caller: puts v, reads True, wakes the loop.
+        #   caller: puts v, reads False; loop: sets True, looks once more, finds v.
         self._is_idle = False
         self._ready: deque[Out] = deque()  # the loop appends, the caller pops
         self._notify_at = 1  # the loop wakes the caller once this many results are ready; caller's thread
@@ -211,7 +212,7 @@ class _Run(Generic[In, Out]):
         finally:
             self._end()
 
-    def paced(self, chunks: Iterable[Sequence[In]], pace: Pace) -> Iterator[list[Out]]:
+    def paced(self, chunks: Iterable[Sequence[In]], pace: ReaderPace) -> Iterator[list[Out]]:
         """As `of_chunks`, but values are taken in only as their results are read."""
         reading = iter(chunks)
         chunk: Sequence[In] = ()  # the last one read

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from dispatcher.util.figures import NOTHING, count, duration, exact_percent
 from pipeline.report.page.columns import TableColumn, table_body
 from pipeline.report.page.page_views import Figure, Section, TableView, plot
-from pipeline.report.page.quantities import NOTHING, count, duration
 from pipeline.report.page.rendering import render
 from pipeline.report.plots.plot_style import unit_of
 from pipeline.report.plots.plots import spread_plot
 from pipeline.report.plots.row_chart import Bar, Facet, RowChart
 from pipeline.report.plots.scales import linear
-from pipeline.report.plots.svg import Key
+from pipeline.report.plots.svg import LegendKey
 
 DRAWN: Final = 60
-"""Most combinations in a plot; the table has all."""
+"""Maximum combinations in a plot; the table has all."""
 
-Row = Mapping[str, Any]
+SweepRow = Mapping[str, Any]
 """A row of `pipeline.sweep.run_row`."""
 
 _FLOOR_S = 0.1
@@ -48,13 +48,6 @@ class ComparedColumn(NamedTuple):
     """Whether a value other than 0 is a problem."""
 
 
-def percent(share: float | None) -> str:
-    """A share of 1 in percent, with one decimal; less than one percent with two significant digits."""
-    if share is None:
-        return NOTHING
-    return f"{100 * share:.1f} %" if share >= 0.01 or share == 0 else f"{100 * share:.2g} %"
-
-
 COLUMNS: Final = (
     ComparedColumn("Total nodes", "nodes", count),
     ComparedColumn("Mean wait", "wait_mean_s", duration, min),
@@ -67,16 +60,16 @@ COLUMNS: Final = (
     ComparedColumn("Mean turnaround", "turnaround_mean_s", duration, min),
     ComparedColumn("95 % turnaround", "turnaround_p95_s", duration, min),
     ComparedColumn("Makespan", "makespan_s", duration, min),
-    ComparedColumn("Memory", "memory_used", percent, max),
-    ComparedColumn("Cores", "vcores_used", percent, max),
-    ComparedColumn("GPUs", "gpus_used", percent, max),
+    ComparedColumn("Memory", "memory_used", exact_percent, max),
+    ComparedColumn("Cores", "vcores_used", exact_percent, max),
+    ComparedColumn("GPUs", "gpus_used", exact_percent, max),
     ComparedColumn("Unfinished", "unfinished", count, is_bad=True),
     ComparedColumn("Failed events", "failed_events", count, is_bad=True),
 )
 """The columns after the settings."""
 
 
-def shown_columns(rows: Sequence[Row]) -> list[ComparedColumn]:
+def shown_columns(rows: Sequence[SweepRow]) -> list[ComparedColumn]:
     """The columns that apply to these rows: no GPUs without GPUs, and no problem column without a problem."""
     return [
         column
@@ -85,7 +78,7 @@ def shown_columns(rows: Sequence[Row]) -> list[ComparedColumn]:
     ]
 
 
-def best_numbers(column: ComparedColumn, rows: Sequence[Row]) -> frozenset[int]:
+def best_numbers(column: ComparedColumn, rows: Sequence[SweepRow]) -> frozenset[int]:
     """Numbers of the combinations with the best value; empty if all are equal, or the column has no best value."""
     values = {row["number"]: row[column.key] for row in rows if row[column.key] is not None}
     if column.best is None or len(set(values.values())) < 2:
@@ -94,12 +87,11 @@ def best_numbers(column: ComparedColumn, rows: Sequence[Row]) -> frozenset[int]:
     return frozenset(number for number, value in values.items() if value == best)
 
 
-def settings_text(row: Row) -> str:
-    """The settings of a row on one line."""
+def settings_text(row: SweepRow) -> str:
     return ", ".join(f"{key}={value}" for key, value in row["settings"].items())
 
 
-def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
+def render_sweep_page(workload: str, rows: Sequence[SweepRow]) -> str:
     """Render one HTML document that needs no other file and no network.
 
     `rows`: all rows of `pipeline.sweep.run_row`, ordered by number.
@@ -127,13 +119,13 @@ def render_sweep_page(workload: str, rows: Sequence[Row]) -> str:
     )
 
 
-def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
+def _headlines(rows: Sequence[SweepRow], ran: Sequence[SweepRow]) -> list[Figure]:
     figures = [
         _best("Shortest mean wait", ran, "wait_mean_s", -1, duration),
         _best("Shortest mean wait of containers", ran, "container_wait_mean_s", -1, duration),
         _best("Shortest mean turnaround", ran, "turnaround_mean_s", -1, duration),
         _best("Shortest makespan", ran, "makespan_s", -1, duration),
-        _best("Highest use of memory", ran, "memory_used", 1, percent),
+        _best("Highest use of memory", ran, "memory_used", 1, exact_percent),
     ]
     failed = len(rows) - len(ran)
     if failed:
@@ -143,7 +135,7 @@ def _headlines(rows: Sequence[Row], ran: Sequence[Row]) -> list[Figure]:
     return figures
 
 
-def _best(name: str, rows: Sequence[Row], key: str, sign: int, show: Any) -> Figure:
+def _best(name: str, rows: Sequence[SweepRow], key: str, sign: int, show: Any) -> Figure:
     values = [row[key] for row in rows if row[key] is not None]
     if not values:
         return Figure(name, NOTHING, "No combination has one.", link=_ANCHOR)
@@ -153,7 +145,7 @@ def _best(name: str, rows: Sequence[Row], key: str, sign: int, show: Any) -> Fig
     return Figure(name, show(best), f"with {settings_text(first)}{more}.", link=_ANCHOR)
 
 
-def _table(rows: Sequence[Row], ran: Sequence[Row]) -> TableView:
+def _table(rows: Sequence[SweepRow], ran: Sequence[SweepRow]) -> TableView:
     columns = [
         TableColumn("#", lambda row: str(row["number"]), lambda row: row["number"]),
         *(_setting(key) for key in (rows[0]["settings"] if rows else ())),
@@ -183,7 +175,7 @@ def _figure(column: ComparedColumn, best: frozenset[int]) -> TableColumn:
     )
 
 
-def _spread(rows: Sequence[Row], name: str) -> RowChart | None:
+def _spread(rows: Sequence[SweepRow], name: str) -> RowChart | None:
     """Median, 95 % and longest of a time: of `wait`, for example."""
     found = [row for row in rows if row[f"{name}_max_s"] is not None]
     longest_s = max((row[f"{name}_max_s"] for row in found), default=0.0)
@@ -191,7 +183,7 @@ def _spread(rows: Sequence[Row], name: str) -> RowChart | None:
     return spread_plot([settings_text(row) for row in found], found, marks, longest_s, _FLOOR_S)
 
 
-def _makespan(rows: Sequence[Row]) -> RowChart | None:
+def _makespan(rows: Sequence[SweepRow]) -> RowChart | None:
     ended = [row for row in rows if row["makespan_s"] is not None]
     if not ended:
         return None
@@ -206,18 +198,18 @@ def _makespan(rows: Sequence[Row]) -> RowChart | None:
     return RowChart(names, [Facet(linear(0, _ROOM * longest_s / unit_s, f"makespan ({unit})", to_ticks=False), bars)])
 
 
-def _utilisation(rows: Sequence[Row]) -> RowChart | None:
+def _utilisation(rows: Sequence[SweepRow]) -> RowChart | None:
     kinds = [kind for kind in _SHARES if any(row[kind[0]] is not None for row in rows)]
     if not kinds:
         return None
     names = [settings_text(row) for row in rows]
     bars = [
-        Bar(position, 0, 100 * row[key], colour, f"{name}: {title} {percent(row[key])}", lane=lane)
+        Bar(position, 0, 100 * row[key], colour, f"{name}: {title} {exact_percent(row[key])}", lane=lane)
         for position, (name, row) in enumerate(zip(names, rows, strict=True))
         for lane, (key, title, colour) in enumerate(kinds)
         if row[key] is not None
     ]
     most = max((bar.high for bar in bars), default=0.0)
-    keys = [Key(title, colour) for _, title, colour in kinds]
+    keys = [LegendKey(title, colour) for _, title, colour in kinds]
     scale = linear(0, most, "of the cluster", unit=" %")
     return RowChart(names, [Facet(scale, bars)], keys, 18 + 12 * len(kinds), len(kinds))

@@ -5,8 +5,16 @@ from pipeline.yarnlog.files import log_files, read_log
 from pipeline.yarnlog.log_formats import LogFormat
 from pipeline.yarnlog.messages import Message
 from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
-from pipeline.yarnlog.reading import Missed, Reading
-from pipeline.yarnlog.summary import LogSummary, Mismatch, is_declared, mismatch, older_releases, summarize
+from pipeline.yarnlog.summary import (
+    LogSummary,
+    Mismatch,
+    Missed,
+    Reading,
+    is_declared,
+    mismatch,
+    older_releases,
+    summarize,
+)
 
 __all__ = [
     "LogClock",

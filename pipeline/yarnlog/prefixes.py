@@ -17,7 +17,7 @@ _HOST_AND_TAG = r"(?P<source>[^\s|]{1,255}(?: [^\s:\[\]|]{1,255}(?:\[\d{1,10}\])
 _LITERAL = r'"(?:[^"\\]|\\.){0,9999}"'
 
 
-class Line(NamedTuple):
+class BareLine(NamedTuple):
     """A line without its prefix."""
 
     text: str
@@ -30,21 +30,21 @@ class Line(NamedTuple):
 
 
 class Prefix:
-    """A kind of prefix, by a regular expression with the groups of `Line` that it has."""
+    """A kind of prefix, by a regular expression with the groups of `BareLine` that it has."""
 
     def __init__(self, name: str, pattern: str) -> None:
         self.name = name
         self._pattern = re.compile(pattern, re.ASCII)
         self._has_part = "part" in self._pattern.groupindex
 
-    def taken_off(self, text: str) -> Line | None:
+    def taken_off(self, text: str) -> BareLine | None:
         """The line without the prefix; None if it does not begin with one."""
         found = self._pattern.match(text)
         if found is None:
             return None
         groups = found.groupdict()
         is_whole = not self._has_part or groups["part"] != "P"
-        return Line(text[found.end() :], groups.get("source"), groups.get("time"), is_whole)
+        return BareLine(text[found.end() :], groups.get("source"), groups.get("time"), is_whole)
 
 
 class _Blanks(Prefix):
@@ -55,7 +55,7 @@ class _Blanks(Prefix):
         self._begins_record = re.compile(r"[\[\d]|TRACE|DEBUG|INFO|WARN|ERROR|FATAL", re.ASCII)
         self._least: int | None = None
 
-    def taken_off(self, text: str) -> Line | None:
+    def taken_off(self, text: str) -> BareLine | None:
         found = self._pattern.match(text)
         if found is None:
             return None
@@ -64,7 +64,7 @@ class _Blanks(Prefix):
             self._least = width if self._least is None else min(width, self._least)
         elif self._least is not None:
             width = min(width, self._least)
-        return Line(text[width:])
+        return BareLine(text[width:])
 
 
 class _DockerJson(Prefix):
@@ -73,7 +73,7 @@ class _DockerJson(Prefix):
     def __init__(self) -> None:
         super().__init__("Docker's JSON", r"\{")
 
-    def taken_off(self, text: str) -> Line | None:
+    def taken_off(self, text: str) -> BareLine | None:
         if not text.startswith("{"):
             return None
         try:
@@ -85,7 +85,7 @@ class _DockerJson(Prefix):
             return None
         source, time = fields.get("stream"), fields.get("time")
         whole = line.removesuffix("\n").removesuffix("\r")
-        return Line(
+        return BareLine(
             whole,
             source if isinstance(source, str) else None,
             time if isinstance(time, str) else None,
@@ -101,11 +101,11 @@ class _Grep(Prefix):
         self._context = re.compile(r"-(?:\d{1,12}-)?", re.ASCII)
         self._file = ""
 
-    def taken_off(self, text: str) -> Line | None:
+    def taken_off(self, text: str) -> BareLine | None:
         if self._file and text.startswith(self._file):
             context = self._context.match(text, len(self._file))
             if context is not None:
-                return Line(text[context.end() :], self._file)
+                return BareLine(text[context.end() :], self._file)
         line = super().taken_off(text)
         if line is not None and line.source is not None:
             self._file = line.source
@@ -136,15 +136,15 @@ def prefixes() -> tuple[Prefix, ...]:
     )  # fmt: skip
 
 
-def line_without(prefixes: Sequence[Prefix], text: str) -> Line | None:
+def line_without(prefixes: Sequence[Prefix], text: str) -> BareLine | None:
     """The line without the prefixes, outermost first, as far as it has them; None: it lacks the first."""
-    line: Line | None = None
+    line: BareLine | None = None
     for prefix in prefixes:
         inner = prefix.taken_off(text if line is None else line.text)
         if inner is None:
             break
         if line is not None:
-            inner = Line(
+            inner = BareLine(
                 inner.text,
                 line.source if inner.source is None else f"{line.source or ''} {inner.source}".strip(),
                 inner.time or line.time,
@@ -177,7 +177,7 @@ def without_prefixes(
     `stands`: whether a line is a header as it is; it is left alone. A line without a prefix has the source of the line
     before it.
     """
-    cut: dict[str | None, list[tuple[Line, int, str]]] = {}
+    cut: dict[str | None, list[tuple[BareLine, int, str]]] = {}
     source = None
     for number, text in lines:
         line = None if stands(text) else line_without(prefixes, text)
@@ -195,7 +195,7 @@ def without_prefixes(
     yield from map(_joined, cut.values())
 
 
-def _joined(pieces: Sequence[tuple[Line, int, str]]) -> Numbered:
+def _joined(pieces: Sequence[tuple[BareLine, int, str]]) -> Numbered:
     first, number, _ = pieces[0]
     text = "".join(line.text for line, _, _ in pieces)
     return Numbered(number, text, first.source, first.time, [(place, written) for _, place, written in pieces])

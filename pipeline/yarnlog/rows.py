@@ -23,7 +23,7 @@ _BATCH_ROWS = 4096
 _BATCH_CHARACTERS = 1 << 23
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """The columns of both tables that a record has."""
 
     kind: str
@@ -54,7 +54,7 @@ class UnparsedRow(NamedTuple):
     """A line outside of records."""
 
     seq: int
-    """As in `Row`."""
+    """As in `LogRow`."""
     file: str
     line: int
     text: str
@@ -65,11 +65,11 @@ def seq_of(file_number: int, line: int) -> int:
     return file_number << _LINE_BITS | line
 
 
-def row_of(record: Record, file: str, dispatcher: str, file_number: int) -> Row:
+def row_of(record: Record, file: str, dispatcher: str, file_number: int) -> LogRow:
     """The record's row. Its outcome is failed if it has an error: an event was refused or a request not granted."""
     message = record.message
     fields = message.fields
-    return Row(
+    return LogRow(
         kind=message.kind,
         seq=seq_of(file_number, record.line),
         dispatcher=dispatcher,
@@ -98,8 +98,8 @@ def _ddl(row_type: type) -> str:
     return ", ".join(f"{name} {_TYPES.get(type_, _TEXT)[0]}" for name, type_ in get_type_hints(row_type).items())
 
 
-RECORDS = _ddl(Row)
-"""The fields of `Row`, in Spark's DDL."""
+RECORDS = _ddl(LogRow)
+"""The fields of `LogRow`, in Spark's DDL."""
 UNPARSED = _ddl(UnparsedRow)
 FORMATS = "file string, prefixes string, layout string"
 
@@ -115,7 +115,7 @@ def record_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[
         for each, file, dispatcher, number in _read(time_zone, files)
         if isinstance(each, Record)
     )
-    return _batches(Row, rows)
+    return _batches(LogRow, rows)
 
 
 def unparsed_batches(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -152,9 +152,9 @@ def _read(time_zone: str, files: Iterable[pa.RecordBatch]) -> Iterator[tuple[Rec
                 yield found, file, dispatcher, number
 
 
-def _batches(row_type: type, rows: Iterable[Row | UnparsedRow]) -> Iterator[pa.RecordBatch]:
+def _batches(row_type: type, rows: Iterable[LogRow | UnparsedRow]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([(name, _TYPES.get(type_, _TEXT)[1]) for name, type_ in get_type_hints(row_type).items()])
-    waiting: list[Row | UnparsedRow] = []
+    waiting: list[LogRow | UnparsedRow] = []
     characters = 0
     for row in rows:
         waiting.append(row)
@@ -166,7 +166,7 @@ def _batches(row_type: type, rows: Iterable[Row | UnparsedRow]) -> Iterator[pa.R
         yield _batch(waiting, schema)
 
 
-def _batch(rows: list[Row | UnparsedRow], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(rows: list[LogRow | UnparsedRow], schema: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

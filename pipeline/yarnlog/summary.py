@@ -1,4 +1,4 @@
-"""Counts of the lines and records in logs, and the transitions that violate the machines' tables."""
+"""Counts of the lines and records in logs, what was not read of them, and transitions that violate the tables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import NamedTuple
 
 from pipeline.yarnlog.clock import LogClock
 from pipeline.yarnlog.files import read_log
-from pipeline.yarnlog.parser import Record
-from pipeline.yarnlog.reading import Reading
+from pipeline.yarnlog.log_formats import LogFormat
+from pipeline.yarnlog.messages import MARKERS
+from pipeline.yarnlog.parser import Record, Unparsed
 from statemachines.conformance import releases_with, violation, wrong_refusal
 from statemachines.registry import FACTORIES
 from statemachines.releases import ANY, CURRENT
 
 TRANSITION_KINDS = ("transition", "invalid_transition")
 """The kinds of message that are rows of the transitions table."""
+MARKED_KINDS = ("transition", "audit")
+"""The kinds of message of which one line has one of `MARKERS`."""
 
 
 def is_declared(machine: str) -> bool:
@@ -54,6 +57,47 @@ def older_releases(machine: str, from_state: str, event_type: str, to_state: str
         return ()
     releases = releases_with(machine, from_state, to_state, event_type or None)
     return () if CURRENT in releases else releases
+
+
+class Missed(NamedTuple):
+    """A line that has one of `MARKERS` and was not parsed."""
+
+    file: Path
+    line: int
+    """Its number, from 1; for a line in a record the number of the record's first line."""
+    text: str
+
+
+@dataclass(slots=True)
+class Reading:
+    """How the files were read."""
+
+    formats: dict[Path, LogFormat | None] = field(default_factory=dict)
+    """By file; None: no line of it is a header in any known format."""
+    missed_lines: int = 0
+    missed: list[Missed] = field(default_factory=list)
+    """In the order of the logs, at most `keep`."""
+
+    @property
+    def unread(self) -> list[Path]:
+        """The files of which nothing was read."""
+        return [file for file, found in self.formats.items() if found is None]
+
+    def add(self, file: Path, found: Record | Unparsed, keep: int) -> None:
+        """Count the lines that were not parsed though they have one of `MARKERS`; `keep`: most of them to list."""
+        for text in missed_in(found):
+            self.missed_lines += 1
+            if len(self.missed) < keep:
+                self.missed.append(Missed(file, found.line, text))
+
+
+def missed_in(found: Record | Unparsed) -> list[str]:
+    """The lines that have one of `MARKERS`, except the one of a record that is a transition or an audit line."""
+    if not any(marker in found.text for marker in MARKERS):
+        return []
+    lines = [line for line in found.text.split("\n") if any(marker in line for marker in MARKERS)]
+    is_parsed = isinstance(found, Record) and found.message.kind in MARKED_KINDS
+    return lines[1:] if is_parsed else lines
 
 
 class Mismatch(NamedTuple):

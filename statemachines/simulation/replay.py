@@ -14,6 +14,7 @@ from pathlib import Path
 from dispatcher import JournalWriter
 from dispatcher.journal import write_run_config
 from dispatcher.mailbox import ManualClock
+from dispatcher.util.figures import counted
 from statemachines.recorder import TransitionRecorder
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.states import FINAL_STATES, RMAppState
@@ -220,7 +221,7 @@ def _holding(containers: Sequence[RMContainer]) -> str:
     for container in containers:
         add(amounts, amounts_of(container.request.resource))
     count = len(containers)
-    return f"{quantities(amounts.items())} in {count:,} {'container' if count == 1 else 'containers'}"
+    return f"{quantities(amounts.items())} in {counted(count, 'container')}"
 
 
 def _held_up(attempt: str, held: Sequence[RMContainer], asks: Sequence[WaitingAsk]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dispatcher.cli.ops.errors import NoDaemonError
-from dispatcher.cli.ops.figures import listed
+from dispatcher.util.figures import listed
 from dispatcher.web.doors import Door, door_folder, is_answering
 
 _MOST_NAMED: Final = 10

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.cli.ops.client import Client
-from dispatcher.cli.ops.figures import duration
 from dispatcher.cli.ops.models import DispatcherNumbers, Failure, Frame, Page, Process, Reason, Running, RunningOrNull
+from dispatcher.util.figures import short_duration
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def summary_of(client: Client) -> Summary:
 
 def reason_text(reason: Reason) -> str:
     """`stuck (central, 61.2 s)`."""
-    known = (reason.dispatcher, reason.service, duration(reason.seconds) if reason.seconds else None)
+    known = (reason.dispatcher, reason.service, short_duration(reason.seconds) if reason.seconds else None)
     details = [each for each in known if each]
     return f"{reason.reason} ({', '.join(details)})" if details else reason.reason
 

@@ -10,6 +10,8 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from dispatcher.util.figures import counted
+
 Item = TypeVar("Item")
 
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -169,8 +171,8 @@ class DeadLetters(Answer):
     @property
     def what(self) -> str:
         """`3 dead letters, 1 of them lost`."""
-        counted = f"{self.count:,} dead letter" + ("s" if self.count != 1 else "")
-        return f"{counted}, {self.lost:,} of them lost" if self.lost else counted
+        letters = counted(self.count, "dead letter")
+        return f"{letters}, {self.lost:,} of them lost" if self.lost else letters
 
 
 class DispatcherNumbers(Answer):

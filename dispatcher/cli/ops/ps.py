@@ -79,7 +79,7 @@ def _as_json(door: Door, answer: Summary | DoorError) -> dict[str, Any]:
 
 def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
     from dispatcher.cli.console import cell, figures_table, standard_output
-    from dispatcher.cli.ops.figures import count, duration, listed
+    from dispatcher.util.figures import listed, short_count, short_duration
 
     table = figures_table(*_TITLES, names=5)
     problems = []
@@ -93,12 +93,12 @@ def _print_table(running: list[tuple[Door, Summary | DoorError]]) -> None:
             cell(door.name),
             str(door.pid),
             cell(answer.status, "red" if answer.reasons else "green"),
-            duration(answer.process.uptime_s),
+            short_duration(answer.process.uptime_s),
             cell(listed([each.name for each in numbers], _MOST_NAMED)),
-            count(sum(each.queue.size for each in numbers)),
-            f"{count(sum(each.rate.s10 or 0.0 for each in numbers))}/s",
-            count(sum(each.failed for each in numbers)),
-            count(sum(each.scheduled.count for each in numbers)),
+            short_count(sum(each.queue.size for each in numbers)),
+            f"{short_count(sum(each.rate.s10 or 0.0 for each in numbers))}/s",
+            short_count(sum(each.failed for each in numbers)),
+            short_count(sum(each.scheduled.count for each in numbers)),
         )
     standard_output().print(table)
     for problem in problems:

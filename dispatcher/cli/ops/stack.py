@@ -52,7 +52,7 @@ def stack(
 
 def _refuse(client: Client, dispatcher: str, names: Sequence[str]) -> NoReturn:
     from dispatcher.cli.ops.errors import NoDaemonError
-    from dispatcher.cli.ops.figures import listed
+    from dispatcher.util.figures import listed
 
     raise NoDaemonError(
         f"{client.address.label}: no dispatcher {dispatcher!r}; it has {listed(names, _MOST_NAMED) or 'none'}"
@@ -67,10 +67,10 @@ def _samples(client: Client, dispatcher: str, samples: int) -> Samples:
 
 
 def _lines(numbers: DispatcherNumbers, found: Samples) -> Iterator[str]:
-    from dispatcher.cli.ops.figures import duration
+    from dispatcher.util.figures import short_duration
 
     running = numbers.running
-    what = f"{running.what}, for {duration(running.running_s)}" if running else "nothing"
+    what = f"{running.what}, for {short_duration(running.running_s)}" if running else "nothing"
     yield f"{numbers.name}: runs {what}; {found.samples} samples"
     for each in found.stacks:
         yield f"{each.count:>5} of {found.samples}"

@@ -115,34 +115,34 @@ def _failed(services: Sequence[Service]) -> Iterator[Service]:
 
 
 def _process_line(process: Process) -> str:
-    from dispatcher.cli.ops.figures import duration, size
+    from dispatcher.util.figures import short_duration, size
 
-    parts = [f"{process.name}: pid {process.pid}, up {duration(process.uptime_s)}"]
-    parts += [f"cpu {duration(process.cpu_s)}"] if process.cpu_s is not None else []
+    parts = [f"{process.name}: pid {process.pid}, up {short_duration(process.uptime_s)}"]
+    parts += [f"cpu {short_duration(process.cpu_s)}"] if process.cpu_s is not None else []
     parts += [f"memory {size(process.rss_bytes)}"] if process.rss_bytes is not None else []
     parts += [f"{process.threads} threads"] if process.threads is not None else []
     return ", ".join(parts)
 
 
 def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failure: Failure | None) -> Iterator[str]:
-    from dispatcher.cli.ops.figures import clock_time, count, duration
     from dispatcher.cli.ops.look import frame_text, handler_frames
+    from dispatcher.util.figures import clock_time, short_count, short_duration
 
     yield f"{numbers.name}: {numbers.kind} {numbers.state}" + (", drained" if numbers.is_drained else "")
     if numbers.failure is not None:
         yield f"  failed   {_cut(numbers.failure)}"
     yield f"  queue    {_queue_text(numbers)}"
     rate = numbers.rate
-    yield f"  rate     {count(rate.s1)}/s; {count(rate.s10)}/s in 10 s, {count(rate.s60)}/s in 60 s"
+    yield f"  rate     {short_count(rate.s1)}/s; {short_count(rate.s10)}/s in 10 s, {short_count(rate.s60)}/s in 60 s"
     yield f"  events   {', '.join(_event_counts(numbers))}"
     yield from _scheduled_lines(numbers.scheduled)
     if numbers.journal is not None:
         state = "FAILED" if numbers.journal.failed else "sound"
-        yield f"  journal  {state}, {count(numbers.journal.outstanding)} outstanding, {numbers.journal.path}"
+        yield f"  journal  {state}, {short_count(numbers.journal.outstanding)} outstanding, {numbers.journal.path}"
     if running is None:
         yield "  running  nothing"
     else:
-        yield f"  running  {_cut(running.what)} for {duration(running.running_s)}"
+        yield f"  running  {_cut(running.what)} for {short_duration(running.running_s)}"
         for frame in (handler_frames(running.stack) or running.stack)[-_FRAMES:]:
             yield f"             {_cut(frame_text(frame))}"
     if failure is not None:
@@ -150,23 +150,23 @@ def _dispatcher_lines(numbers: DispatcherNumbers, running: Running | None, failu
 
 
 def _scheduled_lines(schedule: Schedule) -> Iterator[str]:
-    from dispatcher.cli.ops.figures import clock_time, count, duration
+    from dispatcher.util.figures import clock_time, short_count, short_duration
 
     if schedule.count:
-        waiting, fired, skipped = map(count, (schedule.count, schedule.fired, schedule.skipped))
+        waiting, fired, skipped = map(short_count, (schedule.count, schedule.fired, schedule.skipped))
         yield f"  schedule {waiting} waiting, {fired} fired, {skipped} skipped"
         for post in schedule.next[:_MOST_SCHEDULED]:
-            every = f", every {duration(post.every_s)}" if post.every_s else ""
+            every = f", every {short_duration(post.every_s)}" if post.every_s else ""
             yield f"             {clock_time(post.due)} {_cut(post.what)}{every}"
 
 
 def _queue_text(numbers: DispatcherNumbers) -> str:
-    from dispatcher.cli.ops.figures import count, duration
+    from dispatcher.util.figures import short_count, short_duration
 
     queue = numbers.queue
-    bound = f" of {count(queue.capacity)} ({queue.policy})" if queue.capacity is not None else ""
-    oldest = f", the oldest for {duration(queue.oldest_wait_s)}" if queue.oldest_wait_s is not None else ""
-    return f"{count(queue.size)}{bound}{oldest}"
+    bound = f" of {short_count(queue.capacity)} ({queue.policy})" if queue.capacity is not None else ""
+    oldest = f", the oldest for {short_duration(queue.oldest_wait_s)}" if queue.oldest_wait_s is not None else ""
+    return f"{short_count(queue.size)}{bound}{oldest}"
 
 
 def _event_counts(numbers: DispatcherNumbers) -> Iterator[str]:

@@ -39,7 +39,7 @@ class TimeBuckets(NamedTuple):
 
     @staticmethod
     def over(start_at: int, end_at: int, most: int, least_ns: int = 1) -> TimeBuckets:
-        """At most `most` intervals that include both ends, and more than half as many if the time is long enough.
+        """Up to `most` intervals that include both ends, and more than half as many if the time is long enough.
 
         Each starts at a multiple of its width, a power of two, `least_ns` at least. So the intervals of a shorter time
         each lie within one interval of a longer time that includes it, and counts need not be repeated when a run
@@ -75,7 +75,7 @@ def log_buckets(values: Longs) -> Longs:
     return np.where(values > 0, bits - _OF_ONE, OF_NOTHING)
 
 
-class Groups:
+class GroupedHistograms:
     """Histograms by key: counts and sums of values. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -11,16 +11,19 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, JournalError
+from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
+from pipeline.journal.arrow import arrow_schema
+from pipeline.journal.scan import JournalPart, logged, scan_together
 from pipeline.report.digests import event_digest, transition_digest
 from pipeline.report.digests.buckets import PER_OCTAVE, TimeBuckets
-from pipeline.report.digests.event_digest import SLOWEST, EventDigest, Row
+from pipeline.report.digests.event_digest import ROWS_AT_ONCE, SLOWEST, DigestRow, EventDigest
 from pipeline.report.digests.run import Run
 from pipeline.report.digests.statements import Statement, run_statements
 from pipeline.report.digests.transition_digest import LONGEST, Ends, TransitionDigest
@@ -46,7 +49,7 @@ class PartWriter:
         self._stack = ExitStack()
         self._files: dict[str, tuple[Path, pq.ParquetWriter]] = {}
 
-    def write(self, rows: Iterable[Row]) -> None:
+    def write(self, rows: Iterable[DigestRow]) -> None:
         for kind, batch in rows:
             if not batch.num_rows:
                 continue
@@ -74,7 +77,7 @@ class PartWriter:
 
 def digest_together(
     batches: Iterable[Sequence[pa.RecordBatch]], ends: Ends, span: tuple[int, int] | None
-) -> Iterator[Row]:
+) -> Iterator[DigestRow]:
     """The digest of pairs of batches, of events and of transitions; `span` as of `EventDigest`."""
     of_events, of_transitions = EventDigest(span), TransitionDigest(ends)
     for events, transitions in batches:
@@ -82,6 +85,45 @@ def digest_together(
         yield from of_transitions.add(transitions)
     yield from of_events.rest()
     yield from of_transitions.rest()
+
+
+class DigestedPart(NamedTuple):
+    """A part of a journal, for one task, and where its digest goes. Picklable.
+
+    It needs nothing of Spark and little else: imports in the tasks are most of a small report's time.
+    """
+
+    journal: Path
+    parts: Sequence[JournalPart]
+    folder: Path
+    number: int
+    """Of the part, in the order of seq."""
+    ends: Ends
+    span: tuple[int, int] | None
+    """About the time that the whole run covers (Unix ns), if known."""
+    fails_on_loss: bool = False
+    """Whether a segment that no longer exists is an error; otherwise it is logged."""
+
+    def write(self) -> None:
+        """
+        Raises:
+            JournalError: a segment cannot be read, or no longer exists and `fails_on_loss` is set.
+        """
+        with PartWriter(self.folder, self.number) as writer:
+            writer.write(digest_together(self.batches(), self.ends, self.span))
+
+    def batches(self) -> Iterator[tuple[pa.RecordBatch, ...]]:
+        """The part's rows as pairs of batches, of events and of transitions."""
+        columns = ((EVENTS, event_digest.READS), (TRANSITIONS, transition_digest.READS))
+        wanted = [(table, arrow_schema(table, names, coded=True)) for table, names in columns]
+        report_gone = self._refuse if self.fails_on_loss else None
+        return scan_together(self.parts, wanted, logged(self.journal), report_gone, rows=ROWS_AT_ONCE)
+
+    def _refuse(self, line: str) -> None:
+        raise JournalError(
+            f"{self.journal}: {line}, and the report has not counted it. "
+            "To start over with the remaining segments, name another folder for the report."
+        )
 
 
 def require_engine() -> None:
@@ -158,7 +200,6 @@ def merge(database: DuckDBPyConnection) -> Run:
 
 
 def merging(run: Run) -> list[Statement]:
-    """The statements of `merge`."""
     return [Statement.create(make(run)) for make in _MERGED]
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.report.digests.arrow_rows import Names, longs, pieces, rows_of, schema_of
-from pipeline.report.digests.buckets import Groups, Longs, TimeBuckets
+from pipeline.report.digests.buckets import GroupedHistograms, Longs, TimeBuckets
 from pipeline.report.payloads import PAYLOADS
 
 TIME_BUCKETS: Final = 50
-"""Most intervals in which the times of events are counted."""
+"""Maximum intervals in which the times of events are counted."""
 DEPTH_BUCKETS: Final = 200
-"""Most intervals for which the depth of the queue is reported."""
+"""Maximum intervals for which the depth of the queue is reported."""
 DEPTHS_PER_BUCKET: Final = 8
 """Parts of such an interval in which arrivals and starts are counted, so that its greatest depth is found."""
 SLOWEST: Final = 100
@@ -55,7 +55,7 @@ slow_event: the `SLOWEST` slowest events of each part.
 Several rows of event_group and depth may have the same keys, to be added up.
 """
 
-Row = tuple[str, pa.RecordBatch]
+DigestRow = tuple[str, pa.RecordBatch]
 """Some of a digest's rows, and their kind."""
 
 _NAMES = ("event_class", "event_type", "outcome")
@@ -74,18 +74,18 @@ class EventDigest:
         self._span = span
         self._times = self._depths = TimeBuckets(0, 0, 0)  # before the first piece
         self._types = Names()
-        self._groups = Groups()
+        self._groups = GroupedHistograms()
         self._arrivals = self._starts = np.zeros(0, np.int64)  # by interval of `_depths`
         self._totals: list[tuple[int, ...]] = []  # of each piece
         self._slow: pa.RecordBatch | None = None
 
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[DigestRow]:
         """The digest of batches with the columns `READS`, of any size."""
         for events in pieces(batches, ROWS_AT_ONCE):
             yield from self.add(events)
         yield from self.rest()
 
-    def add(self, events: pa.RecordBatch) -> Iterator[Row]:
+    def add(self, events: pa.RecordBatch) -> Iterator[DigestRow]:
         """Add rows with the columns `READS`, best about `ROWS_AT_ONCE`; yields what need not be held."""
         if not events.num_rows:
             return
@@ -103,7 +103,7 @@ class EventDigest:
         if self._groups.is_full(_GROUPS_HELD):
             yield self._take_groups()
 
-    def rest(self) -> Iterator[Row]:
+    def rest(self) -> Iterator[DigestRow]:
         """The rest of the digest, once all rows are added."""
         if self._totals:
             yield self._take_groups()
@@ -112,7 +112,7 @@ class EventDigest:
         if self._slow is not None:
             yield "slow_event", self._slow
 
-    def _widen(self, enqueued_at: Longs, started_at: Longs) -> Iterator[Row]:
+    def _widen(self, enqueued_at: Longs, started_at: Longs) -> Iterator[DigestRow]:
         """Make the intervals contain these times; yields the counts by the intervals before that."""
         first = min(int(enqueued_at.min()), int(started_at.min()))
         last = max(int(enqueued_at.max()), int(started_at.max()))
@@ -163,7 +163,7 @@ class EventDigest:
             slow = slow.take(pa.array(order[:SLOWEST]))
         self._slow = slow
 
-    def _take_groups(self) -> Row:
+    def _take_groups(self) -> DigestRow:
         keys, log_bucket, figures = self._groups.take()
         rest, measure = np.divmod(keys, len(_MEASURES))
         types, bucket = np.divmod(rest, TIME_BUCKETS)
@@ -174,12 +174,12 @@ class EventDigest:
             names | figures | {"measure": measures, "log_bucket": log_bucket} | _since_1970(self._times, bucket),
         )
 
-    def _take_depths(self) -> Row:
+    def _take_depths(self) -> DigestRow:
         buckets = np.flatnonzero(self._arrivals | self._starts)
         counts = {"arrivals": self._arrivals[buckets], "starts": self._starts[buckets]}
         return _row("depth", counts | _since_1970(self._depths, buckets))
 
-    def _take_totals(self) -> Row:
+    def _take_totals(self) -> DigestRow:
         counts, failed, first_seqs, last_seqs, first, last = zip(*self._totals, strict=True)
         seqs = {"first_seq": [min(first_seqs)], "last_seq": [max(last_seqs)]}
         times = {"first_at": [min(first)], "last_at": [max(last)]}
@@ -190,6 +190,6 @@ def _since_1970(times: TimeBuckets, numbers: Longs) -> dict[str, Longs]:
     return {"bucket": numbers + times.first, "width_ns": np.full(len(numbers), times.width_ns)}
 
 
-def _row(kind: str, columns: Any) -> Row:
+def _row(kind: str, columns: Any) -> DigestRow:
     schema = KINDS[kind]
     return kind, rows_of(schema, {name: columns[name] for name in schema.names})

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from dispatcher.journal.format.schema import TRANSITIONS
 from pipeline.report.digests.arrow_rows import Names, codes, longs, pieces, rows_of, schema_of
-from pipeline.report.digests.buckets import Groups, Longs
-from pipeline.report.digests.event_digest import ROWS_AT_ONCE, Row
+from pipeline.report.digests.buckets import GroupedHistograms, Longs
+from pipeline.report.digests.event_digest import ROWS_AT_ONCE, DigestRow
 
 LONGEST: Final = 100
-"""Most stays that are kept for each state."""
+"""Maximum stays that are kept for each state."""
 READS: Final = TRANSITIONS.names
 """The columns of transitions that a digest reads: all."""
 
@@ -88,18 +88,18 @@ class TransitionDigest:
         self._states = Names()  # of (machine, state)
         self._traits = np.empty((5, 0), np.int64)  # by trait and kind
         self._counts = np.zeros(0, np.int64)  # by kind
-        self._stays = Groups()  # by state and log bucket
+        self._stays = GroupedHistograms()  # by state and log bucket
         self._totals: list[tuple[int, ...]] = []  # of each piece
         self._long: pa.RecordBatch | None = None
         self._least = np.zeros(0, np.int64)  # by state: a stay up to this length is not among the longest
 
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[DigestRow]:
         """The digest of batches with the columns `READS`, of any size."""
         for transitions in pieces(batches, ROWS_AT_ONCE):
             yield from self.add(transitions)
         yield from self.rest()
 
-    def add(self, transitions: pa.RecordBatch) -> Iterator[Row]:
+    def add(self, transitions: pa.RecordBatch) -> Iterator[DigestRow]:
         """Add rows with the columns `READS`, best about `ROWS_AT_ONCE`; yields what need not be held."""
         if not transitions.num_rows:
             return
@@ -119,7 +119,7 @@ class TransitionDigest:
         if self._stays.is_full(_GROUPS_HELD):
             yield self._take_stays()
 
-    def rest(self) -> Iterator[Row]:
+    def rest(self) -> Iterator[DigestRow]:
         """The rest of the digest, once all rows are added."""
         if self._totals:
             yield self._take_stays()
@@ -145,7 +145,7 @@ class TransitionDigest:
             self._states.number((machine, to_state)),
         ]
 
-    def _stretches(self, transitions: pa.RecordBatch, moves: Longs, kinds: Longs) -> Row:
+    def _stretches(self, transitions: pa.RecordBatch, moves: Longs, kinds: Longs) -> DigestRow:
         """Count the stays between the moves; returns the stretches of entities that did not begin and end here."""
         machine_of_state = Names()
         machines = np.array([machine_of_state.number(state[:1]) for state in self._states.known])
@@ -204,17 +204,17 @@ class TransitionDigest:
         first = np.searchsorted(ordered, ordered)
         return order[np.arange(len(order)) - first < LONGEST]
 
-    def _take_stays(self) -> Row:
+    def _take_stays(self) -> DigestRow:
         states, log_bucket, figures = self._stays.take()
         names = {"machine": self._states.column(0, states), "state": self._states.column(1, states)}
         return _row("stay_group", names | figures | {"log_bucket": log_bucket})
 
-    def _take_counts(self) -> Row:
+    def _take_counts(self) -> DigestRow:
         kinds = np.arange(len(self._counts))
         names = {name: self._kinds.column(position, kinds) for position, name in enumerate(_KINDS)}
         return _row("transition_count", names | {"count": self._counts})
 
-    def _take_totals(self) -> Row:
+    def _take_totals(self) -> DigestRow:
         counts, first, last = np.array(self._totals, np.int64).T
         return _row("transition_totals", {"count": [counts.sum()], "first_at": [first.min()], "last_at": [last.max()]})
 
@@ -241,6 +241,6 @@ def _by_life(whose: Longs, seq: Longs) -> Longs:
     return np.lexsort(((whose & 0xFFFF).astype(np.uint16), (whose >> 16).astype(np.uint16)))
 
 
-def _row(kind: str, columns: Any) -> Row:
+def _row(kind: str, columns: Any) -> DigestRow:
     schema = KINDS[kind]
     return kind, rows_of(schema, {name: columns[name] for name in schema.names})

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from dispatcher.util.figures import NOTHING, count, duration
 from dispatcher.util.units import NS_PER_S
-from pipeline.report.page.quantities import NOTHING, count, duration
 
-Row = Mapping[str, Any]
-Test = Callable[[Row], bool]
+TableRow = Mapping[str, Any]
+Test = Callable[[TableRow], bool]
 
 
 class TableColumn(NamedTuple):
@@ -22,14 +22,14 @@ class TableColumn(NamedTuple):
     """
 
     title: str
-    text: Callable[[Row], str]
-    value: Callable[[Row], Any]
+    text: Callable[[TableRow], str]
+    value: Callable[[TableRow], Any]
     is_number: bool = True
     is_bad: Test | None = None
     is_best: Test | None = None
 
 
-def table_body(columns: Sequence[TableColumn], rows: Sequence[Row]) -> Markup:
+def table_body(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> Markup:
     """The rows as HTML. A cell carries its sort key if that differs from its text; the key of None is empty."""
     lines = []
     for row in rows:
@@ -38,7 +38,7 @@ def table_body(columns: Sequence[TableColumn], rows: Sequence[Row]) -> Markup:
     return Markup("".join(lines))
 
 
-def _cell(column: TableColumn, row: Row) -> str:
+def _cell(column: TableColumn, row: TableRow) -> str:
     text, value = column.text(row), column.value(row)
     styles = "number" if column.is_number else ""
     if column.is_bad is not None and column.is_bad(row):
@@ -57,7 +57,7 @@ def columns(kind: Callable[..., TableColumn], keys: Mapping[str, str], *more: An
 
 
 def text_column(title: str, key: str, is_bad: Test | None = None) -> TableColumn:
-    def text(row: Row) -> str:
+    def text(row: TableRow) -> str:
         return NOTHING if row[key] is None else str(row[key])
 
     return TableColumn(title, text, lambda row: row[key], False, is_bad)
@@ -84,7 +84,7 @@ def duration_column(title: str, key: str, per_second: float = 1.0) -> TableColum
 def elapsed_column(title: str, key: str, start_at: int | None) -> TableColumn:
     """A column of times (Unix ns), shown as durations since `start_at`."""
 
-    def text(row: Row) -> str:
+    def text(row: TableRow) -> str:
         return NOTHING if row[key] is None or start_at is None else duration((row[key] - start_at) / NS_PER_S)
 
     return TableColumn(title, text, lambda row: row[key])

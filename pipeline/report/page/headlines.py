@@ -5,50 +5,35 @@ Each sentence names the worst case, so that a reader need not search for it, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
+from dispatcher.util.figures import count, counted, duration, gibibytes, percent, thousandths
+from pipeline.report.page.columns import TableRow
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
-from pipeline.report.page.quantities import count, duration, memory, percent, thousandths
-from pipeline.report.plots.plot_style import Rows, event_name, label
+from pipeline.report.plots.plot_style import event_name, label
 
 MOST = 10
-"""Most headlines."""
+"""Maximum headlines."""
 
 _MOODS = ("bad", "warn", "", "good")
-_PROBLEMS = ("damage in the journal", "failure", "stuck entity", "undeclared or refused transition")
 _USES = (
-    ("memory", "peak_memory_mb", "memory_mb", memory),
+    ("memory", "peak_memory_mb", "memory_mb", gibibytes),
     ("virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
     ("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
 )
 
-_Row = Mapping[str, Any]
-
 
 def headlines(data: PageData) -> list[Figure]:
     """The sentences, worst first. For a journal without rows: that it is empty, after any damage."""
-    checks = (
-        _damage(data),
-        _failures(data),
-        _stuck(data.of("stuck_entities")),
-        _unknown_transitions(data),
-    )
-    found = [figure for figure in checks if figure is not None]
+    checks = [(problem, check(data)) for problem, check in _CHECKS]
+    found = [figure for _, figure in checks if figure is not None]
     if data.first_at is None:
         why = "nothing has run, or nothing is written yet."
         return [*found, Figure("Overview", "The journal is empty:", why, link="problems")]
-    facts = [
-        _applications(data),
-        _waits(data.of("waiting_by_queue")),
-        _nodes(data),
-        _run(data),
-        _event_types(data.of("events_by_type")),
-        _slowest(data.of("slowest_handlers")),
-    ]
-    figures = [*found, *(figure for figure in facts if figure is not None)]
-    absent = [f"no {name}" for name, figure in zip(_PROBLEMS, checks, strict=True) if figure is None]
+    figures = [*found, *(figure for fact in _FACTS if (figure := fact(data)) is not None)]
+    absent = [f"no {problem}" for problem, figure in checks if figure is None]
     if absent:
         value = f"Nothing {'else ' if any(figure.mood for figure in figures) else ''}is wrong:"
         figures.append(Figure("Problems", value, f"{', '.join(absent)}.", "good", "problems"))
@@ -58,7 +43,7 @@ def headlines(data: PageData) -> list[Figure]:
 def _damage(data: PageData) -> Figure | None:
     if not data.damage:
         return None
-    value = f"{_counted(len(data.damage), 'part')} of the journal cannot be read,"
+    value = f"{counted(len(data.damage), 'part')} of the journal cannot be read,"
     return Figure("Damage", value, "and no figure on this page counts what was there.", "bad", "damage")
 
 
@@ -68,22 +53,22 @@ def _failures(data: PageData) -> Figure | None:
     failed, unhandled = (sum(row[key] for row in types) for key in ("failed", "unregistered"))
     lost, killed = ends.get("FAILED", 0), ends.get("KILLED", 0)
     numbers = [
-        (failed, f"{_counted(failed, 'event')} failed"),
-        (unhandled, f"{_counted(unhandled, 'event')} had no handler"),
-        (lost, f"{_counted(lost, 'application')} failed"),
-        (killed, f"{_counted(killed, 'application')} {'was' if killed == 1 else 'were'} killed"),
+        (failed, f"{counted(failed, 'event')} failed"),
+        (unhandled, f"{counted(unhandled, 'event')} had no handler"),
+        (lost, f"{counted(lost, 'application')} failed"),
+        (killed, f"{counted(killed, 'application')} {'was' if killed == 1 else 'were'} killed"),
     ]
     value = ", ".join(text for number, text in numbers if number)
     causes = data.of("failures")
     if not value and not causes:
         return None
-    value = value or _counted(sum(row["count"] for row in causes), "failure")
+    value = value or counted(sum(row["count"] for row in causes), "failure")
     detail = f"The most frequent cause, {_times(causes[0]['count'])}: {_cause(causes[0])}." if causes else ""
     mood = "bad" if failed or unhandled or lost else "warn"
     return Figure("Failures by cause", f"{value}.", detail, mood, table_anchor("failures"))
 
 
-def _cause(row: _Row) -> str:
+def _cause(row: TableRow) -> str:
     if row["subject"] == "event":
         error = f" with {row['error_class']}" if row["error_class"] else ""
         return f"{event_name(row)} {row['result']}{error}"
@@ -91,12 +76,13 @@ def _cause(row: _Row) -> str:
     return f"{row['subject']} {row['result']} by {row['event_type']} in {row['from_state']}{reason}"
 
 
-def _stuck(stays: Rows) -> Figure | None:
+def _stuck(data: PageData) -> Figure | None:
+    stays = data.of("stuck_entities")
     still = [row for row in stays if row["is_open"]]
     if not still:
         return None
     worst = still[0]
-    number = f"At least {count(len(still))} entities" if len(stays) >= ROWS_SHOWN else _counted(len(still), "entity")
+    number = f"At least {count(len(still))} entities" if len(stays) >= ROWS_SHOWN else counted(len(still), "entity")
     return Figure(
         "Stuck and slow",
         f"{number} stayed in a state to the end, longer than usual;",
@@ -115,7 +101,7 @@ def _unknown_transitions(data: PageData) -> Figure | None:
     worst = kinds[0]
     return Figure(
         "Unknown transitions",
-        f"{_counted(number, 'transition')} undeclared or refused,",
+        f"{counted(number, 'transition')} undeclared or refused,",
         f"of {count(_totals(data).get('transitions', number))}. The most frequent: {worst['machine']} "
         f"from {worst['from_state']} to {worst['to_state']} on {worst['event_type']}, {_times(worst['count'])}.",
         "bad",
@@ -136,18 +122,19 @@ def _applications(data: PageData) -> Figure | None:
         if paths and (phase := paths[0]["longest_phase"])
         else ""
     )
-    number = _counted(sum(row["applications"] for row in states), "application")
+    number = counted(sum(row["applications"] for row in states), "application")
     return Figure(
         "Applications", f"{number};", f"{'; '.join(filter(None, parts))}.{longest}", "", table_anchor("critical_paths")
     )
 
 
-def _waits(queues: Rows) -> Figure | None:
+def _waits(data: PageData) -> Figure | None:
+    queues = data.of("waiting_by_queue")
     if not queues:
         return None
     never, earlier = (sum(row[key] for row in queues) for key in ("never_placed", "begun_earlier"))
     placed = [row for row in queues if row["max_s"] is not None]
-    unknown = f" Waits of {_counted(earlier, 'application')} are unknown: the journal begins later." if earlier else ""
+    unknown = f" Waits of {counted(earlier, 'application')} are unknown: the journal begins later." if earlier else ""
     if not placed:
         longest = ""
     elif (slowest := max(placed, key=lambda row: (row["p95_s"], row["max_s"])))["max_s"]:
@@ -158,7 +145,7 @@ def _waits(queues: Rows) -> Figure | None:
     else:
         longest = "every other application got its first container at once."
     if never:
-        value, detail = f"{_counted(never, 'application')} never got a container;", longest or "none got one."
+        value, detail = f"{counted(never, 'application')} never got a container;", longest or "none got one."
         link = "applications"
     else:
         longest_s = max((row["max_s"] for row in placed), default=None)
@@ -178,13 +165,13 @@ def _nodes(data: PageData) -> Figure | None:
     ran = f"at most {most} containers at once" + (f", {count(containers)} in all" if containers is not None else "")
     fullest = f"{peaks[0]['node']}{_fullness(peaks[0])}"
     if over:
-        value = f"{count(over)} of {_counted(nodes, 'node')} oversubscribed,"
+        value = f"{count(over)} of {counted(nodes, 'node')} oversubscribed,"
         return Figure("Nodes", value, f"the worst {fullest}; {ran}.", "bad", table_anchor("node_peaks"))
-    value = f"{_counted(nodes, 'node')}, none oversubscribed;"
+    value = f"{counted(nodes, 'node')}, none oversubscribed;"
     return Figure("Nodes", value, f"{ran}. The fullest: {fullest}.", "", table_anchor("node_peaks"))
 
 
-def _fullness(row: _Row) -> str:
+def _fullness(row: TableRow) -> str:
     """The resource of the node that was used most."""
     uses = [
         (row[peak] / row[whole], name, show(row[peak]), show(row[whole]))
@@ -204,13 +191,14 @@ def _run(data: PageData) -> Figure:
     return Figure(
         "Events over time",
         f"{duration(span_s)} from the first event to the last:",
-        f"{_counted(events, 'event')}{rate}, and {_counted(totals.get('transitions', 0), 'state transition')}.",
+        f"{counted(events, 'event')}{rate}, and {counted(totals.get('transitions', 0), 'state transition')}.",
         "",
         "plot-events-in-the-queue-over-time",
     )
 
 
-def _event_types(types: Rows) -> Figure | None:
+def _event_types(data: PageData) -> Figure | None:
+    types = data.of("events_by_type")
     if not types:
         return None
     busiest = max(types, key=lambda row: row["handling_total_ms"])
@@ -219,14 +207,15 @@ def _event_types(types: Rows) -> Figure | None:
     return Figure(
         "Events by type",
         f"{event_name(busiest)} took {percent(busiest['handling_total_ms'] / total_ms)} of the handlers' time",
-        f"({duration(busiest['handling_total_ms'] / 1e3)} for {_counted(busiest['count'], 'event')}); the slowest on "
+        f"({duration(busiest['handling_total_ms'] / 1e3)} for {counted(busiest['count'], 'event')}); the slowest on "
         f"average was {event_name(slowest)}, at {duration(slowest['handling_mean_us'] / 1e6)}.",
         "",
         table_anchor("events_by_type"),
     )
 
 
-def _slowest(handlings: Rows) -> Figure | None:
+def _slowest(data: PageData) -> Figure | None:
+    handlings = data.of("slowest_handlers")
     if not handlings:
         return None
     longest = handlings[0]
@@ -239,16 +228,20 @@ def _slowest(handlings: Rows) -> Figure | None:
     )
 
 
-def _totals(data: PageData) -> _Row:
+def _totals(data: PageData) -> TableRow:
     return data.of("run_totals")[0] if data.of("run_totals") else {}
-
-
-def _counted(number: int, what: str) -> str:
-    """A number with its noun."""
-    if number == 1:
-        return f"1 {what}"
-    return f"{count(number)} {what[:-1]}ies" if what.endswith("y") else f"{count(number)} {what}s"
 
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{count(number)} times"
+
+
+_Headline: TypeAlias = Callable[[PageData], Figure | None]
+_CHECKS: Final[Sequence[tuple[str, _Headline]]] = (
+    ("damage in the journal", _damage),
+    ("failure", _failures),
+    ("stuck entity", _stuck),
+    ("undeclared or refused transition", _unknown_transitions),
+)
+"""Each kind of problem, and the sentence about it; None if there is none of the kind."""
+_FACTS: Final[Sequence[_Headline]] = (_applications, _waits, _nodes, _run, _event_types, _slowest)

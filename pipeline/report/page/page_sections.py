@@ -1,36 +1,32 @@
-"""The report's page: its head, and its sections with their plots, tables and explanatory texts."""
+"""The report's page: its head, and its sections with their plots and texts. Its tables are in `page_tables`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from pipeline.report.page import event_sections
-from pipeline.report.page.columns import (
-    Row,
-    TableColumn,
-    columns,
-    count_column,
-    duration_column,
-    elapsed_column,
-    flag_column,
-    problem_count_column,
-    text_column,
-)
-from pipeline.report.page.event_sections import P95
+from dispatcher.util.figures import NOTHING, count, decimal, duration, moment, percent
+from pipeline.report.page.columns import TableColumn, TableRow, columns, text_column
 from pipeline.report.page.headlines import headlines
 from pipeline.report.page.page_data import PageData
-from pipeline.report.page.page_views import ROWS_SHOWN, PlotView, Section, configuration, plot, table
-from pipeline.report.page.quantities import NOTHING, count, duration, memory, moment, thousandths
+from pipeline.report.page.page_tables import tables_of
+from pipeline.report.page.page_views import (
+    ROWS_SHOWN,
+    GraphView,
+    PlotView,
+    Section,
+    anchor,
+    configuration,
+    plot,
+    table,
+)
 from pipeline.report.page.rendering import render
-from pipeline.report.phases import PHASES
 from pipeline.report.plots import plots, plots_over_time
-from pipeline.report.plots.plot_style import time_axis
+from pipeline.report.plots.plot_style import Rows, time_axis
+from statemachines.drawing.state_graph import draw_graph
 
 APPLICATIONS_DRAWN = 30
-"""Most applications in a plot with a row for each."""
+"""Maximum applications in a plot with a row for each."""
 
 NODES_DRAWN = 5000
-"""Most nodes in the plot of their highest use. Fetch one more, so that the page can report that there are more."""
+"""Maximum nodes in the plot of their highest use. Fetch one more, so that the page can report that there are more."""
 
 _DAMAGE_SHOWN = 20
 _RELOAD_S = 5
@@ -63,55 +59,17 @@ def _subtitle(data: PageData) -> str:
 
 
 def sections_of(data: PageData) -> list[Section]:
-    """All sections, in the page's order."""
-    sections = [event_sections.problems, _applications, _cluster, event_sections.events, event_sections.machines]
-    if data.compared_with is not None:
-        sections.insert(0, event_sections.comparison)
+    first = [] if data.compared_with is None else [_comparison(data)]
     last = [] if data.config is None else [configuration(data.config)]
-    return [*(section(data) for section in sections), *last]
-
-
-_WAITS = [
-    count_column("Applications", "applications"),
-    *columns(duration_column, {"Median wait": "p50_s", P95: "p95_s", "Longest": "max_s"}),
-    problem_count_column("Never placed", "never_placed"),
-]
-_PATHS = [
-    *columns(text_column, {"Application": "application", "Final state": "final_state"}),
-    duration_column("Total", "total_s"),
-    *(duration_column(phase.capitalize(), f"{phase}_s") for phase in PHASES),
-    text_column("Longest phase", "longest_phase"),
-]
-
-
-def _applications(data: PageData) -> Section:
-    names = {"Application": "id", "Name": "name", "User": "user", "Queue": "queue", "Final state": "final_state"}
-    times = {
-        "Submitted after": "submitted_at",
-        "First container after": "first_container_at",
-        "Ended after": "ended_at",
-    }
-    shown = [
-        *columns(text_column, names),
-        *columns(elapsed_column, times, data.first_at),
-        duration_column("Wait", "wait_s"),
+    return [
+        *first,
+        Section("problems", "Problems", tables=tables_of("problems", data)),
+        Section("applications", "Applications", _plots_of_applications(data), tables=tables_of("applications", data)),
+        Section("cluster", "Cluster", _plots_of_cluster(data), tables=tables_of("cluster", data)),
+        Section("events", "Events", _plots_of_events(data), tables=tables_of("events", data)),
+        _machines(data),
+        *last,
     ]
-    queue, user = text_column("Queue", "queue"), text_column("User", "user")
-    is_excerpt = any(row["begun_earlier"] for row in data.of("waiting_by_queue"))
-    waits = [*_WAITS, count_column("Begun earlier", "begun_earlier")] if is_excerpt else _WAITS
-    longest_waits = (
-        "Applications that never got a container, then those that waited longest for their first one, then those whose "
-        "submission is not in the journal. "
-        "Times count from the start of the run."
-    )
-    longest = "The applications that took the longest; unfinished ones are counted up to the end of the journal."
-    tables = [
-        table("Waiting per queue", "", [queue, *waits], data.of("waiting_by_queue"), "waiting_by_queue"),
-        table("Waiting per user", "", [user, queue, *waits], data.of("waiting_by_user"), "waiting_by_user"),
-        table("Critical paths", longest, _PATHS, data.of("critical_paths"), "critical_paths"),
-        table("Applications", longest_waits, shown, data.of("applications"), "applications"),
-    ]
-    return Section("applications", "Applications", _plots_of_applications(data), tables=tables)
 
 
 def _plots_of_applications(data: PageData) -> list[PlotView]:
@@ -140,27 +98,6 @@ def _plots_of_applications(data: PageData) -> list[PlotView]:
             wide=True,
         ),
     ]
-
-
-def _cluster(data: PageData) -> Section:
-    shown = [
-        *columns(text_column, {"Node": "node", "Rack": "rack"}),
-        _use_column("Memory", "peak_memory_mb", "memory_mb", memory),
-        _use_column("Virtual cores", "peak_vcores_milli", "vcores_milli", thousandths),
-        _use_column("GPUs", "peak_gpu_milli", "gpu_milli", thousandths),
-        TableColumn(
-            "Of one GPU",
-            lambda row: thousandths(row["peak_gpu_device_milli"] or None),
-            lambda row: row["peak_gpu_device_milli"] or None,
-            is_bad=lambda row: row["peak_gpu_device_milli"] > 1000,
-        ),
-        text_column("GPU model", "gpu_model"),
-        count_column("Containers", "peak_containers"),
-        flag_column("Oversubscribed", "oversubscribed", bad=True),
-    ]
-    text = "Peak use, out of the capacity; oversubscribed nodes first, then the fullest."
-    nodes = table("Nodes", text, shown, data.of("node_peaks"), "node_peaks")
-    return Section("cluster", "Cluster", _plots_of_cluster(data), tables=[nodes])
 
 
 def _plots_of_cluster(data: PageData) -> list[PlotView]:
@@ -196,13 +133,98 @@ def _plots_of_cluster(data: PageData) -> list[PlotView]:
     ]
 
 
-def _use_column(title: str, peak: str, capacity: str, show: Callable[[int | None], str]) -> TableColumn:
-    def text(row: Row) -> str:
-        return f"{show(row[peak])} of {show(row[capacity])}" if row[peak] or row[capacity] else NOTHING
+def _plots_of_events(data: PageData) -> list[PlotView]:
+    axis, depth = time_axis(data.first_at, data.last_at), data.of("queue_depth")
+    waited = any(row["greatest_depth"] for row in depth)
+    clock = "" if waited else " In virtual time no event waits: the clock stands still while events are handled."
+    return [
+        plot(
+            "Events in the queue over time",
+            f"Events waiting to be handled, and the rates of arrivals and starts.{clock}",
+            plots_over_time.queue_depth_plot(depth, axis),
+            wide=True,
+        ),
+        plot(
+            "Latency over time",
+            "Wall-clock time in the queue and in handlers; the solid line is the 99th percentile, the dotted one the "
+            "median. The event types with the most time in handlers.",
+            plots_over_time.latency_plot(data.of("event_times"), axis),
+            wide=True,
+        ),
+        plot(
+            "Slowest handlers",
+            "The longest single events, in wall-clock time, and when they ran.",
+            plots_over_time.slowest_plot(data.of("slowest_handlers"), axis),
+            wide=True,
+        ),
+        plot(
+            "Time in handlers by type of event",
+            "Total wall-clock time in handlers per event type; the types with the most.",
+            plots.events_plot(data.of("events_by_type")),
+            wide=True,
+        ),
+    ]
 
-    return TableColumn(
-        title,
-        text,
-        lambda row: row[peak] / row[capacity] if row[capacity] else None,
-        is_bad=lambda row: row[capacity] is not None and row[peak] > row[capacity],
+
+def _machines(data: PageData) -> Section:
+    stays, mined = data.of("time_in_state"), data.of("mined_graph")
+    machines = list(dict.fromkeys(row["machine"] for row in mined))
+    spreads = list(plots.state_plots(stays).items())
+    drawings = [
+        plot(
+            f"Time in state: {machine}",
+            "From entering a state to leaving it.",
+            figure,
+            # The last one of an odd number would have nothing beside it.
+            wide=position == len(spreads) and position % 2 == 1,
+        )
+        for position, (machine, figure) in enumerate(spreads, start=1)
+    ]
+    graphs = [_graph(machine, [row for row in mined if row["machine"] == machine]) for machine in machines]
+    return Section("machines", "State machines", drawings, graphs, tables_of("machines", data))
+
+
+def _graph(machine: str, rows: Rows) -> GraphView:
+    drawing = draw_graph(rows)
+    text = (
+        "Left: the machine's declared table. Right: the journal's transitions, with their counts; dashed edges were "
+        "never taken, red ones are undeclared or were refused. Hover over an edge to see its events."
     )
+    if drawing.states_left_out:
+        text += f" The rarest {drawing.states_left_out:,} states are left out."
+    return GraphView(anchor("graph", machine), f"State graph: {machine}", text, drawing.declared, drawing.taken)
+
+
+def _comparison(data: PageData) -> Section:
+    # The whole run first, then what its users notice.
+    metrics = sorted(data.of("comparison"), key=lambda row: _SUBJECTS.get(row["subject"].partition(" ")[0], 2))
+    shown = [
+        *columns(text_column, {"Of": "subject", "What": "metric"}),
+        _measure("Before", "before"),
+        _measure("After", "after"),
+        TableColumn("Change", lambda row: _change(row["change"]), lambda row: row["change"]),
+    ]
+    text = f"Before is {data.compared_with}, after is {data.journal}."
+    drawings = [plot("Largest changes", text, plots.changes_plot(metrics), wide=True)]
+    tables = [table("Before and after", text, shown, metrics, "comparison")]
+    return Section("comparison", "Comparison", drawings, tables=tables)
+
+
+def _measure(title: str, key: str) -> TableColumn:
+    def text(row: TableRow) -> str:
+        value, per_second = row[key], _UNITS_PER_S.get(row["unit"])
+        if row["metric"].endswith("_share"):
+            return percent(value)
+        if value is None or per_second is None:
+            return decimal(value, 0 if value is None or float(value).is_integer() else 2)
+        return duration(value / per_second)
+
+    return TableColumn(title, text, lambda row: row[key])
+
+
+_SUBJECTS = {"run": 0, "queue": 1}
+_UNITS_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+
+def _change(share: float | None) -> str:
+    return NOTHING if share is None else f"{'+' if share >= 0.0005 else ''}{percent(share)}"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from markupsafe import Markup
 
-from pipeline.report.page.columns import TableColumn, table_body
+from pipeline.report.page.columns import TableColumn, TableRow, table_body
 
 ROWS_SHOWN = 100
-"""Most rows of a table on the page. Fetch one more row, so that the page can report that there are more."""
-
-Row = Mapping[str, Any]
+"""Maximum rows of a table on the page. Fetch one more row, so that the page can report that there are more."""
 
 
 class Chart(Protocol):
@@ -80,7 +78,7 @@ def plot(title: str, text: str, chart: Chart | None, wide: bool = False) -> Plot
     return PlotView(anchor("plot", title), title, text, None if chart is None else chart.draw(title), wide)
 
 
-def table(title: str, text: str, columns: Sequence[TableColumn], rows: Sequence[Row], name: str) -> TableView:
+def table(title: str, text: str, columns: Sequence[TableColumn], rows: Sequence[TableRow], name: str) -> TableView:
     """The first `ROWS_SHOWN` rows as a table. `name`: of the Parquet table."""
     cut = f"The first {ROWS_SHOWN} rows. " if len(rows) > ROWS_SHOWN else ""
     note = f"{cut}All rows: tables/{name} (Parquet)."
@@ -88,7 +86,6 @@ def table(title: str, text: str, columns: Sequence[TableColumn], rows: Sequence[
 
 
 def configuration(text: str) -> Section:
-    """The section that shows a run's configuration."""
     about = "All keys of the run that wrote the journal, defaults too."
     return Section("configuration", "Configuration", texts=[TextView("Of the run", about, text)])
 

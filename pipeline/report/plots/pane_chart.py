@@ -9,13 +9,13 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from pipeline.report.plots.scales import Scale
-from pipeline.report.plots.svg import AXIS_PX, Key, below, legend, opening, percent, ticks, titled
+from pipeline.report.plots.svg import AXIS_PX, LegendKey, below, legend, opening, percent, ticks, titled
 
 _ACROSS, _DOWN = 2000, 1000  # units of a line's drawing, which is stretched to the pane
 _LETTER_PX = 7.0
 
 
-class Line(NamedTuple):
+class Curve(NamedTuple):
     """`points`: x and y, of which each gets a dot. `is_step`: each y holds until the next x, without dots."""
 
     colour: str
@@ -45,7 +45,7 @@ class Pane(NamedTuple):
 
     x: Scale
     y: Scale
-    lines: Sequence[Line] = ()
+    lines: Sequence[Curve] = ()
     points: Sequence[Point] = ()
     hits: Sequence[Hit] = ()
     limit: float | None = None
@@ -54,7 +54,7 @@ class Pane(NamedTuple):
 
 class PaneChart(NamedTuple):
     panes: Sequence[Pane]
-    keys: Sequence[Key] = ()
+    keys: Sequence[LegendKey] = ()
     is_side_by_side: bool = False
 
     def draw(self, label: str) -> Markup:
@@ -96,7 +96,7 @@ def _marks(pane: Pane) -> str:
     return "".join(parts)
 
 
-def _path(line: Line, pane: Pane) -> str:
+def _path(line: Curve, pane: Pane) -> str:
     places = [(round(_ACROSS * pane.x.share(x)), _down(pane, y)) for x, y in line.points]
     if line.is_step:
         path = f"M{places[0][0]} {places[0][1]}" + "".join(f"H{x}V{y}" for x, y in places[1:]) + f"H{_ACROSS}"

@@ -58,7 +58,6 @@ def label(name: str | None) -> str:
 
 
 def event_name(row: Mapping[str, Any]) -> str:
-    """Class and type of an event as one name."""
     return f"{row['event_class'].removesuffix('EventType')} {row['event_type']}"
 
 

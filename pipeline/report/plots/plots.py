@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.report.page.quantities import count, duration, memory, thousandths
-from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart
+from dispatcher.util.figures import count, duration, gibibytes, thousandths
+from pipeline.report.plots.pane_chart import Curve, Hit, Pane, PaneChart
 from pipeline.report.plots.plot_style import COLOURS, Rows, event_name, label
 from pipeline.report.plots.row_chart import Bar, Dot, Facet, RowChart, Span
 from pipeline.report.plots.scales import durations, linear
-from pipeline.report.plots.svg import Key
+from pipeline.report.plots.svg import LegendKey
 
 _STATE_COLOURS = {"FINISHED": "green", "FAILED": "red", "KILLED": "amber"}
 _QUANTILES = (("p50_s", "median", "blue"), ("p95_s", "95 %", "amber"), ("p99_s", "99 %", "red"))
@@ -32,7 +32,7 @@ class _Resource(NamedTuple):
 
 
 _NODE_RESOURCES = (
-    _Resource("Memory", "memory_mb", "peak_memory_mb", memory),
+    _Resource("Memory", "memory_mb", "peak_memory_mb", gibibytes),
     _Resource("Virtual cores", "vcores_milli", "peak_vcores_milli", thousandths),
     _Resource("GPUs", "gpu_milli", "peak_gpu_milli", thousandths),
 )
@@ -98,7 +98,7 @@ def spread_plot(
         for step, (key, title, colour) in enumerate(quantiles)
         for at, (name, row) in enumerate(zip(names, rows, strict=True))
     ]
-    keys = [Key(title, colour) for _, title, colour in quantiles]
+    keys = [LegendKey(title, colour) for _, title, colour in quantiles]
     return RowChart(names, [Facet(durations(floor_s, longest_s), dots=dots, spans=spans)], keys)
 
 
@@ -141,7 +141,7 @@ def events_plot(types: Rows) -> RowChart | None:
         for position, row in enumerate(top)
     ]
     scale = linear(0, _ROOM * top[0]["handling_total_ms"], "time in handlers (ms)", to_ticks=False)
-    keys = [Key(name, colour) for name, colour in colours.items()]
+    keys = [LegendKey(name, colour) for name, colour in colours.items()]
     return RowChart([event_name(row) for row in top], [Facet(scale, bars)], keys, row_px=22)
 
 
@@ -199,5 +199,5 @@ def _node_curve(peaks: Rows, resource: _Resource, fullest: float) -> Pane:
     ]
     across = linear(0, len(nodes), "nodes, fullest first", is_whole=True, to_ticks=False)
     height = linear(0, max(fullest, 100.0), resource.title, unit=" %")
-    line = Line("blue", points, is_step=True, is_filled=True)
+    line = Curve("blue", points, is_step=True, is_filled=True)
     return Pane(across, height, [line], hits=hits, limit=100.0 if fullest > 100 else None)

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.report.page.quantities import count, duration, moment
-from pipeline.report.phases import PHASES
-from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart, Point
+from dispatcher.util.figures import count, duration, moment
+from pipeline.report.plots.pane_chart import Curve, Hit, Pane, PaneChart, Point
 from pipeline.report.plots.plot_style import COLOURS, PALE, Rows, TimeAxis, colours_of, event_name, label, unit_of
 from pipeline.report.plots.row_chart import Bar, Facet, HeatFacet, RowChart
 from pipeline.report.plots.scales import Scale, linear, powers_of_ten
-from pipeline.report.plots.svg import Key
+from pipeline.report.plots.svg import LegendKey
+from pipeline.report.tables.applications import PHASES
 
 _STATE_COLOURS = {
     "NEW": PALE,
@@ -53,7 +53,7 @@ def timeline_plot(stays: Rows, axis: TimeAxis, end_at: int) -> RowChart | None:
         )
         place = row_of[row["application"]]
         bars.append(Bar(place, axis.place(row["from_at"]), axis.place(end), colour(row["state"]), about))
-    keys = [Key(state, colour(state)) for state in states]
+    keys = [LegendKey(state, colour(state)) for state in states]
     return RowChart(list(row_of), [Facet(axis.scale(), bars)], keys, _ROWS_PX)
 
 
@@ -71,7 +71,7 @@ def critical_paths_plot(paths: Rows) -> RowChart | None:
             about = f"{row['application']}: {phase} {duration(row[f'{phase}_s'])}"
             bars.append(Bar(at, low, high, _PHASE_COLOURS[phase], about))
     scale = linear(0, longest_s / unit_s, f"time from submission to the end ({unit})", to_ticks=False)
-    keys = [Key(phase, _PHASE_COLOURS[phase]) for phase in phases]
+    keys = [LegendKey(phase, _PHASE_COLOURS[phase]) for phase in phases]
     return RowChart([row["application"] for row in paths], [Facet(scale, bars)], keys, _ROWS_PX)
 
 
@@ -79,7 +79,7 @@ def containers_plot(buckets: Rows, axis: TimeAxis) -> PaneChart | None:
     """Containers of the whole cluster over time, from rows of `containers_over_time`."""
     if not buckets:
         return None
-    line = Line("blue", _points(buckets, axis, "containers"), is_step=True, is_filled=True)
+    line = Curve("blue", _points(buckets, axis, "containers"), is_step=True, is_filled=True)
     hits = [
         Hit(low, high, f"{count(row['containers'])} at once, {axis.after(low)}")
         for row, low, high in _intervals(buckets, axis)
@@ -106,16 +106,16 @@ def queue_depth_plot(buckets: Rows, axis: TimeAxis) -> PaneChart | None:
         for row, low, high in _intervals(buckets, axis)
     ]
     fastest = max(row[key] * per_s for _, key, _ in rates for row in buckets)
-    lines = [Line(colour, _points(buckets, axis, key, per_s), is_step=True) for _, key, colour in rates]
+    lines = [Curve(colour, _points(buckets, axis, key, per_s), is_step=True) for _, key, colour in rates]
     panes = [Pane(axis.scale(), linear(0, fastest, "events per second"), lines, hits=hits)]
     if most:
         of_depth = [
-            Line(colour, _points(buckets, axis, key), is_step=True, is_filled=key == "greatest_depth")
+            Curve(colour, _points(buckets, axis, key), is_step=True, is_filled=key == "greatest_depth")
             for _, key, colour in depths
         ]
         above = axis.scale()._replace(title="")
         panes.insert(0, Pane(above, linear(0, most, "events waiting", is_whole=True), of_depth, hits=hits))
-    keys = [Key(name, colour) for name, _, colour in (*(depths if most else ()), *rates)]
+    keys = [LegendKey(name, colour) for name, _, colour in (*(depths if most else ()), *rates)]
     return PaneChart(panes, keys)
 
 
@@ -132,7 +132,7 @@ def latency_plot(times: Rows, axis: TimeAxis) -> PaneChart | None:
     panes = []
     for kind, title in (("queue", "in the queue"), ("handling", "in handlers")):
         lines = [
-            Line(
+            Curve(
                 colour(name),
                 [
                     (axis.place(row["starts_at"]), _seconds(row[f"{kind}_{quantile}_us"]))
@@ -151,7 +151,7 @@ def latency_plot(times: Rows, axis: TimeAxis) -> PaneChart | None:
         )
         x = axis.scale() if kind == "handling" else axis.scale()._replace(title="")
         panes.append(Pane(x, y, lines, hits=list(_latency_hits(in_order, axis, kind, title))))
-    return PaneChart(panes, [Key(name, colour(name)) for name in names])
+    return PaneChart(panes, [LegendKey(name, colour(name)) for name in names])
 
 
 def _latency_hits(times: Rows, axis: TimeAxis, kind: str, title: str) -> Iterator[Hit]:
@@ -181,7 +181,7 @@ def cluster_plot(shares: Rows, axis: TimeAxis) -> PaneChart | None:
     if not known:
         return None
     lines = [
-        Line(colour, _points([row for row in shares if row[key] is not None], axis, key, 100), is_step=True)
+        Curve(colour, _points([row for row in shares if row[key] is not None], axis, key, 100), is_step=True)
         for key, _, colour in known
     ]
     hits = [
@@ -196,7 +196,7 @@ def cluster_plot(shares: Rows, axis: TimeAxis) -> PaneChart | None:
     ]
     most = max(y for line in lines for _, y in line.points)
     pane = Pane(axis.scale(), linear(0, most, "of the capacity", unit=" %"), lines, hits=hits)
-    return PaneChart([pane], [Key(name, colour) for _, name, colour in known])
+    return PaneChart([pane], [LegendKey(name, colour) for _, name, colour in known])
 
 
 def heat_plot(shares: Rows, axis: TimeAxis, key: str) -> RowChart | None:
@@ -220,7 +220,7 @@ def heat_plot(shares: Rows, axis: TimeAxis, key: str) -> RowChart | None:
         ]
         facets.append(HeatFacet(scale, values, most, about, title))
     row_px = 15 if len(names) > 12 else 24
-    keys = [Key("above 100 %", "over")] if highest > 100 else []
+    keys = [LegendKey("above 100 %", "over")] if highest > 100 else []
     return RowChart([label(name) for name in names], facets, keys, row_px, heat_end=f"{most:g} %")
 
 
@@ -259,9 +259,9 @@ def slowest_plot(handlings: Rows, axis: TimeAxis) -> PaneChart | None:
         )
         for row in handlings
     ]
-    keys = [Key(name, shade) for name, shade in colour.items()]
+    keys = [LegendKey(name, shade) for name, shade in colour.items()]
     if len(classes) > len(colour):
-        keys.append(Key("others", PALE))
+        keys.append(LegendKey("others", PALE))
     longest = [point.y for point in points]
     return PaneChart([Pane(axis.scale(), powers_of_ten(min(longest), max(longest)), points=points)], keys)
 

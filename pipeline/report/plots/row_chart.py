@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from pipeline.report.plots.plot_style import PALE
 from pipeline.report.plots.scales import Scale
-from pipeline.report.plots.svg import AXIS_PX, Key, below, legend, opening, percent, ticks, titled
+from pipeline.report.plots.svg import AXIS_PX, LegendKey, below, legend, opening, percent, ticks, titled
 
 _FILLED = 0.64  # of a row's height
 _TAIL = 10
@@ -79,7 +79,7 @@ class RowChart(NamedTuple):
 
     names: Sequence[str]
     facets: Sequence[Facet | HeatFacet]
-    keys: Sequence[Key] = ()
+    keys: Sequence[LegendKey] = ()
     row_px: int = 30
     lanes: int = 1
     heat_end: str = ""

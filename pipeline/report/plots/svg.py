@@ -20,9 +20,7 @@ _LEAST_SHARE = 0.03
 _FEW_TICKS = 4
 
 
-class Key(NamedTuple):
-    """An entry of a legend."""
-
+class LegendKey(NamedTuple):
     name: str
     colour: str
 
@@ -37,7 +35,7 @@ def titled(text: str) -> str:
     return f"<title>{escape(text, quote=False)}</title>"
 
 
-def legend(keys: Sequence[Key]) -> str:
+def legend(keys: Sequence[LegendKey]) -> str:
     if not keys:
         return ""
     entries = (

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from pipeline.report.digests.run import Run
 from pipeline.report.payloads import OWNER_AUDIT, OWNER_OPERATIONS, fields_of, is_event
-from pipeline.report.phases import PHASES
 from pipeline.report.tables.containers import first_event
 from pipeline.report.tables.sql import among
 
+PHASES = ("saving", "admission", "scheduling", "launching", "running", "finishing")
+"""The phases of an application's life, in chronological order."""
 END_STATES = ("FINISHED", "FAILED", "KILLED")
 _FIRST_STATE = "NEW"
 _MASTER_IS_NOT_PLACED = ("SUBMITTED", "SCHEDULED")

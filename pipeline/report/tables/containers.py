@@ -131,7 +131,7 @@ def node_peaks(run: Run) -> str:
 
 
 def containers_over_time(run: Run) -> str:
-    """One row per node and interval: the most containers that it held at once; from containers.
+    """One row per node and interval: the maximum of containers that it held at once; from containers.
 
     The run is divided into 200 equal intervals. Every interval has a row, because containers that continue to run are
     carried forward; a node that never held a container has none. The node is null for the whole cluster.

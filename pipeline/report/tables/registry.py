@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pipeline.report.digests.run import Run
-from pipeline.report.phases import PHASES
 from pipeline.report.tables import (
     applications,
     comparison,
@@ -17,6 +16,7 @@ from pipeline.report.tables import (
     machines,
     utilisation,
 )
+from pipeline.report.tables.applications import PHASES
 
 SQL_TYPES: Final = {
     "string": "VARCHAR",
@@ -38,10 +38,10 @@ _UNITS: Final = {
     "milli_total": "thousandths",
 }
 ALL: Final = 5000
-"""Most rows that the page takes of a table that is expected to be short."""
+"""Maximum rows that the page takes of a table that is expected to be short."""
 
 
-class Column(NamedTuple):
+class ReportColumn(NamedTuple):
     """A column; `type` is Spark's name for it."""
 
     name: str
@@ -54,10 +54,10 @@ class Column(NamedTuple):
         return next((unit for end, unit in _UNITS.items() if f"_{self.name}".endswith(f"_{end}")), "")
 
 
-def _columns(text: str) -> tuple[Column, ...]:
+def _columns(text: str) -> tuple[ReportColumn, ...]:
     """From a list such as "state string, p99_s double?"; a question mark: nullable."""
     columns = (column.split() for column in text.split(","))
-    return tuple(Column(name, kind.removesuffix("?"), kind.endswith("?")) for name, kind in columns)
+    return tuple(ReportColumn(name, kind.removesuffix("?"), kind.endswith("?")) for name, kind in columns)
 
 
 class Shown(NamedTuple):
@@ -82,13 +82,16 @@ class ReportTable:
 
     name: str
     make: Callable[[Run], str]
-    columns: tuple[Column, ...]
+    columns: tuple[ReportColumn, ...]
     row: str
     """What a row is about."""
     says: str
     """What it tells about that, for docs/report.md."""
     shown: Shown | None = None
     """None: the page does not show it."""
+    half: Literal["nodes", "entities", "both"] = "entities"
+    """Two tasks share the work of a large journal: one makes the tables of nodes and containers, about half of the
+    work. A table of "both" is made of tables of both, once these are done."""
 
     def select(self, run: Run) -> str:
         casts = ", ".join(f'"{column.name}"::{SQL_TYPES[column.type]} AS "{column.name}"' for column in self.columns)
@@ -220,6 +223,7 @@ TABLES: Final = (
         ),
         "container",
         "node, application, resources, start, end, end state",
+        half="nodes",
     ),
     ReportTable(
         "containers_over_time",
@@ -228,6 +232,7 @@ TABLES: Final = (
         "node and part of the run",
         "most containers at once; a null node is the whole cluster",
         Shown(["bucket"], ALL, "node IS NULL"),
+        half="nodes",
     ),
     ReportTable(
         "node_usage",
@@ -235,6 +240,7 @@ TABLES: Final = (
         _columns(f"node string, seq long, at long, containers long, {_AMOUNTS}, gpu_milli_total long?"),
         "node and change",
         "what its containers hold right after it",
+        half="nodes",
     ),
     ReportTable(
         "gpu_device_peaks",
@@ -242,6 +248,7 @@ TABLES: Final = (
         _columns("node string, device int, peak_milli long?"),
         "GPU that held a container",
         "the most of it that was in use at once",
+        half="nodes",
     ),
     ReportTable(
         "node_peaks",
@@ -259,6 +266,7 @@ TABLES: Final = (
             also="greatest(peak_memory_mb / nullif(memory_mb, 0), peak_vcores_milli / nullif(vcores_milli, 0), "
             "peak_gpu_milli / nullif(gpu_milli, 0)) AS fullness",
         ),
+        half="nodes",
     ),
     ReportTable(
         "node_utilisation",
@@ -266,6 +274,7 @@ TABLES: Final = (
         _columns(f"node string?, {_SHARES}"),
         "node and part of the run",
         "share of memory, cores and GPUs in use, weighted by time",
+        half="nodes",
     ),
     ReportTable(
         "applications",
@@ -334,6 +343,7 @@ TABLES: Final = (
         _columns("subject string, metric string, unit string, value double?"),
         "figure",
         "subject, metric, unit and value: what `--compare` compares",
+        half="both",
     ),
 )
 COMPARISON: Final = ReportTable(
@@ -343,4 +353,5 @@ COMPARISON: Final = ReportTable(
     "figure",
     "before, after and relative change; only with `--compare`",
     Shown(["subject", "metric"], ALL),
+    half="both",
 )

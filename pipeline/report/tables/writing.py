@@ -1,16 +1,22 @@
-"""Makes the report's tables and writes them as Parquet."""
+"""Makes the report's tables from digests, and writes them as Parquet; in any process that can read the digests."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.report.digests.digest import copy_to, merging, parquet_files
+import pyarrow.parquet as pq
+
+from pipeline.report.digests.digest import add_ends, add_parts, copy_to, engine, merging, parquet_files
 from pipeline.report.digests.run import Run
 from pipeline.report.digests.statements import AT_ONCE, Statement, needed, run_statements
+from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.tables.containers import node_capacity
 from pipeline.report.tables.registry import COMPARISON, SQL_TYPES, TABLES, ReportTable
+from pipeline.report.tables.sql import add_declared
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -18,20 +24,58 @@ if TYPE_CHECKING:
 HELPERS: Final = {"node_capacity": node_capacity}
 """Relations that several tables are made from, and that are not in the report."""
 _TABLE: Final = {table.name: table for table in TABLES}
-OF_NODES: Final = (
-    "containers",
-    "containers_over_time",
-    "node_usage",
-    "gpu_device_peaks",
-    "node_peaks",
-    "node_utilisation",
-)
-"""Tables of nodes and containers: about half of the work, for a task of its own."""
-SUMMARIES: Final = ("key_figures", "comparison")
-"""Tables made from tables of both halves."""
+_HALVES: Final = ("nodes", "entities")
+SHARES: Final = len(_HALVES)
+"""Into how many shares of about equal work the tables of a large journal are divided."""
+_OF_ENTITIES = ("kept_event", "move", "stretch")
 
 
-def write_tables(
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Writes the tables of the digests in `parts`, in order of seq, to new folders below `folder`. Picklable.
+
+    `declared`: rows of machine, from_state, event_type, to_state. `before`: the folder with the tables of an earlier
+    run, to be compared with.
+    """
+
+    parts: Sequence[Path]
+    folder: Path
+    declared: Sequence[tuple[str, ...]]
+    before: Path | None = None
+
+    def run(self) -> None:
+        self._write(self._names("nodes", "entities", "both"))
+
+    def run_share(self, number: int) -> None:
+        """Write one of `SHARES` shares, which several processes may do at the same time. `run_rest` follows."""
+        self._write(self._names(_HALVES[number]), threads=max(1, (os.cpu_count() or 1) // SHARES))
+
+    def run_rest(self) -> None:
+        """Write the tables that are made from those of all shares."""
+        self._write(self._names("both"), given=self._names(*_HALVES))
+
+    def _names(self, *halves: str) -> list[str]:
+        tables = TABLES if self.before is None else (*TABLES, COMPARISON)
+        return [table.name for table in tables if table.half in halves]
+
+    def _write(self, names: list[str], *, given: Sequence[str] = (), threads: int | None = None) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with engine(self.folder, threads) as database:
+            add_parts(database, self.parts)
+            add_ends(database, Ends.of(self.declared))
+            add_declared(database, self.declared)
+            at_once = AT_ONCE if threads is None else min(AT_ONCE, threads)
+            run = Run.of(database)
+            _write_tables(database, run, self.folder, names, given=given, before=self.before, at_once=at_once)
+
+
+def rows_of_entities(parts: Sequence[Path]) -> int:
+    """Number of rows of the kinds that grow with the entities of a run, from the files' footers."""
+    files = (file for part in parts for kind in _OF_ENTITIES for file in (part / kind).glob("*.parquet"))
+    return sum(pq.read_metadata(file).num_rows for file in files)
+
+
+def _write_tables(
     database: DuckDBPyConnection,
     run: Run,
     folder: Path,

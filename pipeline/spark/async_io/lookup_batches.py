@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pipeline.lookup.function import LookupFunction
-from pipeline.lookup.schema import LookupTable, Row
+from pipeline.lookup.schema import LookupRow, LookupTable
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import read_rows, require_supported, slices, with_plain_names
 from pipeline.spark.async_io.spark_types import Rules, reader_of, time_zone, values_of
@@ -82,8 +82,6 @@ def _parts(schema: T.StructType, batches: Iterable[pa.RecordBatch], most: int) -
 
 
 class _Rows:
-    """Some rows of the input."""
-
     def __init__(self, batch: pa.RecordBatch, schema: T.StructType) -> None:
         self.batch = batch
         self._schema = schema
@@ -140,7 +138,7 @@ class _BatchLookup(AsyncFunction[_Rows, pa.RecordBatch]):
                 raise _LookupError(_row(batch, place, self._schema), match)
         return [self._joined(batch, some) for some in _in_pieces(matches)]  # type: ignore[arg-type]
 
-    def _joined(self, batch: pa.RecordBatch, matches: Mapping[int, Sequence[Row]]) -> pa.RecordBatch:
+    def _joined(self, batch: pa.RecordBatch, matches: Mapping[int, Sequence[LookupRow]]) -> pa.RecordBatch:
         """The rows of `batch` that have these matches, by their place, each as often as it has some."""
         if len(matches) != batch.num_rows or any(len(rows) != 1 for rows in matches.values()):
             batch = batch.take(pa.array([place for place, rows in matches.items() for _ in rows], pa.int64()))
@@ -155,9 +153,9 @@ class _BatchLookup(AsyncFunction[_Rows, pa.RecordBatch]):
         return pa.RecordBatch.from_arrays(arrays, schema=self._output)
 
 
-def _in_pieces(matches: Iterable[Sequence[Row]]) -> Iterator[dict[int, Sequence[Row]]]:
+def _in_pieces(matches: Iterable[Sequence[LookupRow]]) -> Iterator[dict[int, Sequence[LookupRow]]]:
     """The matches by their place, without empty ones, in pieces of about `_MOST_ROWS` rows."""
-    piece: dict[int, Sequence[Row]] = {}
+    piece: dict[int, Sequence[LookupRow]] = {}
     rows = 0
     for place, match in enumerate(matches):
         if match:

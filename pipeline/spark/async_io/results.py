@@ -19,7 +19,7 @@ from pipeline.spark.async_io.spark_types import row_check, values_of
 from pipeline.spark.async_io.structs import Check
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE
 from pipeline.streaming.errors import CapturedError
-from pipeline.streaming.pace import Pace
+from pipeline.streaming.pace import ReaderPace
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ResultWriter:
         self.results_in_batch = 0
         """How many results the batch that came last has."""
 
-    def batches(self, chunks: Iterable[Sequence[Any]], pace: Pace | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, chunks: Iterable[Sequence[Any]], pace: ReaderPace | None = None) -> Iterator[pa.RecordBatch]:
         """The results of all `chunks`, in order; small chunks are joined into one batch.
 
         `pace` decides when a batch is emitted, and how many rows it has; it is asked at each chunk, an empty one, too.
@@ -123,7 +123,7 @@ class ResultWriter:
         arrays.append(self._metrics_builder(metrics))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
-    def _rows_due(self, waiting: int, waited_s: float, pace: Pace | None) -> int:
+    def _rows_due(self, waiting: int, waited_s: float, pace: ReaderPace | None) -> int:
         most = self._batch_rows()
         if pace is not None:
             return pace.rows_due(waiting, waited_s, most)

@@ -44,7 +44,7 @@ from pipeline.streaming.calls.room import PER_CALL
 from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions
-from pipeline.streaming.pace import Pace, ReaderGoneError
+from pipeline.streaming.pace import ReaderGoneError, ReaderPace
 from pipeline.streaming.wait import wait_in_chunks
 
 _RESULTS_AT_ONCE: Final = 256
@@ -80,7 +80,7 @@ class AsyncTask:
         reader asks for.
 
         Raises:
-            ReaderGoneError: the reader of `output` has ended. The calls under way were given up.
+            ReaderGoneError: the reader of `output` has ended. The calls in flight were given up.
         """
         zone = time_zone(self.time_zone)
         check = self.check(zone)
@@ -118,7 +118,6 @@ class AsyncTask:
                 yield writer.metrics_batch(report.take(is_last=True))
 
     def check(self, zone: dt.tzinfo) -> Check:
-        """The check of each result."""
         return row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
 
     def writer(self, zone: dt.tzinfo) -> ResultWriter:
@@ -217,13 +216,13 @@ def _received(pickled: bytes) -> AsyncTask:
     return task
 
 
-def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Pace:
+def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> ReaderPace:
     calls = options.first_records(host.is_batch)
     at_a_time = min(calls, options.records_for_calls(host.is_batch))
     if not options.may_grow:
-        return Pace(at_a_time, calls, output)
+        return ReaderPace(at_a_time, calls, output)
     # Finished rows of an ordered wait lie behind slow ones, and more of them the longer its queue grows.
-    return Pace(at_a_time, calls * PER_CALL, output, per_taken=_ROWS_PER_TAKEN)
+    return ReaderPace(at_a_time, calls * PER_CALL, output, per_taken=_ROWS_PER_TAKEN)
 
 
 def _with_input(check_input: Check, row: Any, results: Sequence[Any]) -> list[Any]:

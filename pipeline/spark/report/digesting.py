@@ -20,20 +20,19 @@ from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from dispatcher.journal.snapshot import ClosedSegment
 from pipeline.journal.scan import divide
 from pipeline.report.digests import event_digest, transition_digest
-from pipeline.report.digests.digest import PartWriter
+from pipeline.report.digests.digest import DigestedPart, PartWriter
 from pipeline.report.digests.event_digest import EventDigest
-from pipeline.report.digests.part import DigestedPart
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
-from pipeline.report.report_tables import SHARES, Finish, rows_of_entities
+from pipeline.report.tables.writing import SHARES, Finish, rows_of_entities
 from pipeline.spark.shipping import on_executors
 from pipeline.spark.source.journal import JournalTables
 
 _TASK_BYTES: Final = 64 << 20
-"""About the most that a task reads, so that the cores end at about the same time."""
+"""About the maximum that a task reads, so that the cores end at about the same time."""
 _SMALL_BYTES: Final = 24 << 20
 """A smaller journal is one task's: starting a second Python takes longer than reading half of it."""
 _TASKS_PER_PARTITION: Final = 8
-"""Most tasks per shuffle partition, of which there are as many as cores: each task adds groups of its own."""
+"""Maximum tasks per shuffle partition, of which there are as many as cores: each task adds groups of its own."""
 _SMALL: Final = 300_000
 """Up to this many rows about entities, as of a million events, this process makes the tables itself, in less time than
 Spark takes to start a task. The tables of a larger journal would take too much of this process's memory."""

@@ -32,7 +32,7 @@ from dispatcher.journal.snapshot import summarize
 from dispatcher.util.folders import drafts
 from pipeline.report.digests.digest import add_parts, engine, require_engine, write_merged
 from pipeline.report.digests.transition_digest import Ends
-from pipeline.report.report_tables import Finish
+from pipeline.report.tables.writing import Finish
 from pipeline.spark.report.digesting import digest_segments, finish
 from pipeline.spark.report.follow_store import DigestStore
 from pipeline.spark.report.report import PAGE, Report, declared_by_resource_manager, write_page
@@ -135,7 +135,6 @@ class JournalFollower:
             return write_page(place, journal, damage=damage, config=config, is_live=True).at(self.folder)
 
     def progress(self) -> FollowProgress:
-        """How much of the journal the committed batches cover."""
         with engine() as database:
             add_parts(database, self.store.committed())
             row = database.execute(_PROGRESS).fetchone()

@@ -23,8 +23,8 @@ from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_sections import render_page
 from pipeline.report.plots.plot_style import Rows
-from pipeline.report.report_tables import Finish
 from pipeline.report.tables.shown import row_count, rows_of_page, total
+from pipeline.report.tables.writing import Finish
 from pipeline.spark.report.digesting import digest_segments, digest_tables, finish
 from pipeline.spark.shipping import is_remote, ship_packages
 from pipeline.spark.source.journal import JournalTables, load_tables

@@ -49,7 +49,7 @@ from dispatcher.journal.snapshot import check_journal
 from pipeline.journal.arrow import UnknownColumnError
 from pipeline.journal.conditions import Conditions
 from pipeline.spark.shipping import ship_packages
-from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, Reading
+from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, JournalReading
 from pipeline.spark.source.journal_source_stream import JournalStreamReader, SegmentStreamReader
 
 FORMAT: Final = "dispatcher_journal"
@@ -119,13 +119,13 @@ class JournalSource(DataSource):
             raise JournalError(f"{FORMAT}: the table {SEGMENTS} is for streams; list the folder instead")
         takes_filters = not self._choice("pushFilters", ("false", "true"))
         reader = FilteringReader if takes_filters else JournalReader
-        return reader(Reading(path, table, arrow, self._fails_fast()), self._span(table))
+        return reader(JournalReading(path, table, arrow, self._fails_fast()), self._span(table))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         table = self._table()
         if table == DAMAGE:
             raise JournalError(f"{FORMAT}: the table {DAMAGE} cannot be streamed; read it as a batch")
-        reading = Reading(self._path(), table, _asked(schema, table), self._fails_fast())
+        reading = JournalReading(self._path(), table, _asked(schema, table), self._fails_fast())
         most = self._number("maxSegmentsPerTrigger", r"0*[1-9]\d{0,8}", "a number from 1 on")
         reader = SegmentStreamReader if table == SEGMENTS else JournalStreamReader
         return reader(reading, most, self._choice("failOnDataLoss", ("true", "false")))

@@ -14,7 +14,7 @@ from dispatcher.journal.format.schema import Table, table_named
 from dispatcher.journal.snapshot import ClosedSegment, parts_of
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.damage import Problem, folder_problems, named, segment_problems
-from pipeline.journal.scan import Part, logged, plan, scan
+from pipeline.journal.scan import JournalPart, logged, plan, scan
 from pipeline.journal.whole import look_at_whole
 
 _PROBLEMS_IN_A_BATCH = 1000
@@ -22,7 +22,7 @@ _LEAST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "GreaterThan": 1, "GreaterTha
 _MOST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "LessThan": -1, "LessThanOrEqual": 0}
 
 
-class Reading(NamedTuple):
+class JournalReading(NamedTuple):
     """What is read, and whether damage fails the task. Picklable."""
 
     path: Path
@@ -54,18 +54,18 @@ class Reading(NamedTuple):
 
 
 class PartsPartition(InputPartition):
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[JournalPart]) -> None:
         super().__init__([tuple(part) for part in parts])
 
     @property
-    def parts(self) -> list[Part]:
-        return [Part(*part) for part in self.value]
+    def parts(self) -> list[JournalPart]:
+        return [JournalPart(*part) for part in self.value]
 
 
 class JournalReader(DataSourceReader):
     """Reads the segments that are closed when the query is planned, without frames that cannot match `conditions`."""
 
-    def __init__(self, reading: Reading, conditions: Conditions) -> None:
+    def __init__(self, reading: JournalReading, conditions: Conditions) -> None:
         self._reading = reading
         self._conditions = conditions
 

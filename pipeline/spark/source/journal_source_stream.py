@@ -19,7 +19,7 @@ from dispatcher.journal.format.segments import Manifest, read_manifest, segment_
 from dispatcher.journal.snapshot import gaps, parts_of, summarize
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.scan import why_each_gone
-from pipeline.spark.source.journal_source_reading import Reading
+from pipeline.spark.source.journal_source_reading import JournalReading
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
@@ -42,7 +42,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     otherwise it is logged and skipped.
     """
 
-    def __init__(self, reading: Reading, max_segments: int | None, fails_on_loss: bool) -> None:
+    def __init__(self, reading: JournalReading, max_segments: int | None, fails_on_loss: bool) -> None:
         self._reading = reading
         self._max_segments = max_segments
         self._fails_on_loss = fails_on_loss

@@ -17,9 +17,8 @@ from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.spark.source.journal import JournalTables
 from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
 from pipeline.yarnlog.messages import AUDIT_KEYS, MARKERS
-from pipeline.yarnlog.reading import MARKED_KINDS
-from pipeline.yarnlog.rows import FORMATS, RECORDS, UNPARSED, Row, format_batches, record_batches, unparsed_batches
-from pipeline.yarnlog.summary import TRANSITION_KINDS
+from pipeline.yarnlog.rows import FORMATS, RECORDS, UNPARSED, LogRow, format_batches, record_batches, unparsed_batches
+from pipeline.yarnlog.summary import MARKED_KINDS, TRANSITION_KINDS
 from statemachines.conformance import arcs_of, check_release, releases_with
 from statemachines.factory import StateMachineFactory
 from statemachines.registry import FACTORIES
@@ -240,7 +239,7 @@ def _of_table(table: Table, columns: Mapping[str, Column] | None = None) -> list
 
 def _of_record(column: JournalColumn) -> Column:
     """A record's column. Each time is the record's one time; a column that records lack is false or null."""
-    if column.name in Row._fields:
+    if column.name in LogRow._fields:
         return F.col(column.name)
     if column.unit == TIME_UNIT:
         return F.col("at")

@@ -23,7 +23,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 5.0
-"""How long a worker waits for the calls under way and for `close`."""
+"""How long a worker waits for the calls in flight and for `close`."""
 MOST_KEPT: Final = 16
 """Hosts without a lease that a worker keeps: each has a thread, and what its function refers to."""
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in a program that waits for Spark cancels its jobs, and with them the calls under way.
+"""Ctrl-C in a program that waits for Spark cancels its jobs, and with them the calls in flight.
 
 PySpark means to do so: its handler of SIGINT calls `cancelAllJobs`. But the handler runs on the main thread, which is
 in the middle of a command to the JVM, and a connection carries one command at a time. So the command fails, and the

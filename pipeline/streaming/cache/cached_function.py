@@ -1,6 +1,6 @@
 """A function whose calls go through a cache: each claims its key first, and reports how it has ended.
 
-The claim comes right before the function is called, so a key counts as under way only while its call is: after a kill,
+The claim comes right before the function is called, so a key counts as in flight only while its call is: after a kill,
 exactly these calls are unknown. Results on which the retry strategy wants another attempt count as a failure.
 """
 
@@ -17,7 +17,7 @@ from dispatcher.util.foreign import is_instance
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.session import Request, ResultSession
-from pipeline.streaming.cache.store import Key
+from pipeline.streaming.cache.store import ResultKey
 from pipeline.streaming.calls.functions import (
     AnyFunction,
     as_results,
@@ -57,7 +57,7 @@ class _Cached(Around):
         self._session = session
         self._retry = retry
 
-    def _report(self, key: Key, returned: Any) -> None:
+    def _report(self, key: ResultKey, returned: Any) -> None:
         """Store what the call of a claimed key returned, unless another attempt will follow.
 
         Raises:
@@ -125,7 +125,7 @@ class _CachedCoroutine(_Cached):
     def batch(self, inner: Inner) -> Inner:
         async def async_invoke_batch(values: list[Any]) -> list[Any]:
             keys = [self._session.key_of(value) for value in values]
-            answers: dict[Key, Any] = {}
+            answers: dict[ResultKey, Any] = {}
             value_of = dict(zip(reversed(keys), reversed(values), strict=True))  # the first of equal keys
             open_keys = list(dict.fromkeys(keys))
             while open_keys:
@@ -144,7 +144,7 @@ class _CachedCoroutine(_Cached):
 
         return async_invoke_batch
 
-    async def _invoke_claimed(self, invoke_batch: Inner, keys: list[Key], values: list[Any]) -> list[Any]:
+    async def _invoke_claimed(self, invoke_batch: Inner, keys: list[ResultKey], values: list[Any]) -> list[Any]:
         try:
             entries = list(check_batch_results(await invoke_batch(values), len(values)))
         except BaseException as error:
@@ -161,13 +161,13 @@ class _CachedCoroutine(_Cached):
                 entries[place] = error
         return entries
 
-    def _has_failed(self, key: Key, error: BaseException) -> None:
+    def _has_failed(self, key: ResultKey, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self._session.cut_off(key)
         else:
             self._session.release(key)
 
-    async def _claims(self, keys: Sequence[Key], *, waits: bool) -> list[Request]:
+    async def _claims(self, keys: Sequence[ResultKey], *, waits: bool) -> list[Request]:
         loop = self._loop
         assert loop is not None, "the host opens its function before it calls it"
         requests = [Request(key, self._claimed, wants_call=True, waits=waits) for key in keys]

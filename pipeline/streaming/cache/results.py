@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from pipeline.streaming.cache.encoding import key_text
-from pipeline.streaming.cache.store import Key, ResultStore, UnknownCall
+from pipeline.streaming.cache.store import ResultKey, ResultStore, UnknownCall
 from pipeline.streaming.calls.functions import unbound
 from pipeline.streaming.number_checks import require_number
 
@@ -34,7 +34,7 @@ class ResultCache(ABC):
         them. None: the whole value, a Row with its column names. It has to hold everything that the results depend on.
     `expires_after_s`: seconds for which a result is valid; None: forever. An expired one is called for again.
     `version`: change it when the function gives other results for the same key: earlier ones are then left alone.
-    `on_unknown`: what happens to a key whose call was under way when its process was killed or gave it up, so that the
+    `on_unknown`: what happens to a key whose call was in flight when its process was killed or gave it up, so that the
         service may have done the work. "call" makes the call again, which is logged and counted. "capture" does not,
         and the row ends with an UnknownOutcomeError, as `on_error` says.
     `name`: of the function; by default that of its module and its own. Functions of one name and version share results,
@@ -102,12 +102,12 @@ class ResultCache(ABC):
             )
         return f"{named.__module__}.{named.__qualname__}"
 
-    def keys_of(self, function: str, form: str) -> Callable[[Any], Key]:
+    def keys_of(self, function: str, form: str) -> Callable[[Any], ResultKey]:
         """A function from a value to its key. `form`: describes the results; those of another form are not found."""
         columns, own_key = self.key_columns, self.key
         space = hashlib.blake2b(json.dumps([function, str(self.version), form]).encode(), digest_size=_DIGEST_BYTES)
 
-        def key_of(value: Any) -> Key:
+        def key_of(value: Any) -> ResultKey:
             if columns:
                 value = [value[name] for name in columns]
             elif callable(own_key):
@@ -115,7 +115,7 @@ class ResultCache(ABC):
             text = key_text(value)
             digest = space.copy()
             digest.update(text.encode("ascii"))
-            return Key(digest.digest(), text[:_SHOWN_CHARACTERS])
+            return ResultKey(digest.digest(), text[:_SHOWN_CHARACTERS])
 
         return key_of
 

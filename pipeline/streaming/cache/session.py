@@ -25,13 +25,13 @@ from dispatcher.util.foreign import tell
 from pipeline.rare_log import RareLog
 from pipeline.streaming.cache.encoding import load_results
 from pipeline.streaming.cache.results import ResultCache
-from pipeline.streaming.cache.store import CUT_OFF, DONE, UNDER_WAY, Claim, Entry, Key, ResultStore
+from pipeline.streaming.cache.store import CUT_OFF, DONE, UNDER_WAY, Claim, Entry, ResultKey, ResultStore
 from pipeline.streaming.errors import ResultCacheAwayError, ResultCacheError, UnknownOutcomeError
 
 log = logging.getLogger(__name__)
 
 _STEP_REQUESTS: Final = 1_000
-"""The most requests and reports of one step."""
+"""Maximum requests and reports of one step."""
 _LOOK_AGAIN_S: Final = 0.05
 """How often a claim of a key that is busy in another process is judged again."""
 _FIRST_RETRY_S: Final = 0.2
@@ -51,7 +51,7 @@ class Request:
     )
 
     def __init__(
-        self, key: Key, reply: Callable[[list[Request]], None], *, wants_call: bool = False, waits: bool = True
+        self, key: ResultKey, reply: Callable[[list[Request]], None], *, wants_call: bool = False, waits: bool = True
     ) -> None:
         self.key = key
         self.reply = reply  # called on the session's thread with requests of the same reply; must not block
@@ -61,7 +61,7 @@ class Request:
         self.results: list[Any] | None = None
         self.error: BaseException | None = None
         self.is_mine = False  # claimed: the asker makes the call and reports its end
-        self.is_busy = False  # its call is under way elsewhere, and `waits` is not set
+        self.is_busy = False  # its call is in flight elsewhere, and `waits` is not set
         self.was_unknown = False  # its call was cut off earlier
 
 
@@ -102,8 +102,9 @@ class ResultSession:
         self._lock = threading.Lock()  # leaf lock
         self._listeners: list[Callable[[ResultCacheError], None]] = []  # guarded by _lock
         self._is_closed = threading.Event()
-        # The thread takes no more from the inbox. It sets this before its last look, and others read it after adding
-        # to the inbox: so each request is answered.
+        # The thread takes no more from the inbox. Each request is answered, in either order:
+        #   submit: puts r, reads False; thread: sets True, refuses r in its last look.
+        #   thread: sets True, looks, finds nothing; submit: puts r, reads True, refuses r itself.
         self._is_over = False
         self._away = RareLog(log)
         self._unknown = RareLog(log)
@@ -124,16 +125,16 @@ class ResultSession:
         if self._is_over:
             self._refuse_waiting()
 
-    def finish(self, key: Key, stored: bytes) -> None:
+    def finish(self, key: ResultKey, stored: bytes) -> None:
         """The call of a claimed key has given results, which `dump_results` made text; does not block."""
         self._inbox.put(lambda step: step.finished.append((key.digest, stored)))
 
-    def release(self, key: Key) -> None:
+    def release(self, key: ResultKey) -> None:
         """The call of a claimed key has failed, or is not made; does not block."""
         self._inbox.put(lambda step: step.released.append(key.digest))
 
-    def cut_off(self, key: Key) -> None:
-        """The call of a claimed key was given up while it was under way; does not block."""
+    def cut_off(self, key: ResultKey) -> None:
+        """The call of a claimed key was given up while it was in flight; does not block."""
         self._inbox.put(lambda step: step.cut_off.append(key.digest))
 
     def flush(self) -> None:
@@ -165,7 +166,7 @@ class ResultSession:
                 self._listeners.remove(listener)
 
     def close(self) -> None:
-        """Store what was reported, and end. Blocks for a few seconds at most."""
+        """Store what was reported, and end. Blocks for up to _CLOSE_TIMEOUT_S."""
         thread = self._thread
         if thread is None:
             return

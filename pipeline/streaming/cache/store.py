@@ -1,7 +1,7 @@
 """What a cache keeps, and the statements that keep it, for both databases.
 
 A key has one entry. It is `UNDER_WAY` from before its call until the call has ended, and `DONE` from then on. A call
-that failed leaves no entry. An entry that is under way and whose owner has ended, or that is `CUT_OFF`, belongs to a
+that failed leaves no entry. An entry that is in flight and whose owner has ended, or that is `CUT_OFF`, belongs to a
 call whose outcome is unknown.
 
 An owner is one open store: a process, or one of several hosts in it. The database knows which of them live, by a lock
@@ -25,7 +25,7 @@ CUT_OFF: Final = 2
 FORMAT: Final = 1
 """Of the table; a file or a table of another format is refused."""
 _STEP_KEYS: Final = 400
-"""The most keys of one statement: older versions of SQLite take 999 parameters."""
+"""Maximum keys of one statement: older versions of SQLite take 999 parameters."""
 _MINE: Final = "{mark}, {mark}, {mark}, {mark}"  # function, state, owner, at
 
 CREATE: Final = """
@@ -72,7 +72,7 @@ _GIVEN: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ResultKey:
     """A key: what the store knows it by, and its text for people."""
 
     digest: bytes
@@ -93,7 +93,7 @@ class Entry:
 class Claim:
     """A wish to make the call of a key, for which the store had `seen` a moment ago."""
 
-    key: Key
+    key: ResultKey
     seen: Entry | None
 
 
@@ -143,7 +143,7 @@ class ResultStore(ABC):
         return found
 
     def claim(self, claims: Sequence[Claim], now_s: float) -> set[bytes]:
-        """Mark calls as under way, by this owner. A claim succeeds if the store has what was seen, or no entry at all.
+        """Mark calls as in flight, by this owner. A claim succeeds if the store has what was seen, or no entry at all.
 
         The keys of `claims` are distinct. Returns the digests of the claims that succeeded.
         """
@@ -161,11 +161,11 @@ class ResultStore(ABC):
         self._change("finish", list(dict(results).items()), self._function, DONE, self.owner, now_s)
 
     def release(self, digests: Sequence[bytes]) -> None:
-        """Remove the entries that this owner has under way for these keys: the calls have failed."""
+        """Remove the entries that this owner has in flight for these keys: the calls have failed."""
         self._change("release", [(digest,) for digest in digests], self.owner)
 
     def cut_off(self, digests: Sequence[bytes]) -> None:
-        """Mark the entries that this owner has under way for these keys: the calls were given up."""
+        """Mark the entries that this owner has in flight for these keys: the calls were given up."""
         self._change("cut_off", [(digest,) for digest in digests], self.owner)
 
     def unknown(self) -> list[UnknownCall]:

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import REGISTRY
 
+from dispatcher.util.histogram import FineHistogram
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
-from pipeline.streaming.calls.histogram import Histogram
 
 COUNTERS: Final = {
     "calls": "Calls begun; each attempt counts, also a repetition that the function makes itself.",
@@ -65,11 +65,11 @@ class CallMetrics:
         self.unknown = 0  # the engine's thread: records
         self.unpaced_tasks = 0  # the engine's thread: Spark tasks
         self.lost_attempts = 0  # the engine's thread: attempts of Spark tasks, whose calls are in no other count
-        self.queue_wait = Histogram()  # the engine's thread: from taking a record in to the start of its first call
+        self.queue_wait = FineHistogram()  # the engine's thread: from taking a record in to the start of its first call
         # The engine's thread: from when an attempt was due to its start, if the operator's own limits (rate,
         # concurrency, batch, pause) may have held it back. Without limits, calls go straight on and count none.
-        self.limit_wait = Histogram()
-        self.call_time = Histogram()  # the engine's thread: from the start of an attempt to its answer
+        self.limit_wait = FineHistogram()
+        self.call_time = FineHistogram()  # the engine's thread: from the start of an attempt to its answer
 
     def count_repetitions(self, number: int) -> None:
         """Count calls that the function has repeated itself. The engine's thread."""

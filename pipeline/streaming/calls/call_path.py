@@ -21,7 +21,7 @@ from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.limits.turns import Turns
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
-from pipeline.streaming.calls.thread import CallTimers, Mail, Timer
+from pipeline.streaming.calls.thread import CallTimers, EngineMailbox, Timer
 from pipeline.streaming.errors import RetryAfter
 from pipeline.streaming.options import AsyncOptions
 
@@ -32,7 +32,7 @@ _LONGEST_PAUSE_MS: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class HostSlots:
-    """An operator's share of a host: `calls` under way at most, and `ahead` more that wait in the host.
+    """An operator's share of a host: up to `calls` in flight, and `ahead` more that wait in the host.
 
     `may_wait`: whether a call may wait in the host for its slot, or for the thread of a call that was given up.
     """
@@ -66,7 +66,7 @@ class CallPath:
         self,
         host: CallHost,
         box: AnswerBox,
-        mail: Mail,
+        mail: EngineMailbox,
         timers: CallTimers,
         options: AsyncOptions,
         nothing_follows: Callable[[], bool],

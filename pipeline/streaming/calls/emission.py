@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.calls.element_queues import StreamElementQueue
-from pipeline.streaming.calls.thread import Mail
+from pipeline.streaming.calls.thread import EngineMailbox
 
 OutputAvailability: TypeAlias = Callable[[], "Future[None] | None"]
 """None while the output accepts elements; else a future that any thread completes when it does again.
@@ -29,7 +29,7 @@ class Emission:
         queue: StreamElementQueue[Any, Any],
         output: Callable[[Any], Any],
         output_availability: OutputAvailability | None,
-        mail: Mail,
+        mail: EngineMailbox,
         *,
         emits_values: bool = False,
     ) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.cache.session import Request
-from pipeline.streaming.cache.store import Key
+from pipeline.streaming.cache.store import ResultKey
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import CallPath, HostSlots
 from pipeline.streaming.calls.element_queues import (
@@ -34,7 +34,7 @@ from pipeline.streaming.calls.lateness import Bound, Lateness
 from pipeline.streaming.calls.record_call import BatchCall, RecordCall
 from pipeline.streaming.calls.room import GrowingRoom
 from pipeline.streaming.calls.sharing import SharedCalls
-from pipeline.streaming.calls.thread import CallTimers, Mail
+from pipeline.streaming.calls.thread import CallTimers, EngineMailbox
 from pipeline.streaming.elements import Watermark
 from pipeline.streaming.errors import (
     AsyncOperatorError,
@@ -59,7 +59,7 @@ class Engine:
     def __init__(
         self,
         host: CallHost,
-        mail: Mail,
+        mail: EngineMailbox,
         timers: CallTimers,
         options: AsyncOptions,
         output: Callable[[Any], Any],
@@ -193,7 +193,7 @@ class Engine:
             call.leads = True
             if self._session is None:
                 return True
-            key = call.key if type(call.key) is Key else self._session.key_of(call.value)
+            key = call.key if type(call.key) is ResultKey else self._session.key_of(call.value)
             request = Request(key, self._bring_remembered)
             self._asked[request] = call
             self._session.submit(request)
@@ -255,7 +255,7 @@ class Engine:
         return not self._asked and (self.queue.is_full() or (self._has_all and not self._retrying))
 
     def _limit(self) -> None:
-        """From now on more records may be taken in than calls may be under way."""
+        """From now on more records may be taken in than calls may be in flight."""
         if self._path.is_direct:
             self._path.limit(call for call in self._lateness.unfinished() if call.is_begun)
 
@@ -275,8 +275,8 @@ class Engine:
             return
         path, metrics = self._path, self._metrics
         is_plain = self._retry is None and self._key_of is None and self._combine is None and not path.learns
-        count_call_time, count_queue_wait = metrics.call_time.record_ns, metrics.queue_wait.record_ns
-        count_limit_wait = metrics.limit_wait.record_ns
+        count_call_time, count_queue_wait = metrics.call_time.observe, metrics.queue_wait.observe
+        count_limit_wait = metrics.limit_wait.observe
         completed = 0
         try:
             while answers:
@@ -324,7 +324,7 @@ class Engine:
             call.is_returned = False
             self._path.resume(call)
             return
-        self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        self._metrics.call_time.observe(call.ended_ns - call.started_ns)
         self._settle_attempt(call)
 
     def _answered_batch(self, call: Call) -> None:
@@ -336,7 +336,7 @@ class Engine:
         for member in members:
             self._report(member)
         self._path.ended(call)
-        self._metrics.call_time.record_ns(call.ended_ns - call.started_ns)
+        self._metrics.call_time.observe(call.ended_ns - call.started_ns)
         _for_each(members, self._settle_attempt)
 
     def _settle_attempt(self, call: RecordCall) -> None:
@@ -363,9 +363,9 @@ class Engine:
             call.is_first = False
             if self._host_may_hold:
                 call.later_ms = call.waited_in_host_ms()  # the other attempts have the rest of the timeout
-            self._metrics.queue_wait.record_ns(call.started_ns - call.taken_ns)
+            self._metrics.queue_wait.observe(call.started_ns - call.taken_ns)
         if call.was_in_line:
-            self._metrics.limit_wait.record_ns(call.limit_wait_ns())
+            self._metrics.limit_wait.observe(call.limit_wait_ns())
 
     def _settle(self, call: RecordCall) -> None:
         """After the answer to an attempt: make another one, or complete the record."""

@@ -137,7 +137,6 @@ class Lateness:
             self._begin_shared(call)
 
     def sent(self, call: RecordCall) -> None:
-        """An attempt is sent to the host."""
         if not (call.timeout_at_ms or call.leads or call.is_held):
             self._timeouts.add(call)
             return
@@ -165,7 +164,7 @@ class Lateness:
         self._timeouts.add(call)
 
     def _timed_out(self, calls: list[RecordCall]) -> None:
-        """End the records whose timeout is over, except those put off, or answered and not fetched yet."""
+        """End the records whose timeout is over, unless it is put off or their answer waits to be fetched."""
         self._end_late([call for call in calls if not self._has_outcome(call) and not self._put_off(call)], "timeout")
 
     def _past_deadline(self, calls: list[RecordCall]) -> None:
@@ -176,11 +175,12 @@ class Lateness:
         now_ms = self._timers.current_processing_time()
         made = self._shared.leader(call.key) if call.follows else call
         if made.is_first and made.is_held:
-            call.timeout_at_ms = call.resent_ms = 0  # begins anew when it is sent
+            call.timeout_at_ms = call.resent_ms = 0  # begins again when it is sent
             return True
         if made.is_first and not made.has_started():
-            # The calls before it end within a timeout each, so a longer wait is for calls that hang. Counted and not
-            # timed: while this thread was held up, it ended none of those that are late.
+            # A call waiting in the host may outlast `most_turns` timeouts, one for each round of calls ahead of it.
+            # Rounds are counted, not timed: after this thread was stopped for 10 s, the calls ahead are late too, but
+            # not ended yet.
             call.turns += 1
             if call.turns > self._slots.most_turns:
                 return False

@@ -34,7 +34,7 @@ RESUMED_CALLS_PER_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most `burst + calls_per_s * t` calls start in any t seconds.
+    """Up to `burst + calls_per_s * t` calls start in any t seconds.
 
     `burst`: how many may start at once after a rest. Default: what `calls_per_s` allows in 20 ms, and at least 1. So up
     to 50 calls/s are spaced evenly, and above that a timer that is some milliseconds late costs no calls.

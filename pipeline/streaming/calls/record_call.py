@@ -25,7 +25,7 @@ class RecordCall(Call):
     refusals = 0  # answers that were a RetryAfter
     retry_timer: Timer | None = None  # set while it waits for a retry
     key: Any = None  # records of equal keys share a call
-    is_begun = False  # an attempt is under way: neither answered nor given up
+    is_begun = False  # an attempt is in flight: neither answered nor given up
     is_first = True  # no attempt has been answered yet
     is_held = False  # the host has returned it, and it was not sent again
     is_waiting = False  # an attempt is begun and not sent to the host
@@ -78,7 +78,7 @@ class RecordCall(Call):
         waited_ns, under_way_ns, between_ns = self.waited_ns, self.under_way_ns, self.between_ns
         due_ns = self.wanted_ns or self.taken_ns
         attempt: Call = self if self.batch is None else self.batch
-        # A record that shares a call is under way once that call was sent.
+        # A record that shares a call is in flight once that call was sent.
         started_ns = attempt.started_ns or (self.sent_ns if self.follows else 0)
         ended_ns = attempt.ended_ns
         waited_ns += (started_ns or now_ns) - due_ns

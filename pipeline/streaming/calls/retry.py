@@ -132,12 +132,10 @@ class RetryStrategy:
         return int(shortest_ms + (longest_ms - shortest_ms) * draw())
 
     def retries_result(self, results: Sequence[Any]) -> bool:
-        """Whether to retry a call that returned `results`."""
         predicate = self.retry_on_result
         return predicate is not None and bool(predicate(results))
 
     def retries_error(self, error: BaseException) -> bool:
-        """Whether to retry a call that failed with `error`."""
         predicate = self.retry_on_exception
         if predicate is None:
             return False

@@ -1,4 +1,4 @@
-"""How many records an ordered operator takes in when no capacity was given: as many as keep its calls under way.
+"""How many records an ordered operator takes in when no capacity was given: as many as keep its calls in flight.
 
 An ordered queue waits for its oldest record. While that one's call is slow, the calls behind it end, and without more
 records their slots stand idle. So the queue grows when that happens, and only then, as far as memory allows. Mailbox
@@ -33,7 +33,7 @@ _DEPTH_MEASURED: Final = 4
 class GrowingRoom:
     """Raises the capacity of `queue`, first to `usual` elements, then up to `most`, while they take up to `most_bytes`.
 
-    `calls`: the most records whose calls are under way. With fewer, slots stand idle.
+    `calls`: maximum records whose calls are in flight. With fewer, slots stand idle.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class SharedCalls(Generic[Waiter, Out]):
 
     Equal keys are one key, such as 1, 1.0 and True. A waiter is any hashable object that stands for one record; it
     joins once. A leader ends by `finish`, `fail` or `abandon` of its key, which raise KeyError if no call for the key
-    is under way. Another waiter ends in the list of `finish` or `fail`, by `unjoin`, or by becoming the leader.
+    is in flight. Another waiter ends in the list of `finish` or `fail`, by `unjoin`, or by becoming the leader.
     """
 
     __slots__ = ("_known", "_leaders", "_remember", "_remember_ms", "_under_way")
@@ -49,7 +49,7 @@ class SharedCalls(Generic[Waiter, Out]):
         """Add `waiter` for `key`, and return its role.
 
         - `("lead", None)`: make the call, and end it by `finish`, `fail` or `abandon`.
-        - `("wait", None)`: the call is under way; `unjoin` to give up.
+        - `("wait", None)`: the call is in flight; `unjoin` to give up.
         - `("known", results)`: the remembered results, shared and not copied; `waiter` was not added.
 
         Raises:
@@ -74,11 +74,11 @@ class SharedCalls(Generic[Waiter, Out]):
         return _LEAD
 
     def leader(self, key: Hashable) -> Waiter:
-        """The waiter whose call the others of `key` share. Raises KeyError if no call is under way."""
+        """The waiter whose call the others of `key` share. Raises KeyError if no call is in flight."""
         return self._leaders[key]
 
     def followers(self, key: Hashable) -> list[Waiter]:
-        """The other waiters of `key`, in order of arrival. Raises KeyError if no call is under way."""
+        """The other waiters of `key`, in order of arrival. Raises KeyError if no call is in flight."""
         return list(self._under_way[key])
 
     def finish(self, key: Hashable, results: Iterable[Out], now_ms: float) -> list[Waiter]:

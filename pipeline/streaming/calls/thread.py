@@ -29,7 +29,7 @@ _AHEAD_MS: Final = time.time() * 1000 - time.monotonic() * 1000
 back."""
 
 
-class Mail(Protocol):
+class EngineMailbox(Protocol):
     """What an engine uses of a MailboxExecutor."""
 
     def execute(self, command: Callable[..., Any], description: str = "", *args: Any) -> None:
@@ -111,7 +111,7 @@ class LoopThread:
         return timer
 
     def execute(self, command: Callable[..., Any], description: str = "", *args: Any) -> None:
-        """As Mail."""
+        """As EngineMailbox."""
         self._call_soon(self.run, command, *args)
 
     def run(self, command: Callable[..., Any], *args: Any) -> None:

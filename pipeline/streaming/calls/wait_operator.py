@@ -110,7 +110,7 @@ class AsyncWaitOperator:
             self._executor.yield_()
 
     def close(self) -> None:
-        """Give up the calls under way, and close the function if the operator owns its host. Also after a failure."""
+        """Give up the calls in flight, and close the function if the operator owns its host. Also after a failure."""
         self._is_open, self._is_closed = False, True
         self._timers.quiesce()
         self._engine.close()

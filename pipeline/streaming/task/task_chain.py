@@ -208,7 +208,6 @@ class OperatorChain:
                 pass
 
     def quiesce_timers(self) -> None:
-        """Stop all timers of the operators."""
         for _, _, timers in self._links:
             timers.quiesce()
 

@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 
 class TaskState(Enum):
-    """The state of a task in its life cycle."""
-
     CREATED = "CREATED"
     RUNNING = "RUNNING"
     FINISHED = "FINISHED"

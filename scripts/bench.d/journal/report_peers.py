@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dispatcher.journal import EVENTS, TRANSITIONS
-from pipeline.journal.scan import Part, read_batches
+from pipeline.journal.scan import JournalPart, read_batches
 from pipeline.report.digests import event_digest, transition_digest
-from pipeline.report.digests.part import DigestedPart
+from pipeline.report.digests.digest import DigestedPart
 from pipeline.report.digests.transition_digest import Ends
 
 _READS = ((EVENTS, event_digest.READS), (TRANSITIONS, transition_digest.READS))
@@ -113,7 +113,7 @@ def duckdb_tables(folder: Path, threads: int) -> None:
             connection.execute(query).fetchall()
 
 
-def count_rows(journal: Path, parts: Sequence[Part]) -> int:
+def count_rows(journal: Path, parts: Sequence[JournalPart]) -> int:
     """Decode what a report reads of these parts, and do nothing with it."""
     nowhere = DigestedPart(journal, parts, Path(), 0, Ends(frozenset(), frozenset()), None)
     return sum(batch.num_rows for pair in nowhere.batches() for batch in pair)

@@ -24,7 +24,7 @@ from dispatcher.journal.snapshot import summarize
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.damage import quick_check, segment_problems
-from pipeline.journal.scan import Part, plan, read_batches, scan
+from pipeline.journal.scan import JournalPart, plan, read_batches, scan
 from pipeline.journal.whole import look_at_whole
 
 pytestmark = pytest.mark.long
@@ -377,7 +377,7 @@ def test_a_segment_removed_by_retention_is_reported_where_it_is_read_and_is_no_d
     Manifest(2, 2, True).write(sound, sync=False)
     lines: list[str] = []
 
-    list(scan([Part(str(segment_path(sound, 1)))], EVENTS, arrow_schema(EVENTS), Conditions(), lines.append))
+    list(scan([JournalPart(str(segment_path(sound, 1)))], EVENTS, arrow_schema(EVENTS), Conditions(), lines.append))
 
     assert damage(sound) == []
     assert quick_check(look_at_whole(sound)) == []

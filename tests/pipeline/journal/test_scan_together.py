@@ -17,7 +17,7 @@ from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_pa
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, summarize
 from pipeline.journal.arrow import arrow_schema
-from pipeline.journal.scan import Part, divide, scan_together
+from pipeline.journal.scan import JournalPart, divide, scan_together
 
 KINDS = [("rm", "AType", "A", "handled"), ("nm", "AType", "A", "failed"), ("rm", "BType", "B", "handled")]
 MOVES = [("RMApp", "NEW", "START", "RUNNING", True), ("RMApp", "NEW", "KILL", "NEW", False)]
@@ -54,7 +54,7 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, object]]:
 @pytest.mark.long
 @pytest.mark.parametrize("rows_at_once", [1, 20, 1000])
 def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int) -> None:
-    parts = [Part(str(segment)) for segment in look_at(journal).closed]
+    parts = [JournalPart(str(segment)) for segment in look_at(journal).closed]
 
     pairs = list(scan_together(parts, WANTED, pytest.fail, rows=rows_at_once))
 
@@ -65,7 +65,7 @@ def test_one_pass_gives_the_rows_of_both_tables(journal: Path, rows_at_once: int
 def test_coded_kinds_share_their_indices_and_have_the_same_values(journal: Path) -> None:
     """The report's digests number the kinds of rows by one array of indices instead of five columns of text."""
     coded = [(table, arrow_schema(table, coded=True)) for table in TABLES]
-    parts = [Part(str(segment)) for segment in look_at(journal).closed]
+    parts = [JournalPart(str(segment)) for segment in look_at(journal).closed]
 
     pairs = list(scan_together(parts, coded, pytest.fail))
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from pipeline.lookup import LookupFunction, LookupSchema, LookupTable
-from pipeline.lookup.schema import Column, Key, Row
+from pipeline.lookup.schema import Column, LookupKey, LookupRow
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class FakeReader:
 
     def __init__(self, rows: Mapping[str, Sequence[str]]) -> None:
         self.rows = {(node,): [(rack,) for rack in racks] for node, racks in rows.items()}
-        self.queries: list[list[Key]] = []
+        self.queries: list[list[LookupKey]] = []
         self.scans = 0
         self.error: Exception | None = None
         self.gate: asyncio.Event | None = None
@@ -115,12 +115,12 @@ class FakeReader:
     async def close(self) -> None:
         self.is_open = False
 
-    async def lookup(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row] | Exception]:
+    async def lookup(self, keys: Sequence[LookupKey]) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
         self.queries.append(list(keys))
         await self._answer()
         return {key: self.rows[key] for key in keys if key in self.rows}
 
-    async def scan(self) -> AsyncIterator[Sequence[tuple[Key, Row]]]:
+    async def scan(self) -> AsyncIterator[Sequence[tuple[LookupKey, LookupRow]]]:
         self.scans += 1
         await self._answer()
         for key, rows in list(self.rows.items()):

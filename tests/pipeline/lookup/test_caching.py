@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.lookup import FullCache, LookupCache, LookupMetrics, NoCache, PartialCache, TableUnavailableError
 from pipeline.lookup.cache import Lookups, lookups_of
-from pipeline.lookup.queries import Found, Queries, Retries
+from pipeline.lookup.queries import Found, Queries, QueryRetries
 
 from .fakes import FakeReader, HandClock, in_loop, settle
 
@@ -24,7 +24,7 @@ class Setup:
         self.reader = FakeReader(RACKS)
         self.metrics = LookupMetrics()
         self.clock = HandClock()
-        queries = Queries(self.reader, Retries(2, 1.0), self.metrics, self.clock)
+        queries = Queries(self.reader, QueryRetries(2, 1.0), self.metrics, self.clock)
         self.lookups: Lookups = lookups_of(queries, cache)
 
     async def __aenter__(self) -> Setup:

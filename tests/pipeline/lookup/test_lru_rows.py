@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.lookup import FullCache, LookupMetrics, LookupTableError, NoCache, PartialCache
 from pipeline.lookup.cache import LruRows, cache_of
-from pipeline.lookup.schema import Key, Row
+from pipeline.lookup.schema import LookupKey, LookupRow
 
 
 class ShownRows(LruRows):
@@ -20,14 +20,14 @@ class ShownRows(LruRows):
     def rows(self) -> int:
         return self._rows
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[LookupKey]:
         """From the least to the most recently used, including expired keys not evicted yet."""
         return list(self._entries)
 
 
 @dataclass
 class Kept:
-    rows: list[Row]
+    rows: list[LookupRow]
     written_s: float
     accessed_s: float
     used: int
@@ -53,7 +53,7 @@ class Model:
             ):
                 del self.kept[key]
 
-    def get(self, key: int, now_s: float) -> list[Row] | None:
+    def get(self, key: int, now_s: float) -> list[LookupRow] | None:
         self.expire(now_s)
         kept = self.kept.get(key)
         if kept is None:
@@ -62,7 +62,7 @@ class Model:
         kept.accessed_s, kept.used = now_s, self.uses
         return kept.rows
 
-    def put(self, key: int, rows: list[Row], now_s: float) -> None:
+    def put(self, key: int, rows: list[LookupRow], now_s: float) -> None:
         self.expire(now_s)
         self.kept.pop(key, None)
         self.uses += 1
@@ -107,7 +107,7 @@ def test_every_answer_equals_the_model(options: PartialCache, steps: list[tuple[
         elif what == "get":
             assert cache.get((numbers[0],), now_s) == model.get(numbers[0], now_s)
         else:
-            rows: list[Row] = [(version, at) for at in range(numbers[1])]
+            rows: list[LookupRow] = [(version, at) for at in range(numbers[1])]
             cache.put((numbers[0],), rows, now_s)
             model.put(numbers[0], rows, now_s)
         model.expire(now_s)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.spark.histogram_shares import SHARES, read, result_of
-from pipeline.streaming.calls.histogram import Histogram, bucket_of
+from dispatcher.util.histogram import FineHistogram, bucket_of
+from pipeline.spark.call_metrics import SHARES, read_shares, shares_sql
 
 WEIGHT = 1 << 24
 DURATION_NS = st.integers(0, 45).flatmap(lambda bits: st.integers(0, (2 << bits) - 1))
@@ -37,14 +37,14 @@ def percentile_of(buckets: Counter[int], share: float) -> float:
     return (math.ceil(position) - position) * lower + (position - math.floor(position)) * higher
 
 
-def through_spark(durations_ns: list[int]) -> Histogram:
+def through_spark(durations_ns: list[int]) -> FineHistogram:
     """The histogram that is read from the text which Spark makes of the durations."""
     buckets = Counter(map(bucket_of, durations_ns))
     found = [round(percentile_of(buckets, share)) for share in SHARES]
     text = ",".join(f"{bucket}:{found.index(bucket) + 1}" for bucket in dict.fromkeys(found))
-    histogram = Histogram()
+    histogram = FineHistogram()
     histogram.total_ns, histogram.min_ns, histogram.max_ns = sum(durations_ns), min(durations_ns), max(durations_ns)
-    read(text, histogram, len(durations_ns))
+    read_shares(text, histogram, len(durations_ns))
     return histogram
 
 
@@ -84,9 +84,9 @@ def test_no_duration_is_lost_or_added(many: list[tuple[int, int]]) -> None:
 
 
 def test_nothing_is_read_where_nothing_was_counted() -> None:
-    histogram = Histogram()
+    histogram = FineHistogram()
 
-    read("", histogram, 0)
+    read_shares("", histogram, 0)
 
     assert histogram.count == 0
 
@@ -96,10 +96,10 @@ def test_spark_computes_what_the_properties_assume(spark: SparkSession) -> None:
     buckets = Counter(map(bucket_of, durations_ns))
     rows = [*buckets.items(), (None, None)]
 
-    aggregated = spark.createDataFrame(rows, "bucket long, number long").agg(F.expr(result_of("bucket", "number")))
+    aggregated = spark.createDataFrame(rows, "bucket long, number long").agg(F.expr(shares_sql("bucket", "number")))
 
-    histogram = Histogram()
+    histogram = FineHistogram()
     histogram.min_ns, histogram.max_ns = min(durations_ns), max(durations_ns)
-    read(aggregated.collect()[0][0], histogram, len(durations_ns))
+    read_shares(aggregated.collect()[0][0], histogram, len(durations_ns))
     assert histogram.counts == through_spark(durations_ns).counts
     assert histogram.quantile(0.5) == pytest.approx(sorted(durations_ns)[len(durations_ns) // 2 - 1] / 1e9, rel=0.05)

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.options import AsyncOptions
-from pipeline.streaming.pace import Pace, ReaderGoneError
+from pipeline.streaming.pace import ReaderGoneError, ReaderPace
 from pipeline.streaming.wait import wait_in_chunks
 
 MOST = 1000
@@ -37,12 +37,12 @@ class Reader:
         return self.has_gone
 
 
-def pace_of(capacity: int = 100, *, calls: int | None = None, reads: bool = True) -> tuple[Pace, Reader, Clock]:
+def pace_of(capacity: int = 100, *, calls: int | None = None, reads: bool = True) -> tuple[ReaderPace, Reader, Clock]:
     reader, clock = Reader(reads=reads), Clock()
-    return Pace(calls or capacity, capacity, reader, clock=clock), reader, clock
+    return ReaderPace(calls or capacity, capacity, reader, clock=clock), reader, clock
 
 
-def send(pace: Pace, *sizes: int) -> None:
+def send(pace: ReaderPace, *sizes: int) -> None:
     for size in sizes:
         pace.has_sent(size)
 
@@ -57,7 +57,7 @@ def test_at_first_there_is_room_for_the_capacity() -> None:
 @pytest.mark.parametrize(("per_taken", "room"), [(1, 1000), (4, 1200)])
 def test_room_grows_with_what_the_reader_has_taken(per_taken: int, room: int) -> None:
     """Of 400 results that were sent in two batches, the reader has taken the first: 300."""
-    pace = Pace(100, 1000, Reader(), per_taken=per_taken, clock=Clock())
+    pace = ReaderPace(100, 1000, Reader(), per_taken=per_taken, clock=Clock())
     send(pace, 300)
     pace.rows_due(0, 0.0, MOST)
     send(pace, 100)
@@ -216,11 +216,11 @@ def chunks(count: int, size: int = 1000) -> Iterator[Sequence[int]]:
         yield range(start, min(count, start + size))
 
 
-def paced(function: Any, pace: Pace, count: int, **options: Any) -> Iterator[list[Any]]:
+def paced(function: Any, pace: ReaderPace, count: int, **options: Any) -> Iterator[list[Any]]:
     return wait_in_chunks(chunks(count), function, AsyncOptions(timeout_ms=60_000, **options), max_chunk=256, pace=pace)
 
 
-def sent_by(pace: Pace, results: Iterator[list[Any]], function: Counted) -> Iterator[list[Any]]:
+def sent_by(pace: ReaderPace, results: Iterator[list[Any]], function: Counted) -> Iterator[list[Any]]:
     """The batches that a sender sends which obeys `pace`; a batch has been taken when the next one is asked for."""
     waiting: list[Any] = []
     for found in results:

@@ -12,10 +12,10 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from dispatcher.cli.ops.figures import clock_time, count, duration, share, size, sparkline
 from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
 from dispatcher.cli.ops.models import DispatcherNumbers, Entity, Failure, Frame, QueuedEntities, Running, TypeNumbers
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
+from dispatcher.util.figures import clock_time, short_count, short_duration, short_percent, size, sparkline
 from dispatcher.util.terminal import one_line
 
 KEYS: Final = "^C quit  ? help  q r t f sort  / filter  e entity  ↑↓ dispatcher  p pause"
@@ -82,12 +82,12 @@ def _head(state: TopState, width: int, now_s: float) -> Text:
     process = look.summary.process
     if state.lost is not None:
         waited = round(max(0.0, now_s - state.lost.since_s))
-        shown = f"{waited} s" if waited < 100 else duration(waited)
+        shown = f"{waited} s" if waited < 100 else short_duration(waited)
         return _line(f" reconnecting for {shown}: {state.lost.reason}", width, "bold white on #a02c2c")
-    parts = [f" {process.name}", f"pid {process.pid}", f"up {duration(process.uptime_s)}"]
-    parts += [f"cpu {share(state.cpu_share)}"] if state.cpu_share is not None else []
+    parts = [f" {process.name}", f"pid {process.pid}", f"up {short_duration(process.uptime_s)}"]
+    parts += [f"cpu {short_percent(state.cpu_share)}"] if state.cpu_share is not None else []
     parts += [size(process.rss_bytes)] if process.rss_bytes is not None else []
-    parts += [f"{count(process.threads)} threads"] if process.threads is not None else []
+    parts += [f"{short_count(process.threads)} threads"] if process.threads is not None else []
     parts += [f"load {process.loadavg[0]:.2f}"] if process.loadavg else []
     parts += [f"restarted {state.restarts}x"] if state.restarts else []
     verdict = ", ".join(map(reason_text, look.summary.reasons)) or "ready"
@@ -123,10 +123,12 @@ def _dispatchers(state: TopState, look: Look, width: int, most: int) -> list[Tex
         word, style = _state_of(each, look.summary.is_stuck(each.name))
         line = _Line(width, "bold" if is_chosen else "")
         line.text(f"{'>' if is_chosen else ' '} {_both_ends(each.name, name)}", name + 2).text(word, 12, style)
-        line.number(count(each.queue.size), 7, _queue_style(each))
+        line.number(short_count(each.queue.size), 7, _queue_style(each))
         line.text(sparkline(list(history.queue), spark, history.total), spark, "#e8c547")
-        line.number(count(each.rate.s1), 7).text(sparkline(list(history.rate), spark, history.total), spark, "#6bb5ff")
-        lines.append(line.number(count(each.failed), 6, _BAD if each.failed else "").done())
+        line.number(short_count(each.rate.s1), 7).text(
+            sparkline(list(history.rate), spark, history.total), spark, "#6bb5ff"
+        )
+        lines.append(line.number(short_count(each.failed), 6, _BAD if each.failed else "").done())
     chosen = next((each for each in shown if each.name == look.dispatcher), None)
     if chosen is None:
         lines.append(_line("  no dispatcher", width, _DIM))
@@ -148,26 +150,26 @@ def _details(numbers: DispatcherNumbers, queued: QueuedEntities | None) -> Itera
     queue, journal = numbers.queue, numbers.journal
     if queued is not None and queued.items:
         about = "queued, about:" if queued.approximate else "queued:"
-        yield f"{about} {', '.join(f'{each.entity} {count(each.queued)}' for each in queued.items)}"
+        yield f"{about} {', '.join(f'{each.entity} {short_count(each.queued)}' for each in queued.items)}"
     if journal is not None:
-        yield f"journal {'FAILED' if journal.failed else 'sound'} with {count(journal.outstanding)} outstanding"
+        yield f"journal {'FAILED' if journal.failed else 'sound'} with {short_count(journal.outstanding)} outstanding"
     if numbers.dead_letters is not None and numbers.dead_letters.count:
         yield numbers.dead_letters.what
     if numbers.retrying:
-        yield f"{count(numbers.retrying)} retrying"
+        yield f"{short_count(numbers.retrying)} retrying"
     if numbers.scheduled.count:
-        yield f"{count(numbers.scheduled.count)} scheduled"
+        yield f"{short_count(numbers.scheduled.count)} scheduled"
     if numbers.idle_share_10s is not None:
-        yield f"busy {share(1 - numbers.idle_share_10s)}"
+        yield f"busy {short_percent(1 - numbers.idle_share_10s)}"
     if queue.oldest_wait_s is not None:
-        yield f"oldest waiting {duration(queue.oldest_wait_s)}"
+        yield f"oldest waiting {short_duration(queue.oldest_wait_s)}"
     if queue.capacity is not None:
-        yield f"capacity {count(queue.capacity)} ({queue.policy})"
+        yield f"capacity {short_count(queue.capacity)} ({queue.policy})"
     for name, by_reason in (("rejected", numbers.rejected), ("discarded", numbers.discarded)):
         for reason, number in by_reason.items():
             if number:
-                yield f"{count(number)} {name} ({reason})"
-    yield f"{count(numbers.handled)} handled"
+                yield f"{short_count(number)} {name} ({reason})"
+    yield f"{short_count(numbers.handled)} handled"
 
 
 def _state_of(numbers: DispatcherNumbers, is_stuck: bool) -> tuple[str, str]:
@@ -175,7 +177,7 @@ def _state_of(numbers: DispatcherNumbers, is_stuck: bool) -> tuple[str, str]:
         return "FAILED", _BAD
     running = numbers.running
     if running is not None and (is_stuck or running.running_s >= _SHOWN_RUN_S):
-        return f"runs {duration(running.running_s)}", _BAD if is_stuck else "#e8c547"
+        return f"runs {short_duration(running.running_s)}", _BAD if is_stuck else "#e8c547"
     return numbers.state, _GOOD if numbers.state == "STARTED" else _DIM
 
 
@@ -208,14 +210,16 @@ def _types(state: TopState, look: Look, shown: Sequence[TypeNumbers], width: int
     lines = [header.done()]
     for each in shown[: max(0, height - 1)]:
         line = _Line(width)
-        line.text(f" {type_text(each, name - 1)}", name).number(count(each.queued), 7).number(count(each.rate_10s), 7)
-        line.number(share(each.handling_share_10s), 6).number(duration(each.handling_mean_s), 8)
-        line.number(duration(each.queue_mean_s), 8)
+        line.text(f" {type_text(each, name - 1)}", name).number(short_count(each.queued), 7).number(
+            short_count(each.rate_10s), 7
+        )
+        line.number(short_percent(each.handling_share_10s), 6).number(short_duration(each.handling_mean_s), 8)
+        line.number(short_duration(each.queue_mean_s), 8)
         if is_wide:
-            line.number(count(each.slow), 6, _BAD if each.slow else "")
-        line.number(count(each.failed), 7, _BAD if each.failed else "")
+            line.number(short_count(each.slow), 6, _BAD if each.slow else "")
+        line.number(short_count(each.failed), 7, _BAD if each.failed else "")
         if is_wide:
-            line.number(count(each.failed_rate_10s), 7, _BAD if each.failed_rate_10s else "")
+            line.number(short_count(each.failed_rate_10s), 7, _BAD if each.failed_rate_10s else "")
         lines.append(line.done())
     if not shown:
         none = "no event type matches the filter" if state.filter else "none yet"
@@ -241,7 +245,7 @@ def _running(look: Look, width: int, height: int) -> list[Text]:
         what = "nothing" if look.has_details else _NOT_ASKED
         return [_line(f" RUNNING on {look.dispatcher}: {what}" if look.dispatcher else " RUNNING", width, _BAND)]
     is_stuck = look.summary.is_stuck(look.dispatcher)
-    title = f" RUNNING for {duration(running.running_s)}: {running.what}"
+    title = f" RUNNING for {short_duration(running.running_s)}: {running.what}"
     lines = [_line(title, width, "bold white on #a02c2c" if is_stuck else _BAND)]
     room = height - 1
     shown = _innermost(running, room)
@@ -258,7 +262,7 @@ def _innermost(running: Running, room: int) -> Sequence[Frame]:
 def _failures(look: Look, width: int, height: int) -> list[Text]:
     chosen = next((each for each in look.summary.dispatchers if each.name == look.dispatcher), None)
     failed, rate = (chosen.failed, chosen.failure_rate.s10) if chosen is not None else (0, None)
-    now = f", {count(rate)}/s" if rate else ""
+    now = f", {short_count(rate)}/s" if rate else ""
     lines = [_line(f" LAST FAILURES, newest first: {failed:,} since start{now}", width, _BAND)]
     room = height - 1
     for number, each in enumerate(look.failures[:room]):

@@ -67,7 +67,6 @@ def column_function(function: AnyColumnFunction, captures: bool) -> Any:
 
 
 def column_options(options: AsyncOptions) -> AsyncOptions:
-    """The options for that function."""
     retry, on_error = options.retry, options.on_error
     captures = on_error == "capture"
     if captures:

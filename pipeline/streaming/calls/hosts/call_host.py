@@ -25,7 +25,7 @@ from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 from pipeline.streaming.calls.rate_limit import RESUMED_CALLS_PER_S, RateLimit, RateLimiter
-from pipeline.streaming.calls.thread import LoopThread, Mail
+from pipeline.streaming.calls.thread import EngineMailbox, LoopThread
 from pipeline.streaming.errors import AsyncTimeoutError
 from pipeline.streaming.number_checks import require_number
 
@@ -37,10 +37,12 @@ class AnswerBox:
 
     __slots__ = ("_fetch", "_mail", "answers", "is_notified")
 
-    def __init__(self, mail: Mail, fetch: Callable[[], None]) -> None:
+    def __init__(self, mail: EngineMailbox, fetch: Callable[[], None]) -> None:
         self.answers: deque[Call] = deque()  # hosts append, the engine's thread pops; both are atomic
-        # A mail is on its way. The engine's thread clears this before it fetches, a host reads it after it appends: no
-        # answer is left behind. Two threads of a host may both send a mail; one of the mails finds nothing.
+        # A mail is on its way. No answer is left behind, in either order:
+        #   host: appends a, reads True; engine: sets False, fetches a.
+        #   engine: sets False, finds nothing; host: appends a, reads False, sends another mail.
+        # Two threads of a host may both send a mail: the second mail finds nothing.
         self.is_notified = False
         self._mail = mail  # never changes
         self._fetch = fetch  # never changes
@@ -138,7 +140,7 @@ class CallHost(ABC):
 
     @abstractmethod
     def stop(self, timeout: float = 10.0) -> bool:
-        """Give up the calls under way and close the function; return whether all ended within `timeout` seconds.
+        """Give up the calls in flight and close the function; return whether all ended within `timeout` seconds.
 
         Calls that operators still wait for, and those submitted later, end with a RejectedExecutionError. What does
         not end is left on a daemon thread. Errors of `close` are logged. Stopping again does nothing. On a thread of

@@ -58,7 +58,8 @@ class PoolHost(CallHost):
             self._threads = []
 
     def submit(self, call: Call) -> None:
-        with self._lock:  # includes the put: behind the markers that end the threads, the call would be lost
+        # The put as well: stop: markers M; submit: puts c; inbox = [M, c]: the threads end at M, and c is lost.
+        with self._lock:
             if not self._is_stopped:
                 if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
                     name = f"calls of {self.name} {len(self._threads)}"

@@ -3,8 +3,8 @@
 A call that the service refuses is the only sign of its limit.
 
 - At first the rate grows exponentially with the calls accepted, until one is refused.
-- A refusal cuts the rate by at least 15 %: to the share of the calls then under way that the service accepted, but
-  hardly below what it accepted in the second before. All calls under way lead to one cut.
+- A refusal cuts the rate by at least 15 %: to the share of the calls then in flight that the service accepted, but
+  hardly below what it accepted in the second before. All calls in flight lead to one cut.
 - After that the rate grows linearly, by an amount that is larger for its size at low rates, so that the tasks of a job
   approach equal shares. It passes the rate of the last refusal only after 20 accepted calls for each one refused. Once
   it has passed that by a quarter, the service's limit has risen, and the rate grows exponentially again.
@@ -22,35 +22,38 @@ from typing import Final
 
 _ROUNDING_MS: Final = 0.001
 _BURST_S: Final = 0.02
-"""A timer that is so late costs no calls."""
+"""Calls of this many seconds may start at once: a timer that fires so late costs no calls."""
 _LEAST_CALLS_PER_S: Final = 0.1
+# Exponential growth multiplies the rate by e in the longest of these three times.
 _GROWTH_S: Final = 0.33
-"""Exponential growth multiplies the rate by e in this time, or more slowly by the two bounds below."""
 _LATER_GROWTH_S: Final = 0.6
-"""The same once a limit has been found."""
+"""In place of _GROWTH_S once a limit has been found."""
 _GROWTH_CALLS: Final = 3
-"""It takes at least this many accepted calls."""
+"""The time in which this many calls start."""
 _GROWTH_CALL_TIMES: Final = 6
-"""It takes at least this many call times, so that more calls than are under way have been answered."""
+"""This many times the mean duration of a call: by then more calls than are in flight have been answered."""
 _LEAST_CUT: Final = 0.85
+"""A refusal leaves this share of the rate, or less."""
 _NEXT_CUT: Final = 0.7
+"""In place of _LEAST_CUT if fewer than _NEXT_CUT_CALLS were accepted since the last cut: the limit has fallen far, or
+the rate has grown far beyond the limit."""
 _NEXT_CUT_CALLS: Final = 10
-"""Fewer accepted calls since the last cut: the limit has fallen far, or the rate has grown far beyond it."""
 _DEEPEST_CUT: Final = 0.5
-"""Of what was accepted in the last second."""
+"""A refusal leaves this share of what was accepted in the last second, or more."""
 _EXPECTED_CALLS: Final = 10
-"""An expectation, of as many calls, about the share accepted, before the calls under way show it."""
+"""The share accepted is worked out with this many more calls, of which _EXPECTED_SHARE were accepted: the first answers
+after a refusal say little."""
 _EXPECTED_SHARE: Final = 0.95
 _ADDED_PER_S: Final = 3.0
-"""Calls per second by which a rate of 1 call per second grows each second; at r calls per second times sqrt(r)."""
+"""Below the ceiling, a rate of r calls per second grows by this many calls per second times sqrt(r) in each second."""
 _LIMIT_HAS_RISEN: Final = 1.25
 _CALLS_PER_REFUSAL: Final = 20
 _TESTED_PAUSE_MS: Final = 2000
-"""A longer pause is what the service means; a shorter one may be no more than a header's whole seconds."""
+"""A longer pause is kept to its end; a shorter one may be no more than a header's whole seconds, and is tested."""
 _LEAST_TESTED_PAUSE_MS: Final = 100
-"""Also where the service names none."""
+"""The shortest tested pause, also where the service names none."""
 _SHORT_PAUSE_MS: Final = 100
-"""A shorter one that is kept says nothing about the rate: the service wants the calls right after it."""
+"""A shorter pause that is kept says nothing about the rate: the service wants the calls right after it."""
 _TESTS: Final = 3
 _TEST_AFTER_MS: Final = 40
 _LONGEST_SETTLING_MS: Final = 250
@@ -130,7 +133,7 @@ class LearnedRate:
         self._since_cut = 0  # accepted calls started after it; guarded by _lock
         # The latest pause.
         self._paused_until_ms = -math.inf  # written under _lock, read without it: one reference
-        self._settled_ms = -math.inf  # when the calls under way should have been answered; guarded by _lock
+        self._settled_ms = -math.inf  # when the calls in flight should have been answered; guarded by _lock
         self._is_kept = False  # to its end; guarded by _lock
         self._test_ms: float | None = None  # the start of the next test; guarded by _lock
         self._tests = 0  # refused in this pause; guarded by _lock
@@ -138,7 +141,6 @@ class LearnedRate:
 
     @property
     def calls_per_s(self) -> float:
-        """The rate now."""
         return self._rate
 
     def try_start(self, now_ms: float, cost: float = 1.0) -> float:
@@ -191,7 +193,7 @@ class LearnedRate:
                 self._cut_and_pause(sent_ms, now_ms, delay_ms)
 
     def pause(self, now_ms: float, delay_ms: float) -> None:
-        """Begin with a pause of `delay_ms`. Calls under way do not count: they were started without the rate."""
+        """Begin with a pause of `delay_ms`. Calls in flight do not count: they were started without the rate."""
         with self._lock:
             self._paused_until_ms = max(self._paused_until_ms, now_ms + delay_ms)
             if delay_ms < _SHORT_PAUSE_MS:
@@ -209,7 +211,7 @@ class LearnedRate:
         return max(self._unit, self._rate * _BURST_S) * 1000.0 / self._rate
 
     def _resume_at(self, time_ms: float) -> None:
-        """Let one call start then, and space those after it: they do not start together."""
+        """Let one call start at `time_ms`, and space the calls after it, which would else start together."""
         self._full_ms = time_ms + self._burst_ms() - self._unit * 1000.0 / self._rate
 
     def _grow(self, cost: float) -> None:
@@ -226,7 +228,7 @@ class LearnedRate:
         self._rate = min(self._rate, self._most)
 
     def _least_growth(self) -> float:
-        """Per second. A square root: what is added to a low rate is more of it, so that shares become equal."""
+        """Per second. By the square root, a low rate grows by a larger part of itself, so shares become equal."""
         return max((1 - _LEAST_CUT) * self._ceiling, _ADDED_PER_S * math.sqrt(self._ceiling * self._unit))
 
     def _owe(self, amount: float) -> None:
@@ -252,7 +254,7 @@ class LearnedRate:
             self._be_cautious(delay_ms)
 
     def _cut(self) -> None:
-        """Set the rate by the answers since the refusal; anew with each answer to a call that was under way then."""
+        """Set the rate by the answers since the refusal, again with each answer to a call that was in flight then."""
         accepted, refused = self._seen
         share = (accepted + _EXPECTED_CALLS * _EXPECTED_SHARE) / (accepted + refused + _EXPECTED_CALLS)
         in_a_second = min(self._accepted_before, self._rate_before)

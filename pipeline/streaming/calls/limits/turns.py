@@ -86,7 +86,7 @@ class Turns:
 
     def _reserve(self, limiter: RateLimiter, cost: float, now_ms: float) -> float:
         reserved = self._reserved
-        # Reserve anew if a pause voided the reservation, or a cheaper call made it and left the line.
+        # Reserve again if a pause voided the reservation, or a cheaper call made it and left the line.
         if reserved is None or limiter.ready_at(reserved[0]) > reserved[0] or cost > reserved[1]:
             reserved = self._reserved = limiter.reserve(now_ms, cost), cost
         return reserved[0]

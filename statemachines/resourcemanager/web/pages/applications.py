@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.util.figures import memory, percent, thousandths
 from dispatcher.util.terminal import printable
 from statemachines.resourcemanager.read.past import present
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
@@ -233,7 +234,7 @@ def key_figures(site: Site) -> list[Mapping[str, Any]]:
         return {"name": name, "value": value, "of": of, "detail": detail, "curve": drawn, "link": link}
 
     ended = f"{metrics.apps_completed + metrics.apps_failed + metrics.apps_killed:,} have ended"
-    wanted = f"{page_texts.memory(metrics.pending.memory_mb)} wanted"
+    wanted = f"{memory(metrics.pending.memory_mb)} wanted"
     figures = [
         figure("Running", f"{now.running:,}", "", ended, "running", f"{APPS}/RUNNING"),
         figure("Waiting to start", f"{now.waiting:,}", "", "", "waiting", TABS[2].path),
@@ -248,28 +249,28 @@ def key_figures(site: Site) -> list[Mapping[str, Any]]:
         figure("Pending containers", f"{now.pending:,}", "", wanted, "pending", f"{APPS}?sort=why&order=desc"),
         figure(
             "Memory",
-            page_texts.percent(now.memory),
-            f"of {page_texts.memory(total.memory_mb)}",
-            f"{page_texts.memory(used.memory_mb)} allocated",
+            percent(now.memory),
+            f"of {memory(total.memory_mb)}",
+            f"{memory(used.memory_mb)} allocated",
             "memory",
             "/cluster/scheduler",
         ),
         figure(
             "vCores",
-            page_texts.percent(now.vcores),
-            f"of {page_texts.vcores(total.vcores_milli)}",
-            f"{page_texts.vcores(used.vcores_milli)} allocated",
+            percent(now.vcores),
+            f"of {thousandths(total.vcores_milli)}",
+            f"{thousandths(used.vcores_milli)} allocated",
             "vcores",
             "/cluster/scheduler",
         ),
     ]
     if total.gpus:
-        gpus = page_texts.vcores(used.gpu_milli_total)
+        gpus = thousandths(used.gpu_milli_total)
         figures.append(
             figure(
                 "GPUs",
-                page_texts.percent(now.gpus),
-                f"of {page_texts.vcores(total.gpu_milli_total)}",
+                percent(now.gpus),
+                f"of {thousandths(total.gpu_milli_total)}",
                 f"{gpus} allocated",
                 "gpus",
                 "/cluster/nodes",

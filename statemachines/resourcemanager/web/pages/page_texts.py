@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -10,15 +11,15 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
+from dispatcher.util import figures
+from dispatcher.util.figures import NOTHING, memory, percent, thousandths, trimmed
 from dispatcher.util.terminal import printable
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.reports import WaitReason
 
-NOTHING: Final = "\N{EN DASH}"
 LONGEST: Final = 2000
 """Characters of a text that nothing else has cut."""
 _MOST_MS: Final = 253_402_300_799_000  # the end of the year 9999
-_UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _STATES: Final = {
     "run": ("RUNNING", "STARTED", "ALLOCATED", "ACQUIRED"),
     "good": ("FINISHED", "SUCCEEDED", "COMPLETED"),
@@ -62,78 +63,30 @@ def _cut(text: str, most: int) -> str:
     return printable(text) if len(text) <= most else printable(text[: most - 3]) + "..."
 
 
-def count(number: float | None) -> str:
-    return NOTHING if number is None else f"{number:,.0f}"
-
-
-def percent(share: float | None) -> str:
-    """A share of 1; below 10 % with a decimal."""
-    if share is None:
-        return NOTHING
-    if 0 < share < 0.0005:
-        return "< 0.1 %"
-    return f"{100 * share:,.{0 if share == 0 or abs(share) >= 0.0995 else 1}f} %"
-
-
-def memory(megabytes: float) -> str:
-    """
-    >>> [memory(512), memory(2048), memory(3 * 1024**2)]
-    ['512 MB', '2 GB', '3 TB']
-    """
-    for size, unit in ((1024**2, "TB"), (1024, "GB")):
-        if abs(megabytes) >= size:
-            return f"{_trimmed(megabytes / size)} {unit}"
-    return f"{megabytes:,.0f} MB"
-
-
-def vcores(milli: float) -> str:
-    return _trimmed(milli / 1000)
-
-
 def resource(amount: Resource) -> str:
     """
     >>> resource(Resource(4096, 2000, 1, 500))
     '4 GB, 2 vcores, 0.5 GPUs'
     """
-    cores = vcores(amount.vcores_milli)
+    cores = thousandths(amount.vcores_milli)
     parts = [memory(amount.memory_mb), f"{cores} vcore" if cores == "1" else f"{cores} vcores"]
     if amount.gpus:
-        gpus = _trimmed(amount.gpu_milli_total / 1000)
+        gpus = trimmed(amount.gpu_milli_total / 1000)
         parts.append(f"{gpus} GPU" if gpus == "1" else f"{gpus} GPUs")
     return ", ".join([*parts, *(f"{number:,} {name}" for name, number in amount.others)])
 
 
 def bytes_of(number: float | None) -> str:
-    if number is None:
-        return NOTHING
-    for size, unit in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
-        if number >= size:
-            return f"{_trimmed(number / size)} {unit}"
-    return f"{number:,.0f} bytes"
+    return NOTHING if number is None else figures.size(number)
 
 
 def duration(seconds: float | None) -> str:
-    """In the two largest units; the script writes durations that grow in the same way.
+    """In whole seconds from one second up, as the script writes durations that grow.
 
-    >>> [duration(0.0021), duration(7.4), duration(3725), duration(200000)]
-    ['2.1 ms', '7 s', '1 h 2 min', '2 d 7 h']
+    >>> [duration(0.0021), duration(7.4), duration(3725)]
+    ['2.1 ms', '7 s', '1 h 2 min']
     """
-    if seconds is None:
-        return NOTHING
-    if 0 < seconds < 0.9995:
-        for size, unit in ((1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s")):
-            if seconds >= size * 0.9995:
-                return f"{seconds / size:.3g} {unit}"
-        return f"{seconds * 1e9:.3g} ns"
-    whole = int(max(0.0, seconds))
-    parts: list[str] = []
-    for size, unit in _UNITS_S:
-        number, whole = divmod(whole, size)
-        if number or parts:
-            parts.append(f"{number} {unit}" if number else "")
-        if len(parts) == 2:
-            break
-    return " ".join(filter(None, parts)) or "0 s"
+    return figures.duration(seconds if seconds is None or seconds < 1 else math.floor(seconds))
 
 
 def moment(ms: int | None, *, exact: bool = False) -> Markup:
@@ -222,19 +175,15 @@ def joined(texts: Iterable[str], nothing: str = NOTHING, most: int = 10) -> str:
     return ", ".join(shown(each) for each in found[:most]) + more or nothing
 
 
-def _trimmed(number: float) -> str:
-    return f"{number:,.2f}".rstrip("0").rstrip(".") if abs(number) < 100 else f"{number:,.0f}"
-
-
 FILTERS: Final = {
     "shown": shown,
     "words": words,
     "linked": linked,
     "paragraph": paragraph,
-    "count": count,
+    "count": figures.count,
     "percent": percent,
     "memory": memory,
-    "vcores": vcores,
+    "vcores": thousandths,
     "resource": resource,
     "bytes": bytes_of,
     "duration": duration,

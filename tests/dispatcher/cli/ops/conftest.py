@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from dispatcher.cli.ops import figures
+from dispatcher.util import figures
 
 from ....commands import Ended, run_here
 from .fake_daemon import NOW_MS, Answers, FakeDaemon

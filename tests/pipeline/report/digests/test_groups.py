@@ -9,12 +9,12 @@ pytest.importorskip("pyarrow")
 import numpy as np
 
 from pipeline.report.digests import buckets
-from pipeline.report.digests.buckets import Groups, TimeBuckets, log_buckets
+from pipeline.report.digests.buckets import GroupedHistograms, TimeBuckets, log_buckets
 
 KEYS, VALUES = [7, 3, 7, 7, 7], [10, 1, 10, 0, 1 << 40]
 
 
-def taken(groups: Groups) -> set[tuple[int, ...]]:
+def taken(groups: GroupedHistograms) -> set[tuple[int, ...]]:
     """Each row: key, bucket, count, total, least, greatest."""
     keys, log_bucket, figures = groups.take()
     return set(zip(*(column.tolist() for column in (keys, log_bucket, *figures.values())), strict=True))
@@ -25,7 +25,7 @@ def test_values_count_in_the_bucket_of_their_key(monkeypatch: pytest.MonkeyPatch
     """The second time by sorting, as it happens where the keys and buckets would need too much memory."""
     monkeypatch.setattr(buckets, "_MOST_PLACES", most_places)
     of_ten, of_one, of_most = log_buckets(np.array([10, 1, 1 << 40])).tolist()
-    groups = Groups()
+    groups = GroupedHistograms()
 
     groups.add(np.array(KEYS), np.array(VALUES))
 
@@ -40,7 +40,7 @@ def test_values_count_in_the_bucket_of_their_key(monkeypatch: pytest.MonkeyPatch
 def test_both_ways_of_counting_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(5)
     keys, values = random.integers(0, 90, 4000), random.integers(0, 1 << 45, 4000) >> random.integers(0, 45, 4000)
-    counted, ordered = Groups(), Groups()
+    counted, ordered = GroupedHistograms(), GroupedHistograms()
 
     counted.add(keys, values)
     monkeypatch.setattr(buckets, "_MOST_PLACES", 0)
@@ -50,7 +50,7 @@ def test_both_ways_of_counting_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_groups_are_full_by_their_distinct_rows() -> None:
-    groups = Groups()
+    groups = GroupedHistograms()
     for _ in range(10):
         groups.add(np.array([1, 2]), np.array([5, 5]))
 
@@ -61,7 +61,7 @@ def test_groups_are_full_by_their_distinct_rows() -> None:
 
 def test_groups_that_are_full_are_those_that_merging_leaves_large() -> None:
     """Groups counted as full once half of the room was taken, by rows that merging would have left few of."""
-    groups = Groups()
+    groups = GroupedHistograms()
     for _ in range(3):
         groups.add(np.array([1, 2, 3]), np.array([5, 5, 5]))
         assert not groups.is_full(10)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.report.digests import buckets
-from pipeline.report.digests.buckets import Groups, log_buckets
+from pipeline.report.digests.buckets import GroupedHistograms, log_buckets
 from pipeline.report.digests.digest import log_bucket
 from pipeline.report.tables.sql import summed_up
 
@@ -68,7 +68,7 @@ def test_no_values_give_no_percentiles() -> None:
 def test_groups_of_arrays_add_up(monkeypatch: pytest.MonkeyPatch, places: int) -> None:
     """Rows are counted in arrays, or sorted where these would be too large."""
     monkeypatch.setattr(buckets, "_MOST_PLACES", places)
-    groups = Groups()
+    groups = GroupedHistograms()
     groups.add(np.array([7, 3, 7]), np.array([10, 1, 30]))
     groups.add(np.array([], np.int64), np.array([], np.int64))
     groups.add(np.array([7]), np.array([10]))

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from pipeline.report.plots.pane_chart import Hit, Line, Pane, PaneChart, Point
+from pipeline.report.plots.pane_chart import Curve, Hit, Pane, PaneChart, Point
 from pipeline.report.plots.row_chart import Bar, Dot, Facet, HeatFacet, RowChart, Span
 from pipeline.report.plots.scales import linear
-from pipeline.report.plots.svg import Key
+from pipeline.report.plots.svg import LegendKey
 
 TEN = linear(0, 10, "size")
 NASTY = '</title><script>alert("1")</script>\''
@@ -96,7 +96,7 @@ def test_equal_cells_of_a_map_are_one_run_of_one_colour() -> None:
 
 
 def test_a_step_holds_until_the_next_one_and_the_last_until_the_end() -> None:
-    line = Line("blue", [(0, 10), (5, 0)], is_step=True, is_filled=True)
+    line = Curve("blue", [(0, 10), (5, 0)], is_step=True, is_filled=True)
 
     drawn = PaneChart([Pane(TEN, TEN, [line])]).draw("")
 
@@ -106,7 +106,7 @@ def test_a_step_holds_until_the_next_one_and_the_last_until_the_end() -> None:
 
 @pytest.mark.parametrize(("points", "path"), [([(0, 0), (10, 10)], "M0 1000L2000 0"), ([(5, 5)], "M1000 500")])
 def test_a_line_goes_from_point_to_point_and_each_point_has_a_dot(points: list[tuple[float, float]], path: str) -> None:
-    drawn = PaneChart([Pane(TEN, TEN, [Line("red", points, is_dotted=True)])]).draw("")
+    drawn = PaneChart([Pane(TEN, TEN, [Curve("red", points, is_dotted=True)])]).draw("")
 
     assert attributes(drawn, "path", "line dotted red") == [{"d": path}]
     assert attributes(drawn, "path", "dots red")[0]["d"].count("h0") == len(points)
@@ -133,7 +133,7 @@ def test_names_are_never_markup_and_no_element_has_a_style_of_its_own() -> None:
         TEN._replace(title=NASTY), [Bar(0, 0, 1, "blue", NASTY, NASTY)], [Dot(0, 1, "red", NASTY)], title=NASTY
     )
     pane = Pane(TEN, TEN._replace(title=NASTY), points=[Point(1, 1, "red", NASTY)], hits=[Hit(0, 1, NASTY)])
-    keys = [Key(NASTY, "blue")]
+    keys = [LegendKey(NASTY, "blue")]
 
     for drawn in (RowChart([NASTY], [facet], keys).draw(NASTY), PaneChart([pane], keys).draw(NASTY)):
         assert "<script" not in drawn

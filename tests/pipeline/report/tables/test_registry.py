@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.report.tables.registry import COMPARISON, TABLES, Column
+from pipeline.report.tables.registry import COMPARISON, TABLES, ReportColumn
 
 pytestmark = pytest.mark.long
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.long
 )
 def test_the_unit_of_a_column_is_the_end_of_its_name(name: str, unit: str) -> None:
     """A column `at` had no unit."""
-    assert Column(name, "long", nullable=False).unit == unit
+    assert ReportColumn(name, "long", nullable=False).unit == unit
 
 
 def test_every_fractional_column_has_a_unit_except_the_figures_of_a_comparison() -> None:

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import Observation, Row, SparkSession
 
+from dispatcher.util.histogram import bucket_of
 from pipeline.spark.async_io.async_wait import ordered_wait
 from pipeline.spark.call_metrics import (
     METRICS_FIELDS,
@@ -19,7 +20,6 @@ from pipeline.spark.call_metrics import (
     format_call_metrics,
 )
 from pipeline.streaming.calls.call_counts import CallMetrics, register_call_metrics
-from pipeline.streaming.calls.histogram import bucket_of
 from pipeline.streaming.calls.retry import RetryStrategy
 
 from . import failing_once
@@ -33,7 +33,7 @@ def counted(calls: int, call_ns: int) -> CallMetrics:
         metrics.calls += 1
         metrics.ended += 1
         metrics.completed += 1
-        metrics.call_time.record_ns(call_ns)
+        metrics.call_time.observe(call_ns)
     return metrics
 
 
@@ -54,7 +54,7 @@ def test_report_has_the_counts_since_the_previous_one() -> None:
     first = totals(report)
 
     metrics.calls += 2
-    metrics.call_time.record_ns(5_000_000)
+    metrics.call_time.observe(5_000_000)
     second = totals(report, is_last=True)
 
     assert (first["tasks_started"], first["tasks"], first["calls"], first["call_time_sum_ns"]) == (1, 0, 3, 3_000_000)
@@ -71,8 +71,8 @@ def test_each_report_has_the_new_durations_by_bucket() -> None:
     report = TaskReport(metrics)
     first = [numbers_of(row) for row in report.take()[:-1]]
 
-    metrics.call_time.record_ns(1_000_000)
-    metrics.limit_wait.record_ns(7)
+    metrics.call_time.observe(1_000_000)
+    metrics.limit_wait.observe(7)
     second = [numbers_of(row) for row in report.take()[:-1]]
 
     bucket = bucket_of(1_000_000)
@@ -85,7 +85,7 @@ def test_each_report_has_the_new_durations_by_bucket() -> None:
 
 def test_every_report_includes_the_shortest_and_the_longest_time_so_far() -> None:
     metrics = counted(1, 7_000_000)
-    metrics.call_time.record_ns(2_000_000)
+    metrics.call_time.observe(2_000_000)
     report = TaskReport(metrics)
 
     found = [totals(report) for _ in range(2)]
@@ -115,7 +115,7 @@ def test_table_has_a_line_for_each_operator() -> None:
 def test_table_tells_how_long_calls_waited_for_limits() -> None:
     metrics = counted(3, 2_000_000)
     for wait_ms in (1, 1, 40):
-        metrics.limit_wait.record_ns(wait_ms * 1_000_000)
+        metrics.limit_wait.observe(wait_ms * 1_000_000)
 
     head, line = format_call_metrics({"look up": metrics}).splitlines()
 

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.cache.session import Request, ResultSession
-from pipeline.streaming.cache.store import DONE, Claim, Key, ResultStore
+from pipeline.streaming.cache.store import DONE, Claim, ResultKey, ResultStore
 
 TIMEOUT_S = 60.0
 
@@ -57,7 +57,7 @@ def opened(stack: ExitStack, cache: ResultCache, clock: Time | None = None, func
     return Asker(session)
 
 
-def keys(cache: ResultCache, values: Sequence[Any]) -> list[Key]:
+def keys(cache: ResultCache, values: Sequence[Any]) -> list[ResultKey]:
     return list(map(cache.keys_of("f", ""), values))
 
 

@@ -36,10 +36,10 @@ def some_metrics(first: int = 1) -> CallMetrics:
     for number, name in enumerate((*COUNTERS, "ended"), first):
         setattr(metrics, name, number)
     metrics.calls = metrics.ended + 5
-    metrics.queue_wait.record_ns(2_000_000)
-    metrics.limit_wait.record_ns(1_000_000)
-    metrics.call_time.record_ns(10_000_000)
-    metrics.call_time.record_ns(30_000_000)
+    metrics.queue_wait.observe(2_000_000)
+    metrics.limit_wait.observe(1_000_000)
+    metrics.call_time.observe(10_000_000)
+    metrics.call_time.observe(30_000_000)
     return metrics
 
 
@@ -167,7 +167,7 @@ def test_all_numbers_are_on_the_page_under_their_names() -> None:
 def test_the_buckets_on_the_page_are_cumulative() -> None:
     registry, metrics = CollectorRegistry(), CallMetrics()
     for duration_ns in (1_000_000, 10_000_000, 10_000_000, 2**62):
-        metrics.call_time.record_ns(duration_ns)
+        metrics.call_time.observe(duration_ns)
 
     register_call_metrics(metrics, "enrich", registry)
 
@@ -183,7 +183,7 @@ def test_the_buckets_on_the_page_are_cumulative() -> None:
 def test_the_percentiles_on_the_page_are_those_of_the_calls() -> None:
     registry, metrics = CollectorRegistry(), CallMetrics()
     for duration_ms in range(1, 1001):
-        metrics.call_time.record_ns(duration_ms * 1_000_000)
+        metrics.call_time.observe(duration_ms * 1_000_000)
 
     register_call_metrics(metrics, "enrich", registry)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher import ConfigError
-from pipeline.cli.masters import check_master
+from pipeline.cli.sessions import check_master
 
 pytestmark = pytest.mark.long
 

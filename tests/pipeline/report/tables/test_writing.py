@@ -14,11 +14,11 @@ from dispatcher.journal import EVENTS, TRANSITIONS
 from pipeline.report.digests.digest import PartWriter, write_merged
 from pipeline.report.digests.event_digest import EventDigest
 from pipeline.report.digests.transition_digest import Ends, TransitionDigest
-from pipeline.report.report_tables import Finish, rows_of_entities
 from pipeline.report.tables.registry import TABLES
+from pipeline.report.tables.writing import Finish, rows_of_entities
 
-from ..journal_builder import JournalBuilder
-from .tables.at_hand import in_order, of_journal
+from ...journal_builder import JournalBuilder
+from .at_hand import in_order, of_journal
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.streaming.calls.histogram import Histogram, bounds_of, bucket_of
+from dispatcher.util.histogram import FineHistogram, bounds_of, bucket_of
 
 pytestmark = pytest.mark.long
 
@@ -19,19 +19,19 @@ DURATIONS = st.lists(DURATION_NS, max_size=100)
 SOME = st.lists(DURATION_NS, min_size=1, max_size=100)
 
 
-def histogram(*durations_ns: int) -> Histogram:
-    made = Histogram()
+def histogram(*durations_ns: int) -> FineHistogram:
+    made = FineHistogram()
     for duration_ns in durations_ns:
-        made.record_ns(duration_ns)
+        made.observe(duration_ns)
     return made
 
 
-def contents(of: Histogram) -> tuple[list[int], int, int, int]:
+def contents(of: FineHistogram) -> tuple[list[int], int, int, int]:
     return of.counts, of.total_ns, of.min_ns, of.max_ns
 
 
 def test_a_new_histogram_is_empty() -> None:
-    empty = Histogram()
+    empty = FineHistogram()
 
     assert (empty.count, empty.sum_s, empty.min_s, empty.max_s, empty.quantile(0.5)) == (0, 0, 0, 0, 0)
 
@@ -63,7 +63,7 @@ def test_a_duration_is_within_the_narrow_bounds_of_its_bucket(duration_ns: int) 
 
 
 def test_buckets_follow_each_other_without_a_gap() -> None:
-    bounds = [bounds_of(bucket) for bucket in range(len(Histogram().counts))]
+    bounds = [bounds_of(bucket) for bucket in range(len(FineHistogram().counts))]
 
     assert bounds[0] == (0, 0)
     assert bounds[-1][1] == 2**64 - 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipeline.cli.report_progress import shown_progress
+from pipeline.cli.report_command import shown_progress
 
 pytestmark = pytest.mark.long
 
