@@ -104,6 +104,7 @@ LAYERS: Layers = (
         "Spark's sessions, errors and metrics": tuple(
             f"pipeline.spark.{name}"
             for name in (
+                "java",
                 "session",
                 "errors",
                 "failures",

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from pipeline.spark.errors import ExecutorError
     from pipeline.spark.executors import prepare_executors
     from pipeline.spark.failures import task_failure
+    from pipeline.spark.java import SparkUnavailableError
     from pipeline.spark.report.report import Report, write_report
     from pipeline.spark.result_caches import PostgresResults, SqliteResults
-    from pipeline.spark.session import SparkUnavailableError, spark_session
+    from pipeline.spark.session import spark_session
     from pipeline.spark.source.journal import (
         JournalTables,
         journal_damage,
@@ -39,7 +40,8 @@ _MODULES = {
     "source.journal_source": ("register_journal",),
     "async_io.lookup_join": ("lookup_join",),
     "report.report": ("Report", "write_report"),
-    "session": ("SparkUnavailableError", "spark_session"),
+    "java": ("SparkUnavailableError",),
+    "session": ("spark_session",),
     "source.yarn_log": ("YarnLogTables", "conformance", "declared_for", "not_in_table", "read_yarn_log"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

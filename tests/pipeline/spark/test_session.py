@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.spark.session import SparkUnavailableError, require_java
+from pipeline.spark.java import SparkUnavailableError, require_java
 
 
 @pytest.fixture

@@ -1,0 +1,140 @@
+"""What `dispatcher doctor` finds missing."""
+
+from __future__ import annotations
+
+import socket
+from importlib.metadata import PackageNotFoundError, entry_points
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dispatcher.errors import ConfigError
+from pipeline.cli import doctor_command
+from pipeline.cli.doctor_command import COMMANDS, Finding, doctor
+
+app = typer.Typer()
+app.command()(doctor)
+
+
+def run(*arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    """The exit code; and by subject, whether it is there and the rest of the line."""
+    done = CliRunner().invoke(app, arguments)
+    lines = [line.split(None, 2) for line in done.stdout.splitlines()]
+    return done.exit_code, {subject: (state, text) for state, subject, text in lines}
+
+
+def requirements(monkeypatch: pytest.MonkeyPatch, *texts: str, **installed: str) -> None:
+    def version(name: str) -> str:
+        try:
+            return installed[name]
+        except KeyError:
+            raise PackageNotFoundError(name) from None
+
+    monkeypatch.setattr(doctor_command, "requires", lambda name: list(texts))
+    monkeypatch.setattr(doctor_command, "version", version)
+
+
+def test_ten_lines_say_what_there_is() -> None:
+    exit_code, lines = run("--port", "1")
+
+    assert exit_code == 0
+    assert list(lines) == [
+        "python",
+        "web",
+        "spark",
+        "connect",
+        "postgres",
+        "java",
+        "ports",
+        "descriptors",
+        "memory",
+        "clock",
+    ]
+    assert lines["python"][0] == "ok"
+
+
+def test_a_package_that_is_missing_or_too_old_or_too_new_is_named_with_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requirements(
+        monkeypatch,
+        "pydantic>=2.7",
+        'pyspark<5,>=4.0; extra == "spark"',
+        'pandas<3,>=2.2; extra == "spark"',
+        'pyarrow>=18; extra == "spark"',
+        'duckdb>=2; extra == "spark"',
+        'zstandard>=0.22; python_version < "3.1" and extra == "spark"',
+        'pyspark[connect]<5,>=4.0; extra == "connect"',
+        pyspark="4.0.0",
+        pandas="3.0.1",
+        pyarrow="17.9",
+    )
+
+    lines = run()[1]
+
+    assert lines["spark"] == (
+        "lacks",
+        "pandas<3,>=2.2 (here: 3.0.1), pyarrow>=18 (here: 17.9), duckdb: pip install 'central-dispatcher[spark]' "
+        "(for: replay, report, sweep, yarn-log, pipeline.spark)",
+    )
+    assert lines["connect"][0] == "ok"
+
+
+def test_a_command_is_checked_for_what_it_needs_and_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+
+    exit_code, lines = run("report")
+
+    assert (exit_code, list(lines)) == (1, ["python", "spark", "java", "memory"])
+    assert "JAVA_HOME is /nowhere" in lines["java"][1]
+
+
+def test_a_command_that_lacks_nothing_ends_with_0() -> None:
+    assert run("config")[0] == 0
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+
+        taken = run("--port", str(port))[1]["ports"]
+
+    assert taken[0] == "lacks"
+    assert str(port) in taken[1]
+
+
+def test_few_descriptors_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (256, 4096))
+
+    assert doctor_command._descriptors() == Finding(
+        "descriptors",
+        "256 at most for a process, and 1,024 are advisable: ulimit -n 1024",
+        "256 for a process, 4,096 at most",
+    )
+
+
+def test_the_least_limit_of_the_cgroups_above_counts(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "own").write_text("1:name=systemd:/\n0::/a/b\n")
+    (tmp_path / "a" / "memory.max").write_text("1073741824\n")
+    (tmp_path / "a" / "b" / "memory.max").write_text("max\n")
+    (tmp_path / "a" / "b" / "cpu.max").write_text("150000 100000\n")
+
+    found = [doctor_command._limits(name, tmp_path, tmp_path / "own") for name in ("memory.max", "cpu.max")]
+
+    assert found == [[1 << 30], [1.5]]
+
+
+def test_an_unknown_command_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="expected one of config"):
+        doctor("fly")
+
+
+def test_every_command_is_known_to_the_doctor() -> None:
+    declared = {point.name for point in entry_points(group="dispatcher.commands")}
+
+    assert set(COMMANDS) == declared - {"doctor"}
