@@ -25,30 +25,17 @@ from dispatcher.ops import entities, journals, stacks
 from dispatcher.ops.config import OpsConfig
 from dispatcher.ops.controls import LogLevels, log_level_request, redeliver_letters, redelivery_request, stop_daemon
 from dispatcher.ops.dispatchers import find_dispatcher
-from dispatcher.ops.json_answers import (
-    Kept,
-    Refusal,
-    Workers,
-    answer,
-    choice,
-    endpoint,
-    http_error,
-    limit_of,
-    listed,
-    number,
-    page_of,
-    raw_answer,
-    without_thread,
-)
 from dispatcher.ops.process import process_name, process_numbers
 from dispatcher.ops.sampler import Sampler, shared_sampler
 from dispatcher.ops.stream import ops_events
 from dispatcher.util.threads import NO_THREAD
 from dispatcher.view import DispatcherView, dispatchers
-from dispatcher.web.events import event_stream
-from dispatcher.web.host import WebHost
+from dispatcher.web.endpoints import answer, guarded, json_answer, router_error
+from dispatcher.web.events import event_stream, stream_source
+from dispatcher.web.plain_answers import SOON, Refusal
+from dispatcher.web.queries import choice, limit_of, listed, number, page_of
 from dispatcher.web.security import Principal, WriteNote, audit, describe_write, require
-from dispatcher.web.waiting import in_pieces
+from dispatcher.web.waiting import Kept, Workers, in_pieces, without_thread
 
 _MOST_SEQ: Final = 10**18
 _STACK_KEPT_S: Final = 0.05
@@ -126,10 +113,10 @@ def ops_app(
 
 def app_of(ops: Ops) -> Starlette:
     """The app around its shared part."""
-    routes = [Route(path, endpoint(partial(function, ops)), methods=["GET"]) for path, function in _GETS.items()]
-    routes.append(Route("/threads", endpoint(require("admin")(partial(_threads, ops))), methods=["GET"]))
+    routes = [Route(path, guarded(partial(function, ops)), methods=["GET"]) for path, function in _GETS.items()]
+    routes.append(Route("/threads", guarded(require("admin")(partial(_threads, ops))), methods=["GET"]))
     routes += [_control(ops, path, function) for path, function in _POSTS.items()]
-    app = Starlette(routes=[Mount("/v1", routes=routes)], exception_handlers={HTTPException: http_error})
+    app = Starlette(routes=[Mount("/v1", routes=routes)], exception_handlers={HTTPException: router_error()})
     app.router.redirect_slashes = False
     app.state.ops = ops
     return app
@@ -175,18 +162,18 @@ async def _running(ops: Ops, request: Request) -> Response:
     count = number(request, "samples", None, 1, stacks.MOST_SAMPLES)
     if count is None:
         making = partial(ops.workers.run, partial(stacks.running_with_stack, view))
-        return raw_answer(await ops.running.make((view.name, id(view)), making))
+        return json_answer(await ops.running.make((view.name, id(view)), making))
     interval_ms = number(request, "interval_ms", min(10, stacks.MOST_MS // count), 1, stacks.MOST_MS)
     if count * interval_ms > stacks.MOST_MS:
         raise Refusal(400, f"samples={count} times interval_ms={interval_ms} is more than {stacks.MOST_MS} ms")
     key = view.name, id(view), count, interval_ms
     kept = samples.get(key)
     if kept is None and samples.is_making():
-        raise Refusal(429, "another request takes samples", 1)
+        raise Refusal(429, "another request takes samples", SOON)
     if kept is None:
         sampling = partial(stacks.sample_stacks, view, count, interval_ms)
         kept = await samples.make(key, lambda: ops.workers.run(sampling))
-    return raw_answer(kept)
+    return json_answer(kept)
 
 
 async def _failures(ops: Ops, request: Request) -> Response:
@@ -202,7 +189,7 @@ async def _threads(ops: Ops, request: Request) -> Response:
         items = await ops.workers.run(stacks.thread_items)
         return listed(items, None, len(items))
 
-    return raw_answer(await ops.threads.make("threads", make))
+    return json_answer(await ops.threads.make("threads", make))
 
 
 def _view(request: Request) -> DispatcherView:
@@ -250,11 +237,7 @@ async def _journal_state(ops: Ops, request: Request) -> Response:
 
 
 async def _stream(ops: Ops, request: Request) -> Response:
-    if request.method == "HEAD":  # a stream of nothing would hold the place of a client
-        return Response(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-    host = request.scope.get("web_host")
-    source = host if isinstance(host, WebHost) else ops.stopping
-    return event_stream(source, ops_events(dispatchers, ops.stream_numbers))
+    return event_stream(stream_source(request, ops.stopping), ops_events(dispatchers, ops.stream_numbers))
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -299,16 +282,15 @@ def _control(ops: Ops, path: str, function: Function) -> Route:
     @require("admin")
     async def allowed(request: Request) -> Response:
         if not ops.config.control:
-            describe_write(request.scope, reason="ops.control is false")
             raise Refusal(403, "controls are switched off; set ops.control: true")
         return await function(ops, request)
 
-    guarded = endpoint(allowed)
+    answering = guarded(allowed)
 
     async def audited(request: Request) -> Response:
         is_ours = "audit" not in request.scope
         note = request.scope.setdefault("audit", WriteNote(request.method, request.url.path))
-        response = await guarded(request)
+        response = await answering(request)
         if is_ours:
             principal = request.scope.get("principal")
             user = principal.name if isinstance(principal, Principal) else "-"

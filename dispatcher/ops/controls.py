@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from dispatcher.dead_letters import MOST_AT_ONCE, LettersElsewhereError
 from dispatcher.errors import EventRefusedError
-from dispatcher.ops.json_answers import Refusal
 from dispatcher.ops.process import service_roots
 from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import describe, tell
 from dispatcher.util.terminal import one_line
 from dispatcher.view import DispatcherView
+from dispatcher.web.plain_answers import Refusal
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from dispatcher.ops.json_answers import Refusal, milliseconds
 from dispatcher.ops.sampler import Sampler, TypeRate
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats
 from dispatcher.util.foreign import class_name, describe, type_name
 from dispatcher.util.terminal import one_line
+from dispatcher.util.units import milliseconds
 from dispatcher.view import (
     DispatcherView,
     FailureRecord,
@@ -21,6 +21,7 @@ from dispatcher.view import (
     TypeNumbers,
     dispatchers,
 )
+from dispatcher.web.plain_answers import Refusal
 
 SORTS: Final = ("queued", "rate", "time", "failed")
 

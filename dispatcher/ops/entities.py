@@ -19,9 +19,10 @@ from dispatcher.metrics.entities import (
 )
 from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing, ring
 from dispatcher.ops.journals import Deadline
-from dispatcher.ops.json_answers import Refusal, listed, milliseconds
-from dispatcher.util.units import NS_PER_S
+from dispatcher.util.units import NS_PER_S, milliseconds
 from dispatcher.view import DispatcherView
+from dispatcher.web.plain_answers import Refusal
+from dispatcher.web.queries import listed
 
 _NS_PER_MS = 1_000_000
 _ROWS_OF_AN_EVENT = 100

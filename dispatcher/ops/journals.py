@@ -19,10 +19,10 @@ from dispatcher.journal.format.frames import ROWS, Frame, Header
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, open_frames_if_there, summarize
-from dispatcher.ops.json_answers import Refusal
 from dispatcher.service import ServiceState
 from dispatcher.util.units import NS_PER_S
 from dispatcher.view import DispatcherView
+from dispatcher.web.plain_answers import Refusal
 
 SCAN_S: Final = 9.5
 """Longest time to read a journal; the web host gives a request 10 seconds."""
@@ -76,7 +76,7 @@ class Deadline:
 
     def check(self, advice: str) -> None:
         if self._clock_s() >= self._ends_s:
-            raise Refusal(503, f"the journal was not read within {self._within_s:g} s; {advice}", 10)
+            raise Refusal(503, f"the journal was not read within {self._within_s:g} s; {advice}", {"Retry-After": "10"})
 
 
 def tail_rows(

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.ops.dispatchers import service_tree
-from dispatcher.ops.json_answers import milliseconds
 from dispatcher.service import CompositeService, Service, all_services
 from dispatcher.supervision.health import health
 from dispatcher.util.foreign import plain_text
+from dispatcher.util.units import milliseconds
 
 _PROC: Final = Path("/proc/self")
 _LOADED_S: Final = time.monotonic()

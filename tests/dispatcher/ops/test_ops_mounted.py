@@ -234,7 +234,8 @@ def test_a_log_level_stays_where_the_timer_that_restores_it_cannot_be_started(
 
 
 def test_work_that_takes_too_long_is_given_up() -> None:
-    from dispatcher.ops.json_answers import Refusal, Workers
+    from dispatcher.web.plain_answers import Refusal
+    from dispatcher.web.waiting import Workers
 
     with hanging("slow") as found:
 

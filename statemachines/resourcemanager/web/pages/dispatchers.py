@@ -11,12 +11,13 @@ from starlette.routing import BaseRoute, Route
 from dispatcher.errors import DispatcherError
 from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops import journals, stacks
-from dispatcher.ops.json_answers import Refusal, choice
 from dispatcher.ops.process import process_numbers
 from dispatcher.ops.sampler import Sampler, shared_sampler
 from dispatcher.service import ServiceState
 from dispatcher.view import DispatcherView, dispatchers
-from statemachines.resourcemanager.web.pages.site import Problem, Site, View
+from dispatcher.web.plain_answers import Refusal
+from dispatcher.web.queries import choice
+from statemachines.resourcemanager.web.pages.site import Site, View
 
 DISPATCHER: Final = "/cluster/dispatcher"
 SORTS: Final = ("time", *(sort for sort in of_dispatchers.SORTS if sort != "time"))
@@ -33,7 +34,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
 
 async def dispatcher_view(site: Site, request: Request) -> View:
     if not site.is_ops_enabled:
-        raise Problem(404, "the ops API is switched off: ops.enabled is false")
+        raise Refusal(404, "the ops API is switched off: ops.enabled is false")
     sort = choice(request, "sort", SORTS)
     sampler = shared_sampler.use(site)
     found = await site.rm.workers.run(lambda: _read(sampler, sort, site.rm.name))

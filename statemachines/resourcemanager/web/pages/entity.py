@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from dispatcher.ops.entities import entity_answer
-from dispatcher.ops.json_answers import Refusal, number
+from dispatcher.web.plain_answers import Refusal
+from dispatcher.web.queries import number
 from statemachines.drawing.state_graph import draw_graph
 from statemachines.registry import FACTORIES
 from statemachines.resourcemanager.web.pages.histories import readers_now

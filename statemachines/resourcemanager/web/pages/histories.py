@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from dispatcher.metrics.entities import entity_sources
 from dispatcher.ops.entities import HistoryReader, first_history, history_readers
 from dispatcher.ops.journals import Deadline
-from dispatcher.ops.json_answers import Workers
 from dispatcher.view import dispatchers
+from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.reports import EXIT_STATUS
 
 _FRESH_S: Final = 1.5

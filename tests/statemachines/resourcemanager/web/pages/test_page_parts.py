@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
-from dispatcher.ops.json_answers import Workers
+from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
 from statemachines.resourcemanager.web.pages import histories, page_texts, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
