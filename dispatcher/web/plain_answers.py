@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
+
 from dispatcher.util.terminal import one_line
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -46,12 +49,22 @@ class Refusal(Exception):
         return header_pairs(self.headers)
 
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+def to_plain(model: BaseModel) -> dict[str, Any]:
+    """A model as JSON has it: the fields that it was given, by their aliases."""
+    return model.model_dump(by_alias=True, exclude_unset=True)
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_plain).encode
 """`json.dumps` with options makes an encoder for each call, which takes longer than a short text."""
 
 
 def to_json(content: Any) -> bytes:
-    """As UTF-8. Lone surrogates in texts become escapes."""
+    """As UTF-8. Lone surrogates in texts become escapes. It may be a model, or have models in it."""
+    if isinstance(content, BaseModel):
+        try:
+            return content.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        except PydanticSerializationError:  # a lone surrogate: UTF-8 has none
+            content = to_plain(content)
     return _encode(content).encode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""What the query of a request asks for: whole numbers, one of several words, a page of a list.
+"""What the query of a request asks for: whole numbers, one of several words.
 
 Every bad value is a Refusal (400).
 """
@@ -6,7 +6,7 @@ Every bad value is a Refusal (400).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from dispatcher.web.plain_answers import Refusal
 
@@ -39,14 +39,3 @@ def choice(request: Request, name: str, allowed: Sequence[str]) -> str:
     if text not in allowed:
         raise Refusal(400, f"{name}={text}: not one of {', '.join(allowed)}")
     return text
-
-
-def listed(items: Sequence[Any], next: str | None, total: int | None, **more: Any) -> dict[str, Any]:
-    return {"items": items, "next": next, "total": total, **more}
-
-
-def page_of(request: Request, items: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """The page of a list that is made anew for each request: the cursor is a position."""
-    limit, start = limit_of(request), number(request, "after", 0, 0, 10**9)
-    end = start + limit
-    return listed(items[start:end], str(end) if end < len(items) else None, len(items), **more)

@@ -21,8 +21,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatcher.metrics.page import render_page
-from dispatcher.ops.app import Ops, app_of
+from dispatcher.ops.app import app_of
 from dispatcher.ops.config import OpsConfig
+from dispatcher.ops.shared import Ops
 from dispatcher.supervision.health import HealthAnswer, health
 from dispatcher.web.endpoints import guarded, json_answer, router_error, zipped
 from dispatcher.web.plain_answers import Refusal

@@ -22,7 +22,7 @@ from starlette.routing import Mount, Route
 import dispatcher.ops
 from dispatcher import CompositeService, Service
 from dispatcher.errors import DispatcherError
-from dispatcher.ops import OpsConfig, controls, ops_app
+from dispatcher.ops import OpsConfig, controls, ops_app, shared
 
 from .client import WAIT_S, Client, hanging
 
@@ -228,7 +228,7 @@ def test_a_log_level_stays_where_the_timer_that_restores_it_cannot_be_started(
     monkeypatch.setattr(threading.Thread, "start", start)
 
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        controls.LogLevels().change(restored.name, "DEBUG", 60)
+        shared.LogLevels().change(restored.name, "DEBUG", 60)
 
     assert restored.level == logging.ERROR
 

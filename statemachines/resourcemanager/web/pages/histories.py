@@ -114,7 +114,7 @@ def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[t
             break
         items = first_history(readers, id, None, _MOST, None, changes_only=True).items
         moves = tuple(
-            Move(each["at"], each["to_state"], each["from_state"], _exit_status(each["payload"]))
+            Move(each.at, each.to_state or "", each.from_state or "", _exit_status(each.payload))
             for each in reversed(items)
         )
         ended_s = clock_s()
