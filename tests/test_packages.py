@@ -72,6 +72,16 @@ def test_the_door_is_opened_without_what_it_does_not_need_at_its_start() -> None
     assert not {"prometheus_client", "http.server", "jinja2", "typer"} & set(loaded.stdout.split())
 
 
+def test_commands_have_the_models_of_answers_without_the_dispatcher_and_the_server() -> None:
+    """A command that starts must not wait for the import of what it inspects from outside."""
+    code = "import sys, dispatcher.cli.ops.client, dispatcher.cli.ops.look; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    too_much = {"starlette", "uvicorn", "dispatcher.view", "dispatcher.async_dispatcher", "dispatcher.journal.history"}
+    assert not too_much & set(loaded.stdout.split())
+
+
 def imported_by(node: ast.ImportFrom) -> set[str]:
     """The names that a statement imports; for `*`, the public ones that its module defines."""
     if node.names[0].name != "*":

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dispatcher.ops.config import OpsConfig
 from dispatcher.util.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dispatcher.ops.app import ops_app
+    from dispatcher.ops.config import OpsConfig
     from dispatcher.ops.door import OpsDoor
 
 __all__ = ["OpsConfig", "OpsDoor", "ops_app"]
 
-_HOMES = {"OpsDoor": "dispatcher.ops.door", "ops_app": "dispatcher.ops.app"}
-_find = lazy_names(__name__, _HOMES)
+_find = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> object:

@@ -8,16 +8,19 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.dead_letters import MOST_AT_ONCE, LettersElsewhereError
 from dispatcher.errors import EventRefusedError
-from dispatcher.ops.json_answers import Refusal
+from dispatcher.ops.answers import Answer, Real, Whole
 from dispatcher.ops.process import service_roots
 from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import describe, tell
 from dispatcher.util.terminal import one_line
-from dispatcher.view import DispatcherView
+from dispatcher.web.plain_answers import Refusal
+
+if TYPE_CHECKING:
+    from dispatcher.view import DispatcherView
 
 log = logging.getLogger(__name__)
 
@@ -25,43 +28,34 @@ LONGEST_S: Final = 86_400.0
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-class LogLevels:
-    """Levels of loggers that go back by themselves. Any thread."""
+class LogLevel(Answer):
+    """The answer to `POST /log-level`."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards _changed; logging's own lock may be taken under it
-        # By logger: the level before the first change, and the timer that restores it; guarded by _lock.
-        self._changed: dict[str, tuple[int, threading.Timer]] = {}
+    logger: str
+    level: str
+    before: str
+    for_s: Real
 
-    def change(self, name: str, level: str, for_s: float) -> dict[str, Any]:
-        """Set a level for so many seconds; a later change of the same logger replaces this one."""
-        logger = logging.getLogger(name)
-        timer = threading.Timer(for_s, lambda: self._restore(name, timer))
-        timer.daemon = True
-        timer.name = "ops-log-level"
-        with self._lock:
-            timer.start()  # first: without it the level would stay; it cannot restore before _lock is free
-            before, earlier = self._changed.get(name, (logger.level, None))
-            if earlier is not None:
-                earlier.cancel()
-            self._changed[name] = before, timer
-            logger.setLevel(level)
-        return {"logger": name, "level": level, "before": logging.getLevelName(before), "for_s": for_s}
 
-    def restore_all(self) -> None:
-        """Undo every change now."""
-        with self._lock:
-            changed = dict(self._changed)
-        for name, (_, timer) in changed.items():
-            timer.cancel()
-            self._restore(name, timer)
+class RefusedLetter(Answer):
+    """A dead letter that cannot be posted again."""
 
-    def _restore(self, name: str, timer: threading.Timer) -> None:
-        with self._lock:
-            before, latest = self._changed.get(name, (0, None))
-            if latest is timer:
-                del self._changed[name]
-                logging.getLogger(name).setLevel(before)
+    letter: Whole
+    reason: str
+
+
+class Redelivered(Answer):
+    """The answer to `POST /dispatchers/{name}/redeliver`. Letters in neither found no room."""
+
+    posted: list[Whole]
+    refused: list[RefusedLetter]
+
+
+class Stopping(Answer):
+    """The answer to `POST /stop`. `by`: SIGTERM, or services."""
+
+    stopping: bool
+    by: str
 
 
 def log_level_request(body: Any) -> tuple[str, str, float]:
@@ -90,7 +84,7 @@ def redelivery_request(body: Any) -> tuple[list[int], str]:
     return letters, journal
 
 
-def redeliver_letters(view: DispatcherView, numbers: Sequence[int], journal_id: str) -> dict[str, Any]:
+def redeliver_letters(view: DispatcherView, numbers: Sequence[int], journal_id: str) -> Redelivered:
     """Post dead letters again. Waits for the disk. Raises Refusal (409): the dispatcher has not these letters."""
     if view.dead_letters is None:
         raise Refusal(409, f"{view.name}: keeps no dead letters")
@@ -98,11 +92,11 @@ def redeliver_letters(view: DispatcherView, numbers: Sequence[int], journal_id: 
         found = view.dead_letters.redeliver(numbers, journal_id)
     except (LettersElsewhereError, EventRefusedError) as error:
         raise Refusal(409, str(error)) from error
-    refused = [{"letter": number, "reason": reason} for number, reason in found.refused.items()]
-    return {"posted": found.posted, "refused": refused}
+    refused = [RefusedLetter(letter=number, reason=reason) for number, reason in found.refused.items()]
+    return Redelivered(posted=list(found.posted), refused=refused)
 
 
-def stop_daemon(kill: Callable[[int, int], None] = os.kill) -> str:
+def stop_daemon(kill: Callable[[int, int], None] = os.kill) -> Stopping:
     """Begin the drain that SIGTERM makes; returns how. Any thread; it does not wait.
 
     Where no handler of SIGTERM is installed, the signal would end the process without a drain: then a thread stops the
@@ -110,9 +104,9 @@ def stop_daemon(kill: Callable[[int, int], None] = os.kill) -> str:
     """
     if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
         kill(os.getpid(), signal.SIGTERM)
-        return "SIGTERM"
+        return Stopping(stopping=True, by="SIGTERM")
     threading.Thread(target=_stop_services, args=(service_roots(),), name="ops-stop").start()
-    return "services"
+    return Stopping(stopping=True, by="services")
 
 
 def _stop_services(roots: list[Service]) -> None:

@@ -11,10 +11,10 @@ from starlette.routing import Mount
 
 from dispatcher.ops.app import ops_app
 from dispatcher.ops.config import OpsConfig
-from dispatcher.ops.json_answers import http_error
 from dispatcher.ops.process import process_name
 from dispatcher.service import CompositeService
 from dispatcher.web.config import WebConfig
+from dispatcher.web.endpoints import router_error
 from dispatcher.web.host import WebHost
 
 PREFIX: Final = "/ops"
@@ -38,7 +38,7 @@ class OpsDoor(CompositeService):
         super().__init__(f"{name}-door")
         app = ops_app(config, name=name)
         self._ops = app.state.ops
-        outer = Starlette(routes=[Mount(PREFIX, app)], exception_handlers={HTTPException: http_error})
+        outer = Starlette(routes=[Mount(PREFIX, app)], exception_handlers={HTTPException: router_error()})
         outer.router.redirect_slashes = False
         self.host = WebHost(outer, web, name)
         self.add_service(self.host)

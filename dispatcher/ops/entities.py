@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from pydantic import Field
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.partitions import read_partitions
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.metrics.entities import (
-    EntityNow,
     EntitySource,
     all_entities,
     all_machines,
     entity_sources,
 )
 from dispatcher.metrics.transition_ring import KeptTransition, TransitionRing, ring
+from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Page, Real, UnixMs, Whole, page_of
 from dispatcher.ops.journals import Deadline
-from dispatcher.ops.json_answers import Refusal, listed, milliseconds
-from dispatcher.util.units import NS_PER_S
-from dispatcher.view import DispatcherView
+from dispatcher.util.units import NS_PER_S, milliseconds
+from dispatcher.web.plain_answers import Refusal
+from dispatcher.web.queries import limit_of, number
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from dispatcher.ops.shared import Ops
+    from dispatcher.view import DispatcherView
+
 
 _NS_PER_MS = 1_000_000
 _ROWS_OF_AN_EVENT = 100
@@ -29,28 +38,80 @@ _ROWS_OF_AN_EVENT = 100
 _AGAIN = "ask again: the next look-up goes on from what was read"
 
 
-def machine_items() -> list[dict[str, Any]]:
+class MachineCounts(Answer):
+    """One of `/machines`. `entities`: by state."""
+
+    machine: str
+    entities: dict[str, Whole] = {}
+    transitions: Whole = 0
+    invalid: Whole = 0
+
+
+class EntityState(Answer):
+    """One of `/machines/{machine}/entities`."""
+
+    id: str
+    state: str
+    since: UnixMs
+
+
+class Transition(Answer):
+    """A row of an entity's history: a transition, or an event that caused none."""
+
+    at: UnixMs
+    seq: Whole | None = None
+    from_state: str | None = None
+    event_type: str | None = None
+    to_state: str | None = None
+    valid: bool | None = None
+    machine: str | None = None
+    wait_s: Real | None = None
+    handling_s: Real | None = None
+    error: str | None = None
+    payload: str | None = Field(default=None, exclude=True)
+    """Of the event, if its journal has it. It is not sent."""
+
+    @property
+    def what(self) -> str:
+        """`NEW -> SUBMITTED on START`."""
+        change = " -> ".join(each for each in (self.from_state, self.to_state) if each)
+        return f"{change or 'no transition'} on {self.event_type or '?'}"
+
+
+class Entity(Answer):
+    """`/entities/{id}`."""
+
+    id: str
+    machine: str | None = None
+    state: str | None = None
+    since: UnixMs | None = None
+    is_kept: bool = True
+    history: Page[Transition]
+    complete: bool = True
+
+
+def machine_items() -> list[MachineCounts]:
     """The items of /machines, by name."""
     return [
-        {
-            "machine": each.machine,
-            "entities": each.entities,
-            "transitions": each.transitions,
-            "invalid": each.invalid,
-        }
+        MachineCounts(
+            machine=each.machine,
+            entities=dict(each.entities),
+            transitions=each.transitions,
+            invalid=each.invalid,
+        )
         for each in all_machines(entity_sources())
     ]
 
 
-def entity_page(machine: str, state: str | None, prefix: str, after: str, limit: int) -> dict[str, Any]:
+def entity_page(machine: str, state: str | None, prefix: str, after: str, limit: int) -> Page[EntityState]:
     """The answer of /machines/{machine}/entities. Raises Refusal (404)."""
     sources = entity_sources()
     page = all_entities(sources, machine, state=state, prefix=prefix, after=after, limit=limit)
     if not page.items and not _knows(sources, machine):
         known = ", ".join(each.machine for each in all_machines(sources)) or "none"
         raise Refusal(404, f"no state machine {machine!r} in this process; known: {known}")
-    items = [{"id": each.entity, "state": each.state, "since": milliseconds(each.since)} for each in page.items]
-    return listed(items, page.items[-1].entity if page.has_more else None, page.total)
+    items = [EntityState(id=each.entity, state=each.state, since=milliseconds(each.since)) for each in page.items]
+    return Page(items=items, next=page.items[-1].entity if page.has_more else None, total=page.total)
 
 
 class HistoryReader(Protocol):
@@ -58,10 +119,10 @@ class HistoryReader(Protocol):
 
     def __call__(
         self, entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+    ) -> tuple[list[Transition], str | None, bool]:
         """The items, the cursor of the next page, and whether the last item is the entity's first.
 
-        An item also has the event's `payload`, if that is known. `changes_only`: only changes of state.
+        `changes_only`: only changes of state.
         """
 
 
@@ -70,7 +131,7 @@ def from_journal(path: Path, deadline: Deadline) -> HistoryReader:
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+    ) -> tuple[list[Transition], str | None, bool]:
         on_pause = partial(deadline.check, _AGAIN)
         found = entity_history(
             path,
@@ -81,8 +142,8 @@ def from_journal(path: Path, deadline: Deadline) -> HistoryReader:
             changes_only=changes_only,
             on_pause=on_pause,
         )
-        items = [_journal_item(row) for row in found.transitions]
-        return items, str(items[-1]["seq"]) if items and not found.complete else None, found.complete
+        items = [_of_row(row) for row in found.transitions]
+        return items, str(items[-1].seq) if items and not found.complete else None, found.complete
 
     return read
 
@@ -95,13 +156,13 @@ def from_partitions(path: Path, deadline: Deadline) -> HistoryReader:
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+    ) -> tuple[list[Transition], str | None, bool]:
         begin, end = before or 0, (before or 0) + limit
         # The rows of an event come together or not at all, so a page may need some more.
         most = end + _ROWS_OF_AN_EVENT
         on_pause = partial(deadline.check, _AGAIN)
         found = entity_history(path, entity, machine=machine, limit=most, changes_only=changes_only, on_pause=on_pause)
-        items = [_journal_item(row) for row in found.transitions[begin:end]]
+        items = [_of_row(row) for row in found.transitions[begin:end]]
         is_complete = found.complete and len(found.transitions) <= end
         return items, str(end) if items and not is_complete else None, is_complete
 
@@ -113,13 +174,13 @@ def from_ring(kept: TransitionRing, initial_state: Callable[[str], str | None]) 
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+    ) -> tuple[list[Transition], str | None, bool]:
         found = kept.history(entity, machine, limit=limit, before=before, changes_only=changes_only)
-        items = [_ring_item(row) for row in found.transitions]
+        rows = found.transitions
         is_complete = not found.has_more and (
-            found.is_whole or bool(items and items[-1]["from_state"] == initial_state(items[-1]["machine"]))
+            found.is_whole or bool(rows and rows[-1].from_state == initial_state(rows[-1].machine))
         )
-        return items, str(items[-1]["seq"]) if found.has_more else None, is_complete
+        return [_of_kept(row) for row in rows], str(rows[-1].number) if found.has_more else None, is_complete
 
     return read
 
@@ -144,7 +205,7 @@ def history_readers(views: Iterable[DispatcherView], deadline: Deadline) -> list
 class FirstHistory(NamedTuple):
     """A page of an entity's history from the first reader that has any of it, as HistoryReader gives it."""
 
-    items: list[dict[str, Any]]
+    items: list[Transition]
     next: str | None
     is_complete: bool
     unreadable: JournalError | None
@@ -185,7 +246,7 @@ def entity_answer(
     readers: list[HistoryReader],
     *,
     changes_only: bool = False,
-) -> dict[str, Any]:
+) -> Entity:
     """The answer of /entities/{id}: its state, and its history from the first of `readers` that knows it.
 
     `changes_only`: of the history, only changes of state.
@@ -207,68 +268,98 @@ def entity_answer(
     if not found and not items and before is None:
         of = f" of machine {machine!r}" if machine is not None else ""
         raise Refusal(404, f"no entity {entity!r}{of} is in memory or in a journal of this process")
-    return {
-        "id": entity,
-        **_present(found[0] if found else None, items, machine, is_newest=before is None),
-        "history": listed([{name: item[name] for name in item if name != "payload"} for item in items], next, None),
-        "complete": is_complete,
-    }
+    history = Page[Transition](items=items, next=next, total=None)
+    if found:
+        now = found[0]
+        return Entity(
+            id=entity,
+            machine=now.machine,
+            state=now.state,
+            since=milliseconds(now.since),
+            is_kept=True,
+            history=history,
+            complete=is_complete,
+        )
+    machine, state, since = _last_known(items, machine, is_newest=before is None)
+    return Entity(
+        id=entity, machine=machine, state=state, since=since, is_kept=False, history=history, complete=is_complete
+    )
 
 
-def _present(
-    now: EntityNow | None, items: list[dict[str, Any]], machine: str | None, *, is_newest: bool
-) -> dict[str, Any]:
-    """Machine, state and since: as listed; of an entity that is no longer kept, from its last transitions."""
-    if now is not None:
-        return {"machine": now.machine, "state": now.state, "since": milliseconds(now.since), "is_kept": True}
-    moves = [item for item in items if item["to_state"] is not None and item["valid"]]
+def _last_known(
+    items: list[Transition], machine: str | None, *, is_newest: bool
+) -> tuple[str | None, str | None, int | None]:
+    """Machine, state and since of an entity that is no longer kept, from its last transitions."""
+    moves = [item for item in items if item.to_state is not None and item.valid]
     if not moves or not is_newest:
-        return {"machine": machine, "state": None, "since": None, "is_kept": False}
-    last = moves[0]["to_state"]
-    entered = next((item for item in moves if item["from_state"] != last), None)
-    return {
-        "machine": moves[0]["machine"],
-        "state": last,
-        "since": entered["at"] if entered is not None else None,
-        "is_kept": False,
-    }
+        return machine, None, None
+    last = moves[0].to_state
+    entered = next((item for item in moves if item.from_state != last), None)
+    return moves[0].machine, last, entered.at if entered is not None else None
 
 
 def _knows(sources: list[EntitySource], machine: str) -> bool:
     return any(each.machine == machine for source in sources for each in source.machine_numbers())
 
 
-def _journal_item(row: HistoryRow) -> dict[str, Any]:
-    return {
-        "at": row.at // _NS_PER_MS,
-        "seq": row.seq,
-        "machine": row.machine,
-        "from_state": row.from_state or "",  # of an event that made no transition
-        "event_type": row.event_type,
-        "to_state": row.to_state,
-        "valid": row.valid is not False,
-        "wait_s": _seconds(row.queue_ns),
-        "handling_s": _seconds(row.handling_ns),
-        "error": row.error,
-        "payload": row.payload,
-    }
+def _of_row(row: HistoryRow) -> Transition:
+    return Transition(
+        at=row.at // _NS_PER_MS,
+        seq=row.seq,
+        machine=row.machine,
+        from_state=row.from_state or "",  # of an event that made no transition
+        event_type=row.event_type,
+        to_state=row.to_state,
+        valid=row.valid is not False,
+        wait_s=_seconds(row.queue_ns),
+        handling_s=_seconds(row.handling_ns),
+        error=row.error,
+        payload=row.payload,
+    )
 
 
-def _ring_item(row: KeptTransition) -> dict[str, Any]:
-    return {
-        "at": row.at // _NS_PER_MS,
-        "seq": row.number,
-        "machine": row.machine,
-        "from_state": row.from_state,
-        "event_type": row.event_type,
-        "to_state": row.to_state,
-        "valid": row.valid,
-        "wait_s": None,
-        "handling_s": None,
-        "error": None,
-        "payload": None,
-    }
+def _of_kept(row: KeptTransition) -> Transition:
+    return Transition(
+        at=row.at // _NS_PER_MS,
+        seq=row.number,
+        machine=row.machine,
+        from_state=row.from_state,
+        event_type=row.event_type,
+        to_state=row.to_state,
+        valid=row.valid,
+        wait_s=None,
+        handling_s=None,
+        error=None,
+    )
 
 
 def _seconds(ns: int | None) -> float | None:
     return None if ns is None else ns / NS_PER_S
+
+
+# -- endpoints ---------------------------------------------------------------------------------------------------------
+
+
+async def _machines(ops: Ops, request: Request) -> Page[MachineCounts]:
+    return page_of(request, await ops.workers.run(machine_items))
+
+
+async def _machine_entities(ops: Ops, request: Request) -> Page[EntityState]:
+    query, limit = request.query_params, limit_of(request)
+    machine, state = request.path_params["machine"], query.get("state")
+    prefix, after = query.get("prefix", ""), query.get("after", "")
+    return await ops.workers.run(lambda: entity_page(machine, state, prefix, after, limit))
+
+
+async def _entity(ops: Ops, request: Request) -> Entity:
+    entity, machine = request.path_params["id"], request.query_params.get("machine")
+    limit, before = limit_of(request), number(request, "after", None, 0, MOST_SEQ)
+    readers = history_readers(ops.views(), Deadline())
+    return await ops.workers.run(lambda: entity_answer(entity, machine, limit, before, readers))
+
+
+GETS: Final[Gets] = {
+    "/machines": _machines,
+    "/machines/{machine:path}/entities": _machine_entities,
+    "/entities/{id:path}": _entity,
+}

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.columns import decode_rows
@@ -19,10 +20,17 @@ from dispatcher.journal.format.frames import ROWS, Frame, Header
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, open_frames_if_there, summarize
-from dispatcher.ops.json_answers import Refusal
+from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Page, UnixMs, Whole
 from dispatcher.service import ServiceState
 from dispatcher.util.units import NS_PER_S
-from dispatcher.view import DispatcherView
+from dispatcher.web.plain_answers import Refusal
+from dispatcher.web.queries import limit_of, number
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from dispatcher.ops.shared import Ops
+    from dispatcher.view import DispatcherView
 
 SCAN_S: Final = 9.5
 """Longest time to read a journal; the web host gives a request 10 seconds."""
@@ -31,7 +39,7 @@ _UNIX: Final = re.compile(r"@([0-9]{1,10})(?:\.([0-9]{1,9}))?")
 _NS_PER_MS: Final = 1_000_000
 
 
-def journal_of(views: list[DispatcherView], name: str | None) -> Path:
+def journal_of(views: Sequence[DispatcherView], name: str | None) -> Path:
     """The journal of the dispatcher `name`; None: the only one. Raises Refusal."""
     paths = {view.name: view.journal_path for view in views if view.journal_path is not None}
     known = ", ".join(paths) or "none"
@@ -76,7 +84,7 @@ class Deadline:
 
     def check(self, advice: str) -> None:
         if self._clock_s() >= self._ends_s:
-            raise Refusal(503, f"the journal was not read within {self._within_s:g} s; {advice}", 10)
+            raise Refusal(503, f"the journal was not read within {self._within_s:g} s; {advice}", {"Retry-After": "10"})
 
 
 def tail_rows(
@@ -142,7 +150,18 @@ def parse_moment(text: str | None) -> Moment:
     return Moment(at=(since_epoch.days * 86_400 + since_epoch.seconds) * NS_PER_S + since_epoch.microseconds * 1000)
 
 
-def states_at(path: Path, moment: Moment, deadline: Deadline) -> dict[str, Any]:
+class States(Answer):
+    """`/journal/state`: how many entities each machine had in each state."""
+
+    seq: Whole | None = None
+    """Of the last transition that counts, as `at`."""
+    at: UnixMs | None = None
+    is_end: bool = True
+    """Whether it is the journal's last."""
+    machines: dict[str, dict[str, Whole]] = {}
+
+
+def states_at(path: Path, moment: Moment, deadline: Deadline) -> States:
     """How many entities each machine had in each state once all up to the moment was done.
 
     Raises:
@@ -160,12 +179,12 @@ def states_at(path: Path, moment: Moment, deadline: Deadline) -> dict[str, Any]:
     counts: dict[str, Counter[str]] = {}
     for (machine, _), state in states.items():
         counts.setdefault(machine, Counter())[state] += 1
-    return {
-        "seq": last_seq,
-        "at": None if last_at is None else last_at // _NS_PER_MS,
-        "is_end": is_end,
-        "machines": {machine: dict(sorted(counts[machine].items())) for machine in sorted(counts)},
-    }
+    return States(
+        seq=last_seq,
+        at=None if last_at is None else last_at // _NS_PER_MS,
+        is_end=is_end,
+        machines={machine: dict(sorted(counts[machine].items())) for machine in sorted(counts)},
+    )
 
 
 def _transitions(path: Path, deadline: Deadline) -> Iterator[dict[str, Any]]:
@@ -209,3 +228,25 @@ def _frames_backward(path: Path, deadline: Deadline) -> Iterator[Frame]:
                     found = next(reader.frames(start=each.offset))
                     if isinstance(found, Frame):
                         yield found
+
+
+# -- endpoints ---------------------------------------------------------------------------------------------------------
+
+
+async def _tail(ops: Ops, request: Request) -> Page[dict[str, Any]]:
+    query, limit = request.query_params, limit_of(request)
+    after_seq = number(request, "after_seq", None, 0, MOST_SEQ)
+    wanted = Wanted(query.get("event_class"), query.get("event_type"), query.get("entity"))
+    path = journal_of(ops.views(), query.get("dispatcher"))
+    read = partial(tail_rows, path, limit, wanted, after_seq, payloads=ops.config.show_payloads)
+    rows = await ops.workers.run(lambda: read(Deadline()))
+    return Page(items=rows, next=str(rows[-1]["seq"]) if rows else None, total=None)
+
+
+async def _state(ops: Ops, request: Request) -> States:
+    moment = parse_moment(request.query_params.get("at"))
+    path = journal_of(ops.views(), request.query_params.get("dispatcher"))
+    return await ops.scans.run(lambda: states_at(path, moment, Deadline()))
+
+
+GETS: Final[Gets] = {"/journal/tail": _tail, "/journal/state": _state}

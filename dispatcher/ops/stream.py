@@ -8,9 +8,10 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
-from dispatcher.ops.dispatchers import failure_item
+from dispatcher.ops.dispatchers import failure_of
 from dispatcher.view import DispatcherView, FailureRecord
 from dispatcher.web.events import event_bytes
+from dispatcher.web.plain_answers import to_plain
 
 NUMBERS_EVERY_S: Final = 1.0
 LOOK_EVERY_S: Final = 0.2
@@ -50,7 +51,7 @@ class FailureFeed:
             shown = new[: self._left]
             self._left -= len(shown)
             self._dropped += newest - last - len(shown)  # also those that the ring no longer has
-            messages += [{"dispatcher": view.name, **failure_item(record)} for record in shown]
+            messages += [{"dispatcher": view.name, **to_plain(failure_of(record))} for record in shown]
         return messages
 
 

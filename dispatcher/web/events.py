@@ -9,10 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from dispatcher.web.endpoints import json_answer
 from dispatcher.web.host import WebHost
+from dispatcher.web.plain_answers import error_line
 
 COMMENT: Final = b": still here\n\n"
 """Sent after a silence, so that proxies keep the connection and dead clients are noticed."""
@@ -34,12 +37,19 @@ def event_stream(
 
     `source` is the host, or the stop event of an app that another server serves; all streams of one source are counted
     together. A client beyond `most` (the host's `event_streams`, or 32) gets 429, and one that comes during a stop 503.
-    `events` is closed at the end, even if it was never started. Call it on the loop.
+    The answer to HEAD has no event, and does not count. `events` is closed at the end, even if it was never started.
+    Call it on the loop.
     """
     stopping = source if isinstance(source, asyncio.Event) else source.stopping
     if most is None:
         most = _MOST_STREAMS if isinstance(source, asyncio.Event) else source.settings.event_streams
     return _EventStream(stopping, events, most, comment_after_s)
+
+
+def stream_source(request: Request, stopping: asyncio.Event) -> WebHost | asyncio.Event:
+    """The host that serves the request; `stopping` where another server does."""
+    host = request.scope.get("web_host")
+    return host if isinstance(host, WebHost) else stopping
 
 
 def event_bytes(name: str, data: Any, *, number: int | None = None) -> bytes:
@@ -68,7 +78,9 @@ class _EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         count = _open_streams.get(self._stopping, 0)
         try:
-            if self._stopping.is_set():
+            if scope["method"] == "HEAD":  # a stream of nothing would hold the place of a client
+                await Response(headers=dict(self.headers))(scope, receive, send)
+            elif self._stopping.is_set():
                 await _refusal(503, "the daemon is stopping")(scope, receive, send)
             elif count >= self._most:
                 await _refusal(429, f"{self._most} streams of events are open already")(scope, receive, send)
@@ -113,4 +125,4 @@ class _EventStream(StreamingResponse):
 
 
 def _refusal(status: int, reason: str) -> Response:
-    return JSONResponse({"error": reason}, status, {"Retry-After": "5", "Cache-Control": "no-store"})
+    return json_answer(error_line(reason), status, {"Retry-After": "5"})

@@ -17,7 +17,16 @@ from dispatcher.web import login
 from dispatcher.web.config import WebConfig
 from dispatcher.web.login import Identities, LoginPage
 from dispatcher.web.origins import foreign_site, header, header_values, is_form, is_json, is_own_host, is_own_page
-from dispatcher.web.plain_answers import ErrorBody, Refusal, Send, plain_error, send_answer, with_security_headers
+from dispatcher.web.plain_answers import (
+    SOON,
+    ErrorBody,
+    Refusal,
+    Send,
+    header_pairs,
+    plain_error,
+    send_answer,
+    with_security_headers,
+)
 from dispatcher.web.protocol import Peer
 from dispatcher.web.security import Principal, WriteNote, audit
 from dispatcher.web.waiting import Pace
@@ -28,9 +37,8 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
-_RETRY_SOON: Final = [(b"retry-after", b"1")]
-_RETRY_LATER: Final = [(b"retry-after", b"5")]
-_END: Final = [(b"connection", b"close")]
+_RETRY_LATER: Final = {"Retry-After": "5"}
+_END: Final = {"Connection": "close"}
 _HTML: Final = b"text/html; charset=utf-8"
 
 
@@ -139,7 +147,7 @@ class Gate:
         except Refusal as refusal:
             note.reason = note.reason or refusal.reason
             body = self._error_body(scope["path"], refusal.status, refusal.reason)
-            await send_answer(sender.deliver, refusal.status, body, refusal.headers)
+            await send_answer(sender.deliver, refusal.status, body, refusal.pairs)
         finally:
             if is_write:
                 audit(principal.name if principal is not None else "-", peer.address, note, sender.status)
@@ -184,7 +192,7 @@ class Gate:
         headers, path, cookie_name = scope["headers"], scope["path"], login.cookie_name_of(scope)
         allowed = {login.SHEET: ("GET", "HEAD"), login.LOGOUT: ("POST",), login.PATH: ("GET", "HEAD", "POST")}[path]
         if scope["method"] not in allowed:
-            raise Refusal(405, f"only {' and '.join(allowed)}", [(b"allow", ", ".join(allowed).encode())])
+            raise Refusal(405, f"only {' and '.join(allowed)}", {"Allow": ", ".join(allowed)})
         if path == login.SHEET:
             await send_answer(sender.deliver, 200, page.style_sheet, (), b"text/css; charset=utf-8")
             return None
@@ -204,7 +212,7 @@ class Gate:
                 raise
             note.reason = refusal.reason
             shown = page.show(body, problem=f"{refusal.reason[:1].upper()}{refusal.reason[1:]}.")
-            await send_answer(sender.deliver, refusal.status, shown, refusal.headers, _HTML)
+            await send_answer(sender.deliver, refusal.status, shown, refusal.pairs, _HTML)
             return None
         await send_answer(sender.deliver, 303, b"", [(b"location", target.encode()), *cookie])
         return principal
@@ -244,7 +252,7 @@ class Gate:
         if self._is_stopping():
             raise Refusal(503, "the daemon is stopping", _RETRY_LATER)
         if self._writes >= self._settings.writes:
-            raise Refusal(429, f"{self._settings.writes} requests other than GET and HEAD are under way", _RETRY_SOON)
+            raise Refusal(429, f"{self._settings.writes} requests other than GET and HEAD are under way", SOON)
         self._writes += 1
         is_handed_over = False
         try:
@@ -312,7 +320,9 @@ class Gate:
         )
         scope["audit"].reason = reason
         sender.is_taken_over = True
-        await send_answer(sender.deliver, 503, self._error_body(scope["path"], 503, reason), [*_RETRY_SOON, *_END])
+        await send_answer(
+            sender.deliver, 503, self._error_body(scope["path"], 503, reason), header_pairs({**SOON, **_END})
+        )
 
     async def _end_failed(self, scope: Scope, sender: _Sender, error: BaseException | None) -> None:
         if error is not None:

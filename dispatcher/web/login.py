@@ -32,7 +32,7 @@ SHEET: Final = "/login/style.css"
 PATHS: Final = frozenset({PATH, LOGOUT, SHEET})
 _MOST_SESSIONS: Final = 1000
 _LONGEST_BODY: Final = 4096
-_BEARER: Final = (b"www-authenticate", b'Bearer realm="dispatcher"')
+_BEARER: Final = {"WWW-Authenticate": 'Bearer realm="dispatcher"'}
 
 
 class Identities:
@@ -160,7 +160,7 @@ class LoginPage:
         token, target = _fields(headers, body)
         found = self._identities.log_in(token)
         if found is None:
-            raise Refusal(401, "this token is not valid", [_BEARER])
+            raise Refusal(401, "this token is not valid", _BEARER)
         value, principal = found
         secure = "; Secure" if scheme == "https" else ""
         cookie = f"{cookie_name}={value}; Path=/; Max-Age={self._session_s:.0f}; HttpOnly; SameSite=Strict{secure}"
@@ -177,8 +177,8 @@ def not_logged_in(headers: Headers, path: str, has_login: bool) -> Refusal:
     """401 for programs; for browsers that want a page, the way to `/login`."""
     reason = "this door needs a token (Authorization: Bearer TOKEN) or a client certificate"
     if has_login and wants_page(headers):
-        return Refusal(303, reason, [(b"location", f"{PATH}?next={quote(path)}".encode())])
-    return Refusal(401, reason, [_BEARER])
+        return Refusal(303, reason, {"Location": f"{PATH}?next={quote(path)}"})
+    return Refusal(401, reason, _BEARER)
 
 
 def wants_page(headers: Headers) -> bool:

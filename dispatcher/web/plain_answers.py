@@ -1,11 +1,16 @@
-"""Answers made without a framework: one line of JSON, or a page, as ASGI messages or as bytes."""
+"""Answers made without a framework: JSON, or a page, as ASGI messages or as bytes; and why there is none."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
+
+from dispatcher.util.terminal import one_line
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Pairs: TypeAlias = list[tuple[bytes, bytes]]
@@ -25,23 +30,55 @@ SECURITY_HEADERS: Final[Pairs] = [
 """Added to every answer that does not set them itself."""
 
 
-class Refusal(Exception):
-    """Raised inside the gate: the answer is this status, and the reason as one line of JSON."""
+SOON: Final = {"Retry-After": "1"}
+"""The header of an error that may be over in a second."""
 
-    def __init__(self, status: int, reason: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+
+class Refusal(Exception):
+    """Raised inside the gate or by an endpoint: the answer is this status, the reason in one line, and the headers."""
+
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.headers = list(headers)
+        self.headers = headers or {}
+
+    @property
+    def pairs(self) -> Pairs:
+        """The headers as ASGI has them."""
+        return header_pairs(self.headers)
+
+
+def to_plain(model: BaseModel) -> dict[str, Any]:
+    """A model as JSON has it: the fields that it was given, by their aliases."""
+    return model.model_dump(by_alias=True, exclude_unset=True)
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=to_plain).encode
+"""`json.dumps` with options makes an encoder for each call, which takes longer than a short text."""
+
+
+def to_json(content: Any) -> bytes:
+    """As UTF-8. Lone surrogates in texts become escapes. It may be a model, or have models in it."""
+    if isinstance(content, BaseModel):
+        try:
+            return content.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        except PydanticSerializationError:  # a lone surrogate: UTF-8 has none
+            content = to_plain(content)
+    return _encode(content).encode("utf-8", "backslashreplace")
 
 
 def error_line(reason: str) -> bytes:
-    return json.dumps({"error": reason}).encode() + b"\n"
+    return json.dumps({"error": one_line(reason)}).encode() + b"\n"
 
 
 def plain_error(path: str, status: int, reason: str) -> bytes:
     """The body of an error: JSON of one line, whatever the path."""
     return error_line(reason)
+
+
+def header_pairs(headers: Mapping[str, str]) -> Pairs:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def with_security_headers(headers: Iterable[tuple[bytes, bytes]]) -> Pairs:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
 from dispatcher.web.config import ROLES, RoleName
+from dispatcher.web.plain_answers import error_line
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -46,7 +47,7 @@ def require(role: RoleName) -> Callable[[Endpoint], Endpoint]:
     def decorate(endpoint: Endpoint) -> Endpoint:
         @wraps(endpoint)
         async def guarded(request: Request) -> Response:
-            from starlette.responses import JSONResponse
+            from starlette.responses import Response
 
             principal = request.scope.get("principal")
             if isinstance(principal, Principal) and principal.may(role):
@@ -58,7 +59,7 @@ def require(role: RoleName) -> Callable[[Endpoint], Endpoint]:
             )
             reason = f"role {role} is required; {user}"
             describe_write(request.scope, reason=reason)
-            return JSONResponse({"error": reason}, 403)
+            return Response(error_line(reason), 403, media_type="application/json")
 
         return guarded
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.cli.ops.client import Client
-from dispatcher.cli.ops.models import DispatcherNumbers, Failure, Frame, Page, Process, Reason, Running, RunningOrNull
+from dispatcher.ops.answers import Page
+from dispatcher.ops.dispatchers import DispatcherNumbers, Failure
+from dispatcher.ops.process import Process, Reason
+from dispatcher.ops.stacks import Frame, Running, RunningOrNull
 from dispatcher.util.figures import short_duration
 
 
@@ -42,7 +45,7 @@ class Summary:
         return {
             "status": self.status,
             "reasons": [each.model_dump() for each in self.reasons],
-            "process": self.process.model_dump(by_alias=True, exclude={"health"}),
+            "process": self.process.model_dump(by_alias=True, exclude={"health", "gc"}),
             "dispatchers": [each.model_dump(by_alias=True) for each in self.dispatchers],
         }
 

@@ -13,7 +13,8 @@ from dispatcher.cli.ops.options import CaFile, Daemon, TokenFile, address_of, an
 
 if TYPE_CHECKING:
     from dispatcher.cli.ops.client import Client
-    from dispatcher.cli.ops.models import DispatcherNumbers, Frame, Samples
+    from dispatcher.ops.dispatchers import DispatcherNumbers
+    from dispatcher.ops.stacks import Frame, Samples
 
 _MOST_S = 1.0
 _MOST_NAMED = 10
@@ -60,7 +61,7 @@ def _refuse(client: Client, dispatcher: str, names: Sequence[str]) -> NoReturn:
 
 
 def _samples(client: Client, dispatcher: str, samples: int) -> Samples:
-    from dispatcher.cli.ops.models import Samples
+    from dispatcher.ops.stacks import Samples
 
     interval_ms = int(_MOST_S * 1000 / samples)
     return client.get(Samples, "dispatchers", dispatcher, "running", samples=samples, interval_ms=min(interval_ms, 50))

@@ -15,7 +15,9 @@ from dispatcher.cli.ops.options import NOT_ANSWERED, CaFile, Daemon, TokenFile, 
 
 if TYPE_CHECKING:
     from dispatcher.cli.ops.look import Summary
-    from dispatcher.cli.ops.models import DispatcherNumbers, Failure, Process, Running, Schedule, Service
+    from dispatcher.ops.dispatchers import DispatcherNumbers, Failure, Schedule
+    from dispatcher.ops.process import Process, ServiceNow
+    from dispatcher.ops.stacks import Running
 
     Details = dict[str, tuple[Running | None, Failure | None]]
     """By dispatcher: what it runs now, and its last failure."""
@@ -107,7 +109,7 @@ def _lines(summary: Summary, details: Details) -> Iterator[str]:
         yield "no dispatcher"
 
 
-def _failed(services: Sequence[Service]) -> Iterator[Service]:
+def _failed(services: Sequence[ServiceNow]) -> Iterator[ServiceNow]:
     for each in services:
         if each.failure is not None:
             yield each

@@ -6,7 +6,6 @@ Threads: the loop's thread runs all of it. Nothing here waits for a handler thre
 from __future__ import annotations
 
 import asyncio
-import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,15 +21,18 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatcher.metrics.page import render_page
-from dispatcher.ops.app import Ops, app_of
+from dispatcher.ops.app import app_of
 from dispatcher.ops.config import OpsConfig
-from dispatcher.ops.json_answers import Workers, endpoint
+from dispatcher.ops.shared import Ops
 from dispatcher.supervision.health import HealthAnswer, health
+from dispatcher.web.endpoints import guarded, json_answer, router_error, zipped
+from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.security import describe_write
+from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.records.web_config import RMWebConfig
 from statemachines.resourcemanager.web import jmx, pages, rest
-from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
+from statemachines.resourcemanager.web.shared import RMWeb
 from statemachines.resourcemanager.web.users import UserCookies
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 OPS: Final = "/ops"
 AGE_HEADER: Final = b"x-state-age-ms"
+_PAGE_ZIP_LEVEL: Final = 9
 _READ_ONLY: Final = "nothing can be changed through this address: it is for reading only (web.read_only)"
 
 
@@ -67,7 +70,7 @@ def resource_manager_app(
         *pages.routes(rm, settings.model_dump(mode="json"), has_ops=ops.enabled),
     ]
     routes.append(jmx.route(rm))
-    routes.append(Route("/metrics", endpoint(_metrics(manager.registry, rm.workers)), methods=["GET"]))
+    routes.append(Route("/metrics", guarded(_metrics(manager.registry, rm.workers)), methods=["GET"]))
     routes += [Route(path, _probe(answer), methods=["GET"]) for path, answer in _PROBES.items()]
     parts: Ops | None = None
     if ops.enabled:
@@ -86,7 +89,7 @@ def resource_manager_app(
 
     app = Starlette(
         routes=routes,
-        exception_handlers={HTTPException: rest.http_error},
+        exception_handlers={HTTPException: router_error(rest.remote_exception)},
         middleware=[
             Middleware(_Frame, model=rm.model, is_read_only=config.read_only),
             Middleware(UserCookies, users=rm.users),
@@ -128,7 +131,8 @@ class _Frame:
 
         if self._is_read_only and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
             describe_write(scope, reason=_READ_ONLY)
-            await rest.remote_exception(403, _READ_ONLY)(scope, receive, send_with_age)
+            refused = await rest.remote_exception(Request(scope), Refusal(403, _READ_ONLY))
+            await refused(scope, receive, send_with_age)
             return
         await self._app(scope, receive, send_with_age)
 
@@ -145,8 +149,7 @@ def _probe(answer: Callable[[], HealthAnswer]) -> Callable[[Request], Awaitable[
 
     async def probe(request: Request) -> Response:
         found = answer()
-        headers = {"Cache-Control": "no-store"}
-        return Response(found.to_json(), 200 if found.is_ok else 503, headers, "application/json")
+        return json_answer(found.to_json().encode(), 200 if found.is_ok else 503)
 
     return probe
 
@@ -157,15 +160,11 @@ def _metrics(registry: CollectorRegistry, workers: Workers) -> Callable[[Request
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         names = request.query_params.getlist("name[]") or None
-        is_zipped = wants_gzip(request)
 
-        def render() -> bytes:
-            body = render_page(registry, encode, names)
-            return gzip.compress(body) if is_zipped else body
+        def render() -> Response:
+            page = Response(render_page(registry, encode, names), headers={"Content-Type": content_type})
+            return zipped(request, page, _PAGE_ZIP_LEVEL)
 
-        headers = {"Content-Type": content_type}
-        if is_zipped:
-            headers["Content-Encoding"] = "gzip"
-        return Response(await workers.run(render), headers=headers)
+        return await workers.run(render)
 
     return metrics

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.ops.json_answers import Refusal, Workers
 from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
+from dispatcher.web.plain_answers import Refusal
+from dispatcher.web.waiting import Workers
 
 log = logging.getLogger(__name__)
 

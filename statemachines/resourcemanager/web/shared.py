@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from starlette.requests import Request
-
-from dispatcher.ops.json_answers import Workers
-from dispatcher.util.http_heads import takes_gzip
+from dispatcher.errors import RejectedExecutionError
+from dispatcher.web.plain_answers import SOON, Refusal
+from dispatcher.web.waiting import Workers, within
 from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.read.past import Past
 from statemachines.resourcemanager.read.waits import Waits
+from statemachines.resourcemanager.records.errors import (
+    AccessDeniedError,
+    ApplicationRejectedError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from statemachines.resourcemanager.records.web_config import RMWebConfig
 from statemachines.resourcemanager.web.users import Users
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.services.admin_service import AdminService
     from statemachines.resourcemanager.services.client_rm_service import ClientRMService
+
+T = TypeVar("T")
+
+_OF_THE_HOST: Final = 0.9
+"""How much of the host's own deadline for an answer a change may take: the host's error does not tell what to do."""
+_STATUS_OF: Final[Mapping[type[Exception], int]] = {
+    AccessDeniedError: 403,
+    NotFoundError: 404,
+    InvalidRequestError: 400,
+    ApplicationRejectedError: 400,
+}
 
 
 @dataclass(slots=True)
@@ -46,6 +66,45 @@ class RMWeb:
         self.past = Past(self.model)
 
 
-def wants_gzip(request: Request) -> bool:
-    """Whether the client takes an answer that is compressed."""
-    return takes_gzip(request.headers.getlist("accept-encoding"))
+def known_refusal(error: Exception) -> Refusal | None:
+    """What a client is told of an error of the resource manager's services; None: it is none of them."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, RejectedExecutionError | TimeoutError):
+        return Refusal(503, str(error), SOON)
+    status = next((status for kind, status in _STATUS_OF.items() if isinstance(error, kind)), None)
+    return None if status is None else Refusal(status, str(error))
+
+
+class Deadline:
+    """When the answer to a request that changes something is due."""
+
+    def __init__(self, rm: RMWeb) -> None:
+        config = rm.config
+        self.seconds = min(config.write_timeout_s, _OF_THE_HOST * config.request_deadline_s)
+        self._model = rm.model
+        self._at_s = asyncio.get_running_loop().time() + self.seconds
+
+    def left_s(self) -> float:
+        return max(0.0, self._at_s - asyncio.get_running_loop().time())
+
+    async def result(self, future: Future[T], advice: str) -> T:
+        """What the handler thread makes of a call, as long as there is time.
+
+        Raises:
+            Refusal: 503: there is no answer in time; `advice` says what to do.
+        """
+        try:
+            return await within(future, self.left_s())
+        except TimeoutError:
+            late = f"the resource manager has not done this within {self.seconds:g} s; {advice}"
+            raise Refusal(503, late, SOON) from None
+
+    async def published(self, most_s: float | None = None) -> None:
+        """Wait until the model has all that was done before, so that the client's next request sees it.
+
+        What was done stays done, so an answer must not fail for this: it returns when the time is over, too.
+        """
+        left_s = self.left_s() if most_s is None else min(most_s, self.left_s())
+        with suppress(TimeoutError):
+            await self._model.published(left_s)

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dispatcher.util.foreign import tell
 from dispatcher.util.terminal import one_line
+from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.security import Principal, describe_write
 from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.records.web_config import RMWebConfig
@@ -34,12 +35,8 @@ PARAMETER: Final = "user.name"
 _COMPLAIN_EVERY_S: Final = 1.0
 
 
-class UserError(Exception):
-    """There is no user, or not one that may do this. `status`: 400, 401 or 403."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+class UserError(Refusal):
+    """There is no user (401), or not one that may do this (400, 403)."""
 
 
 class Users:

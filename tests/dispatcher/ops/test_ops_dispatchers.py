@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, CompositeService, DeadLetter, Retry
-from dispatcher.ops import app as app_module
-from dispatcher.ops import ops_app
+from dispatcher.ops import ops_app, stacks
 from dispatcher.ops.dispatchers import type_items
 from dispatcher.ops.sampler import Sampler, TypeRate
 from dispatcher.view import dispatchers
@@ -213,7 +212,7 @@ def test_types_that_are_equal_in_the_column_are_sorted_by_time_and_then_by_rate(
 
         items = type_items(found.dispatcher.view, sampler, ["queued"])
 
-    assert [each["event_type"] for each in items] == ["START", "WAIT", "FAIL"]
+    assert [each.event_type for each in items] == ["START", "WAIT", "FAIL"]
 
 
 def test_rates_and_shares_come_from_the_sampler() -> None:
@@ -334,7 +333,7 @@ def test_samples_are_taken_one_at_a_time_and_an_answer_is_kept(central: Hanging)
 
     async def race() -> list[int]:
         first = asyncio.ensure_future(client.send("GET", path, params={"samples": 7, "interval_ms": 40}))
-        while not app_module.samples.is_making():
+        while not stacks.samples.is_making():
             await asyncio.sleep(0)
         second = await client.send("GET", path, params={"samples": 3, "interval_ms": 1})
         return [(await first).status_code, second.status_code, int(second.headers["retry-after"])]

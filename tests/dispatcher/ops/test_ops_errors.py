@@ -83,7 +83,9 @@ def test_a_mistake_is_explained_in_one_line(
 def test_another_method_is_refused(client: Client) -> None:
     response = client.post("/dispatchers")
 
-    assert (response.status_code, response.json()) == (405, {"error": "/v1/dispatchers: method POST is not allowed"})
+    assert response.status_code == 405
+    assert response.json() == {"error": "/v1/dispatchers: POST is not possible here, but GET, HEAD"}
+    assert response.headers["allow"] == "GET, HEAD"
     assert client.request("HEAD", "/dispatchers").status_code == 200
 
 

@@ -18,7 +18,7 @@ from dispatcher.config import JournalConfig
 from dispatcher.journal.history import entity_history
 from dispatcher.ops import OpsConfig, entities, journals, ops_app
 from dispatcher.ops.journals import Deadline, Moment, parse_moment, states_at
-from dispatcher.ops.json_answers import Refusal
+from dispatcher.web.plain_answers import Refusal
 
 from ...journal_rows import begin, end
 from .client import WAIT_S, Client

@@ -22,7 +22,7 @@ from starlette.routing import Mount, Route
 import dispatcher.ops
 from dispatcher import CompositeService, Service
 from dispatcher.errors import DispatcherError
-from dispatcher.ops import OpsConfig, controls, ops_app
+from dispatcher.ops import OpsConfig, controls, ops_app, shared
 
 from .client import WAIT_S, Client, hanging
 
@@ -228,13 +228,14 @@ def test_a_log_level_stays_where_the_timer_that_restores_it_cannot_be_started(
     monkeypatch.setattr(threading.Thread, "start", start)
 
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        controls.LogLevels().change(restored.name, "DEBUG", 60)
+        shared.LogLevels().change(restored.name, "DEBUG", 60)
 
     assert restored.level == logging.ERROR
 
 
 def test_work_that_takes_too_long_is_given_up() -> None:
-    from dispatcher.ops.json_answers import Refusal, Workers
+    from dispatcher.web.plain_answers import Refusal
+    from dispatcher.web.waiting import Workers
 
     with hanging("slow") as found:
 

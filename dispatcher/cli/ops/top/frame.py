@@ -13,8 +13,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from dispatcher.cli.ops.look import frame_text, handler_frames, reason_text
-from dispatcher.cli.ops.models import DispatcherNumbers, Entity, Failure, Frame, QueuedEntities, Running, TypeNumbers
 from dispatcher.cli.ops.top.state import HISTORY_S, History, Look, Sort, TopState
+from dispatcher.ops.dispatchers import DispatcherNumbers, Failure, Queued, QueuedEntity, TypeNumbers
+from dispatcher.ops.entities import Entity
+from dispatcher.ops.stacks import Frame, Running
 from dispatcher.util.figures import clock_time, short_count, short_duration, short_percent, size, sparkline
 from dispatcher.util.terminal import one_line
 
@@ -145,7 +147,7 @@ def _both_ends(name: str, most: int) -> str:
     return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[len(shown) - (most - most // 2 - 1) :]}"
 
 
-def _details(numbers: DispatcherNumbers, queued: QueuedEntities | None) -> Iterator[str]:
+def _details(numbers: DispatcherNumbers, queued: Queued[QueuedEntity] | None) -> Iterator[str]:
     """Figures of the selected dispatcher that its line has no room for."""
     queue, journal = numbers.queue, numbers.journal
     if queued is not None and queued.items:

@@ -9,7 +9,9 @@ from enum import Enum
 from typing import Any, Final
 
 from dispatcher.cli.ops.look import Summary
-from dispatcher.cli.ops.models import Entity, Failure, QueuedEntities, Running, TypeNumbers
+from dispatcher.ops.dispatchers import Failure, Queued, QueuedEntity, TypeNumbers
+from dispatcher.ops.entities import Entity
+from dispatcher.ops.stacks import Running
 
 HISTORY_S: Final = 60
 
@@ -61,7 +63,7 @@ class Look:
     types: Sequence[TypeNumbers] = ()
     running: Running | None = None
     failures: Sequence[Failure] = ()
-    queued: QueuedEntities | None = None
+    queued: Queued[QueuedEntity] | None = None
     """The entities with most events in the queue; None: nothing is queued."""
     entity: Entity | str | None = None
     """The requested entity, or why it cannot be shown."""

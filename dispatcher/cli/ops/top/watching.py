@@ -10,8 +10,10 @@ from typing import Final
 from dispatcher.cli.ops.client import Address, Client
 from dispatcher.cli.ops.errors import DoorError, ErrorAnswerError, NotThereError
 from dispatcher.cli.ops.look import failures_of, running_of, summary_of
-from dispatcher.cli.ops.models import Entity, Page, QueuedEntities, TypeNumbers
 from dispatcher.cli.ops.top.state import Look, Wish
+from dispatcher.ops.answers import Page
+from dispatcher.ops.dispatchers import Queued, QueuedEntity, TypeNumbers
+from dispatcher.ops.entities import Entity
 
 INTERVAL_S: Final = 1.0
 _LEAST_S: Final = 0.1
@@ -80,8 +82,8 @@ class Watcher:
         except NotThereError:
             return Look(at_s, summary, name, entity=entity)  # the dispatcher has stopped since
 
-    def _queued(self, client: Client, name: str) -> QueuedEntities:
-        return client.get(QueuedEntities, "dispatchers", name, "queue", by="entity", limit=_ENTITIES)
+    def _queued(self, client: Client, name: str) -> Queued[QueuedEntity]:
+        return client.get(Queued[QueuedEntity], "dispatchers", name, "queue", by="entity", limit=_ENTITIES)
 
     def _entity(self, client: Client, entity: str) -> Entity | str:
         name, _, machine = entity.partition(MACHINE)

@@ -1,10 +1,9 @@
 """GET /jmx: the beans of Hadoop's ResourceManager that exporters read, with Hadoop's parameters `qry` and `get`.
 
-endpoint       what is asked for
 object_names   names and patterns of beans
-beans          the beans themselves, made of one publication
+beans          the beans themselves, made of one publication, and the endpoint
 """
 
-from statemachines.resourcemanager.web.jmx.endpoint import route
+from statemachines.resourcemanager.web.jmx.beans import route
 
 __all__ = ["route"]

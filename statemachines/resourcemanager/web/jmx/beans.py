@@ -1,6 +1,6 @@
-"""The beans: the node managers, the cluster, and each queue, with the attributes of Hadoop's metrics.
+"""GET /jmx, and its beans: the node managers, the cluster, and each queue, with the attributes of Hadoop's metrics.
 
-Any thread: they are made of what one publication has, and of copies.
+Any thread makes beans: of what one publication has, and of copies. The endpoint runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dispatcher.web.plain_answers import to_json
 from statemachines.resourcemanager.reports import ApplicationReport, ClusterMetrics, NodeReport
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.web.jmx.object_names import ObjectName
+from statemachines.resourcemanager.web.jmx.object_names import ALL, MalformedNameError, ObjectName
 from statemachines.resourcemanager.web.rest.nodes import GONE
 from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, Amounts, amounts, left
-from statemachines.resourcemanager.web.rest.rest_answers import finite, to_json
+from statemachines.resourcemanager.web.rest.rest_endpoints import answer, finite, guarded
 from statemachines.resourcemanager.web.rest.scheduler import partitions_of
 
 if TYPE_CHECKING:
@@ -268,3 +273,53 @@ def _available(queue: QueueInfo) -> Amounts:
 
 def _others(found: Amounts) -> Iterator[tuple[str, int]]:
     return ((name, amount) for name, amount in found.items() if name not in (MEMORY, VCORES))
+
+
+# -- the endpoint ------------------------------------------------------------------------------------------------------
+
+
+def route(rm: RMWeb) -> Route:
+    async def jmx(request: Request) -> Response:
+        query = request.query_params
+        wanted, attribute = query.get("qry", ALL), None
+        if "get" in query:
+            parts = query["get"].split("::")
+            if len(parts) != 2 or not all(parts):
+                return _error("get: the format is not as expected; write NAME::ATTRIBUTE")
+            wanted, attribute = parts
+        try:
+            pattern = ObjectName.parse(wanted)
+        except MalformedNameError as error:
+            return _error(f"{'qry' if attribute is None else 'get'}: {error}")
+        snapshot = Snapshot.of(rm)
+        return await rm.workers.run(lambda: _answer(snapshot, pattern, attribute))
+
+    return Route("/jmx", guarded(rm, jmx), methods=["GET"])
+
+
+def _answer(snapshot: Snapshot, pattern: ObjectName, attribute: str | None) -> Response:
+    """An attribute that a bean lacks ends the list, as in Hadoop. A worker's thread: many nodes take long."""
+    found: list[dict[str, Any]] = []
+    status = 200
+    for bean in beans(snapshot):
+        if not pattern.matches(bean.name):
+            continue
+        shown = {"name": str(bean.name), "modelerType": bean.modeler_type}
+        if attribute is None:
+            found.append(shown | bean.attributes())
+            continue
+        attributes = shown | bean.attributes()
+        if attribute not in attributes:
+            status = 404
+            found.append(shown | _failure(f"No attribute with name {attribute} was found."))
+            break
+        found.append(shown | {attribute: attributes[attribute]})
+    return answer({"beans": found}, status)
+
+
+def _error(message: str) -> Response:
+    return answer(_failure(message), 400)
+
+
+def _failure(message: str) -> dict[str, str]:
+    return {"result": "ERROR", "message": message}

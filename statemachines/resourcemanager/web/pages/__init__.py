@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.web import plain_answers
 from statemachines.resourcemanager.web.pages import (
     about,
     application,
@@ -46,7 +47,7 @@ def routes(rm: RMWeb, settings: Mapping[str, Any], *, has_ops: bool) -> list[Bas
         return RedirectResponse(applications.CLUSTER)
 
     async def nothing(request: Request) -> site.View:
-        raise site.Problem(404, f"{request.url.path[:200]}: there is no such page")
+        raise plain_answers.Refusal(404, f"{request.url.path[:200]}: there is no such page")
 
     return [
         Route("/", home, methods=["GET"]),

@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from dispatcher.ops.json_answers import Refusal
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.records.ids import application_of, container_prefix, is_application_id
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.pages import timeline
 from statemachines.resourcemanager.web.pages.applications import ENDED, may_wait
 from statemachines.resourcemanager.web.pages.entity import history_of
 from statemachines.resourcemanager.web.pages.histories import Histories, Move
-from statemachines.resourcemanager.web.pages.site import Problem, Site, View
+from statemachines.resourcemanager.web.pages.site import Site, View
 
 APP: Final = "/cluster/app"
 CONTAINERS_SHOWN: Final = 200
@@ -42,14 +42,14 @@ def routes(site: Site, histories: Histories) -> Sequence[BaseRoute]:
 
 
 def find(site: Site, request: Request) -> ApplicationReport:
-    """The application that the address names. Raises Problem (404)."""
+    """The application that the address names. Raises Refusal (404)."""
     id = request.path_params["id"]
     app = site.model.apps.get(id)
     if app is None:
         reason = (
             "it is unknown, or was forgotten after its end" if is_application_id(id) else "this is not the id of one"
         )
-        raise Problem(404, f"application {id[:100]}: {reason}")
+        raise Refusal(404, f"application {id[:100]}: {reason}")
     return app
 
 

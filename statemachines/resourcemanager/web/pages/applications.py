@@ -16,12 +16,13 @@ from starlette.routing import BaseRoute, Route
 
 from dispatcher.util.figures import memory, percent, thousandths
 from dispatcher.util.terminal import printable
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.read.past import present
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, first_page, matching, page_of, parse
-from statemachines.resourcemanager.web.pages.site import Problem, Site, View
+from statemachines.resourcemanager.web.pages.site import Site, View
 
 CLUSTER: Final = "/cluster"
 APPS: Final = "/cluster/apps"
@@ -171,7 +172,7 @@ def _states(given: str | None) -> frozenset[str]:
         return frozenset()
     found = frozenset(filter(None, given.upper().split(",")))
     if not found <= set(APPLICATION_STATES):
-        raise Problem(404, f"{given[:100]}: not a state of applications; expected {', '.join(APPLICATION_STATES)}")
+        raise Refusal(404, f"{given[:100]}: not a state of applications; expected {', '.join(APPLICATION_STATES)}")
     return found
 
 
@@ -288,8 +289,8 @@ async def csv_answer(site: Site, request: Request) -> Response:
     try:
         _, matches = _asked(request)
         viewer = await site.viewer(request)
-    except Problem as problem:
-        return Response(f"{problem.text}\n", problem.status, media_type="text/plain")
+    except Refusal as refusal:
+        return Response(f"{refusal.reason}\n", refusal.status, media_type="text/plain")
     headers = {"Content-Disposition": 'attachment; filename="applications.csv"'}
     return StreamingResponse(_lines(site, viewer, matches), headers=headers, media_type="text/csv; charset=utf-8")
 

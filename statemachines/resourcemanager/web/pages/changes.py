@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlencode
@@ -16,14 +17,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from dispatcher.errors import DispatcherError
+from dispatcher.web.plain_answers import SOON, Refusal
 from dispatcher.web.security import describe_write
-from dispatcher.web.waiting import within
 from statemachines.resourcemanager.records.acls import Caller
-from statemachines.resourcemanager.records.errors import AccessDeniedError, InvalidRequestError, NotFoundError
 from statemachines.resourcemanager.web.pages import application, nodes
 from statemachines.resourcemanager.web.pages.access import Viewer
-from statemachines.resourcemanager.web.pages.site import Problem, Site, View
-from statemachines.resourcemanager.web.users import UserError
+from statemachines.resourcemanager.web.pages.site import Site, View
+from statemachines.resourcemanager.web.shared import Deadline, known_refusal
 
 _FORM: Final = re.compile(
     rf"(?:{application.APP}/[^/]+/(?:kill|move|priority)|{nodes.NODE}/[^/]+/(?:drain|decommission|recommission))"
@@ -140,112 +140,84 @@ async def _form_view(site: Site, change: Change, request: Request, problem: str 
 async def _about(site: Site, change: Change, request: Request) -> tuple[dict[str, Any], Caller]:
     """What is changed, and on whose behalf.
 
-    Raises Problem: there is no such thing (404), or the user may not change it (401, 403).
+    Raises Refusal: there is no such thing (404), or the user may not change it (401, 403).
     """
     if site.rm.config.read_only:
-        raise Problem(403, "web.read_only is set: nothing can be changed here")
-    try:
-        caller = await site.rm.users.writer(request)
-    except UserError as error:
-        raise Problem(error.status, str(error)) from None
+        raise Refusal(403, "web.read_only is set: nothing can be changed here")
+    caller = await site.rm.users.writer(request)
     viewer = Viewer(site.rm.clients.acls, caller, caller)
     if change.is_of_app:
         app = application.find(site, request)
         if not viewer.may_change(app):
-            raise Problem(403, f"user {caller.user} may not change {app.application_id}")
+            raise Refusal(403, f"user {caller.user} may not change {app.application_id}")
         back = f"{application.APP}/{app.application_id}"
         about = {"id": app.application_id, "name": app.name, "queue": app.queue, "priority": app.priority, "back": back}
         return about, caller
     node = nodes.find(site, request)
     if not viewer.may_administer():
-        raise Problem(403, f"user {caller.user} is not an administrator")
+        raise Refusal(403, f"user {caller.user} is not an administrator")
     back = f"{nodes.NODE}/{quote(node.node_id)}"
     return {"id": node.node_id, "name": node.node_id, "host": node.host, "back": back}, caller
 
 
 def _answer(site: Site, change: Change) -> Callable[[Request], Awaitable[Response]]:
     async def make(request: Request) -> Response:
-        id = request.path_params["id"]
-        describe_write(request.scope, operation=change.operation, target=id)
+        describe_write(request.scope, operation=change.operation, target=request.path_params["id"])
         body = await request.body()
         try:
             form = _form_of(body)
             about, caller = await _about(site, change, request)
-            await _do(site, change, about, form, caller)
-            await _until_seen(site)
-        except (Problem, DispatcherError, TimeoutError) as error:
-            return await _refused(site, change, request, error)
+            deadline = Deadline(site.rm)
+            await deadline.result(_done(site, change, about, form, caller), "the change may still be made")
+            await deadline.published(_SEEN_S)
+        except (Refusal, DispatcherError) as error:
+            refusal = known_refusal(error) or Refusal(503, str(error), SOON)
+            return await _refused(site, change, request, refusal)
         return RedirectResponse(_with_user(request, about["back"]), 303)
 
     return make
 
 
 def _form_of(body: bytes) -> Form:
-    """Raises Problem (400): no page sends such a form."""
+    """Raises Refusal (400): no page sends such a form."""
     try:
         fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
     except ValueError:
-        raise Problem(400, f"a form has at most {_MOST_FIELDS} fields") from None
+        raise Refusal(400, f"a form has at most {_MOST_FIELDS} fields") from None
     return {name: values[0] for name, values in fields.items()}
 
 
-async def _do(site: Site, change: Change, about: Mapping[str, Any], form: Form, caller: Caller) -> None:
-    clients, admin, deadline_s = site.rm.clients, site.rm.admin, site.rm.config.write_timeout_s
-    id = about["id"]
+def _done(site: Site, change: Change, about: Mapping[str, Any], form: Form, caller: Caller) -> Future[Any]:
+    """Ask the services for the change; the future is done once it is made."""
+    clients, admin, id = site.rm.clients, site.rm.admin, about["id"]
     if change.name == "kill":
-        await within(clients.force_kill_application_later(id, "from its page", caller=caller), deadline_s)
-    elif change.name == "move":
-        queue = form.get("queue", "")
-        await within(clients.move_application_across_queues_later(id, queue, caller=caller), deadline_s)
-    elif change.name == "priority":
-        priority = _priority(form.get("priority", ""))
-        await within(clients.update_application_priority_later(id, priority, caller=caller), deadline_s)
-    elif change.name == "recommission":
-        await within(admin.recommission_later([about["host"]], caller=caller), deadline_s)
-    else:
-        is_graceful = change.name == "drain"
-        leaving = admin.refresh_nodes_later([about["host"]], graceful=is_graceful, caller=caller)
-        await within(leaving, deadline_s)
+        return clients.force_kill_application_later(id, "from its page", caller=caller)
+    if change.name == "move":
+        return clients.move_application_across_queues_later(id, form.get("queue", ""), caller=caller)
+    if change.name == "priority":
+        return clients.update_application_priority_later(id, _priority(form.get("priority", "")), caller=caller)
+    if change.name == "recommission":
+        return admin.recommission_later([about["host"]], caller=caller)
+    return admin.refresh_nodes_later([about["host"]], graceful=change.name == "drain", caller=caller)
 
 
 def _priority(text: str) -> int:
     plain = text.strip()
     if not re.fullmatch(r"[0-9]{1,10}", plain) or int(plain) > _MOST_PRIORITY:
-        raise Problem(400, f"priority {plain[:40]!r}: expected a whole number from 0 to {_MOST_PRIORITY}")
+        raise Refusal(400, f"priority {plain[:40]!r}: expected a whole number from 0 to {_MOST_PRIORITY}")
     return int(plain)
 
 
-async def _until_seen(site: Site) -> None:
-    """Wait until the next page shows the change, but not for long."""
-    try:
-        await site.model.published(_SEEN_S)
-    except TimeoutError:
-        return
-
-
-async def _refused(site: Site, change: Change, request: Request, error: Exception) -> Response:
-    status, text = _status(site, error)
-    describe_write(request.scope, reason=text)
+async def _refused(site: Site, change: Change, request: Request, refusal: Refusal) -> Response:
+    """The form again, with the reason, where the user can mend it; else the page of the error."""
 
     async def view(_: Request) -> View:
-        if status == 400:
-            return await _form_view(site, change, request, text, status)
-        raise Problem(status, text, {"Retry-After": "1"} if status == 503 else None)
+        if refusal.status != 400:
+            raise refusal
+        describe_write(request.scope, reason=refusal.reason)
+        return await _form_view(site, change, request, refusal.reason, refusal.status)
 
     return await site.respond(request, view)
-
-
-def _status(site: Site, error: Exception) -> tuple[int, str]:
-    if isinstance(error, Problem):
-        return error.status, error.text
-    if isinstance(error, TimeoutError):
-        waited_s = site.rm.config.write_timeout_s
-        return 503, f"the handler thread did not answer within {waited_s:g} s; the change may still be made"
-    if isinstance(error, AccessDeniedError):
-        return 403, str(error)
-    if isinstance(error, NotFoundError):
-        return 404, str(error)
-    return (400 if isinstance(error, InvalidRequestError) else 503), str(error)
 
 
 def _with_user(request: Request, path: str) -> str:

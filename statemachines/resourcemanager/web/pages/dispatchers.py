@@ -11,12 +11,13 @@ from starlette.routing import BaseRoute, Route
 from dispatcher.errors import DispatcherError
 from dispatcher.ops import dispatchers as of_dispatchers
 from dispatcher.ops import journals, stacks
-from dispatcher.ops.json_answers import Refusal, choice
 from dispatcher.ops.process import process_numbers
 from dispatcher.ops.sampler import Sampler, shared_sampler
 from dispatcher.service import ServiceState
 from dispatcher.view import DispatcherView, dispatchers
-from statemachines.resourcemanager.web.pages.site import Problem, Site, View
+from dispatcher.web.plain_answers import Refusal, to_plain
+from dispatcher.web.queries import choice
+from statemachines.resourcemanager.web.pages.site import Site, View
 
 DISPATCHER: Final = "/cluster/dispatcher"
 SORTS: Final = ("time", *(sort for sort in of_dispatchers.SORTS if sort != "time"))
@@ -33,7 +34,7 @@ def routes(site: Site) -> Sequence[BaseRoute]:
 
 async def dispatcher_view(site: Site, request: Request) -> View:
     if not site.is_ops_enabled:
-        raise Problem(404, "the ops API is switched off: ops.enabled is false")
+        raise Refusal(404, "the ops API is switched off: ops.enabled is false")
     sort = choice(request, "sort", SORTS)
     sampler = shared_sampler.use(site)
     found = await site.rm.workers.run(lambda: _read(sampler, sort, site.rm.name))
@@ -45,7 +46,7 @@ def _read(sampler: Sampler, sort: str, name: str) -> dict[str, Any]:
     """All that the page shows. On a thread of its own: it walks over queues, stacks and the journal's end."""
     views = sorted(dispatchers(), key=lambda view: _rank(view, name))
     return {
-        "process": process_numbers(name),
+        "process": to_plain(process_numbers(name)),
         "dispatchers": [_one(view, sampler, sort) for view in views[:_DISPATCHERS_SHOWN]],
         "dispatchers_left_out": max(0, len(views) - _DISPATCHERS_SHOWN),
     }
@@ -59,13 +60,13 @@ def _rank(view: DispatcherView, name: str) -> tuple[bool, bool, str]:
 
 def _one(view: DispatcherView, sampler: Sampler, sort: str) -> Mapping[str, Any]:
     types = of_dispatchers.type_items(view, sampler, [sort])
-    failures = view.failures()
+    running, failures = stacks.running_with_stack(view), view.failures()
     return {
-        **of_dispatchers.numbers(view, sampler),
-        "running": stacks.running_with_stack(view),
+        **to_plain(of_dispatchers.numbers(view, sampler)),
+        "running": None if running is None else to_plain(running),
         "types": types[:_TYPES_SHOWN],
         "types_left_out": max(0, len(types) - _TYPES_SHOWN),
-        "failures": [of_dispatchers.failure_item(each) for each in failures[:_FAILURES_SHOWN]],
+        "failures": [of_dispatchers.failure_of(each) for each in failures[:_FAILURES_SHOWN]],
         "tail": _tail(view),
     }
 

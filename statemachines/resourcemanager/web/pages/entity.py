@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from dispatcher.ops.entities import entity_answer
-from dispatcher.ops.json_answers import Refusal, number
+from dispatcher.web.plain_answers import Refusal, to_plain
+from dispatcher.web.queries import number
 from statemachines.drawing.state_graph import draw_graph
 from statemachines.registry import FACTORIES
 from statemachines.resourcemanager.web.pages.histories import readers_now
@@ -50,7 +51,7 @@ async def history_of(site: Site, id: str) -> Mapping[str, Any] | None:
 def _answer(
     id: str, machine: str | None, before: int | None, limit: int, *, changes_only: bool = False
 ) -> dict[str, Any]:
-    return entity_answer(id, machine, limit, before, readers_now(), changes_only=changes_only)
+    return to_plain(entity_answer(id, machine, limit, before, readers_now(), changes_only=changes_only))
 
 
 def _read(id: str, machine: str | None, before: int | None) -> dict[str, Any]:

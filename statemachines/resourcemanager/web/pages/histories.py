@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from dispatcher.metrics.entities import entity_sources
 from dispatcher.ops.entities import HistoryReader, first_history, history_readers
 from dispatcher.ops.journals import Deadline
-from dispatcher.ops.json_answers import Workers
 from dispatcher.view import dispatchers
+from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.reports import EXIT_STATUS
 
 _FRESH_S: Final = 1.5
@@ -114,7 +114,7 @@ def _read(ids: Sequence[str], clock_s: Callable[[], float]) -> dict[str, tuple[t
             break
         items = first_history(readers, id, None, _MOST, None, changes_only=True).items
         moves = tuple(
-            Move(each["at"], each["to_state"], each["from_state"], _exit_status(each["payload"]))
+            Move(each.at, each.to_state or "", each.from_state or "", _exit_status(each.payload))
             for each in reversed(items)
         )
         ended_s = clock_s()

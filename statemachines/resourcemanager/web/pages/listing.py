@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from statemachines.resourcemanager.web.pages.site import Problem
+from dispatcher.web.plain_answers import Refusal
 
 T = TypeVar("T")
 
@@ -81,15 +81,15 @@ class Page(NamedTuple, Generic[T]):
 
 
 def parse(request: Request, columns: Iterable[Column], filters: Iterable[str], sort: str, order: str) -> Query:
-    """What the request asks; `sort` and `order` are the defaults. Raises Problem (400)."""
+    """What the request asks; `sort` and `order` are the defaults. Raises Refusal (400)."""
     given = request.query_params
     sortable = [column.name for column in columns if column.value is not None]
     by = given.get("sort") or sort
     if by not in sortable:
-        raise Problem(400, f"sort={by[:LONGEST_TEXT]}: not one of {', '.join(sortable)}")
+        raise Refusal(400, f"sort={by[:LONGEST_TEXT]}: not one of {', '.join(sortable)}")
     towards = given.get("order") or (order if by == sort else "asc")
     if towards not in ("asc", "desc"):
-        raise Problem(400, f"order={towards[:LONGEST_TEXT]}: not one of asc, desc")
+        raise Refusal(400, f"order={towards[:LONGEST_TEXT]}: not one of asc, desc")
     wanted = {name: given[name].strip()[:LONGEST_TEXT] for name in filters if given.get(name, "").strip()}
     cursors = {name: _cursor(given[name]) for name in ("after", "before") if given.get(name)}
     return Query(request.url.path, wanted, by, towards == "desc", **cursors)
@@ -142,7 +142,7 @@ async def page_of(
             if keyed:
                 best = pick(rows, [*best, *keyed], key=_key)
     except TypeError:
-        raise Problem(400, "the cursor is of another list") from None
+        raise Refusal(400, "the cursor is of another list") from None
     if is_back:
         best.reverse()
         first = total - passed - len(best)
@@ -172,5 +172,5 @@ def _cursor(text: str) -> Key:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(each, str | int | float) for each in found):
-        raise Problem(400, "the cursor is not one of this list")
+        raise Refusal(400, "the cursor is not one of this list")
     return tuple(found)

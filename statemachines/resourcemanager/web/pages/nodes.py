@@ -10,13 +10,14 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.read.past import share
 from statemachines.resourcemanager.records.ids import application_of
 from statemachines.resourcemanager.reports import ContainerReport, NodeReport
 from statemachines.resourcemanager.web.pages.access import Viewer
 from statemachines.resourcemanager.web.pages.entity import history_of
 from statemachines.resourcemanager.web.pages.listing import Column, Key, Query, matching, page_of, parse
-from statemachines.resourcemanager.web.pages.site import Problem, Site, View
+from statemachines.resourcemanager.web.pages.site import Site, View
 
 NODES: Final = "/cluster/nodes"
 NODE: Final = "/cluster/node"
@@ -106,11 +107,11 @@ async def node_view(site: Site, request: Request) -> View:
 
 
 def find(site: Site, request: Request) -> NodeReport:
-    """The node that the address names. Raises Problem (404)."""
+    """The node that the address names. Raises Refusal (404)."""
     id = request.path_params["id"]
     node = site.model.nodes.get(id)
     if node is None:
-        raise Problem(404, f"node {id[:200]}: it never registered, or was forgotten; ids are host:port")
+        raise Refusal(404, f"node {id[:200]}: it never registered, or was forgotten; ids are host:port")
     return node
 
 
@@ -130,7 +131,7 @@ async def _containers(site: Site, viewer: Viewer, node_id: str) -> list[tuple[st
 def _asked(request: Request) -> tuple[Query, Callable[[NodeReport], bool]]:
     state = (request.path_params.get("state") or "").upper()
     if state and state not in STATES:
-        raise Problem(404, f"{state[:100]}: not a state of nodes; expected {', '.join(STATES)}")
+        raise Refusal(404, f"{state[:100]}: not a state of nodes; expected {', '.join(STATES)}")
     query = parse(request, COLUMNS, _FILTERS, "id", "asc")
     text, rack, partition = (
         query.filters.get("q", "").lower(),

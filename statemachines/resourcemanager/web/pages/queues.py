@@ -10,11 +10,12 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.read.past import share
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo
 from statemachines.resourcemanager.web.pages import page_texts
-from statemachines.resourcemanager.web.pages.site import Problem, Site, View
+from statemachines.resourcemanager.web.pages.site import Site, View
 
 SCHEDULER: Final = "/cluster/scheduler"
 _MOST_DEPTH: Final = 4
@@ -31,7 +32,7 @@ async def queues_view(site: Site, request: Request) -> View:
     labels = list(dict.fromkeys(each.partition for queue in model.queues for each in queue.partitions))
     shown = request.query_params.get("partition")
     if shown is not None and shown not in labels:
-        raise Problem(404, f"partition {shown[:100]!r}: no queue may use it; known: {', '.join(labels)}")
+        raise Refusal(404, f"partition {shown[:100]!r}: no queue may use it; known: {', '.join(labels)}")
     queues = []
     for number, queue in enumerate(model.queues):
         queues.append(_shown(queue, shown))

@@ -9,8 +9,6 @@ Threads: the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import gzip
-import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,20 +22,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dispatcher.errors import DispatcherError
-from dispatcher.ops.json_answers import Refusal
-from dispatcher.util.foreign import describe, tell
 from dispatcher.util.http_heads import takes
 from dispatcher.util.terminal import one_line
-from dispatcher.web.events import event_bytes, event_stream
-from dispatcher.web.host import WebHost
+from dispatcher.web import endpoints
+from dispatcher.web.endpoints import guarded, zipped
+from dispatcher.web.events import event_bytes, event_stream, stream_source
 from dispatcher.web.pages import environment
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.read.model import ReadModel
 from statemachines.resourcemanager.web.pages import page_texts
 from statemachines.resourcemanager.web.pages.access import Viewer, viewer_of
-from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
+from statemachines.resourcemanager.web.shared import RMWeb, known_refusal
 from statemachines.resourcemanager.web.users import UserError
-
-log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 QUIET_S: Final = 2.0
@@ -46,21 +42,11 @@ _UNKNOWN: Final = -1
 """In place of the number of the publication that a page shows: the page lacks something that has come since."""
 _BASE: Final = "base.html"
 _NOTICE: Final = "notice"
-_PLAIN_BYTES: Final = 1000
+_ZIP_LEVEL: Final = 4
 _STATIC: Final = {
     "style.css": ("statemachines.drawing", "style.css", "text/css; charset=utf-8"),
     "live.js": ("statemachines.resourcemanager.web.pages", "static/live.js", "text/javascript; charset=utf-8"),
 }
-
-
-class Problem(Exception):
-    """Raised by a page: the answer is this status, and a page that says why."""
-
-    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
-        self.headers = dict(headers or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +86,32 @@ class Site:
         return self.rm.model
 
     async def viewer(self, request: Request) -> Viewer:
-        """The user of the request. Raises Problem: `user.name` is not a user's name (400)."""
-        try:
-            return await viewer_of(self.rm, request)
-        except UserError as error:
-            raise Problem(error.status, str(error)) from None
+        """The user of the request. Raises UserError: `user.name` is not a user's name (400)."""
+        return await viewer_of(self.rm, request)
 
     def page(self, function: PageFunction) -> Callable[[Request], Awaitable[Response]]:
         """The endpoint of a page."""
 
         async def answer(request: Request) -> Response:
             if takes(request.headers.getlist("accept"), "text/event-stream"):
-                if request.method == "HEAD":  # a stream of nothing would hold the place of a client
-                    return Response(media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-                host = request.scope.get("web_host")
-                source = host if isinstance(host, WebHost) else self._stopping
-                return event_stream(source, self._follow(request, function))
+                return event_stream(stream_source(request, self._stopping), self._follow(request, function))
             return await self.respond(request, function)
 
         return answer
 
     async def respond(self, request: Request, function: PageFunction) -> Response:
         """The page, or the error page."""
-        headers: Mapping[str, str] = {}
         # Of the publication from which the page is made, or of an earlier one: what comes meanwhile is sent afterwards.
         number = self.model.number
-        try:
+
+        async def page(request: Request) -> Response:
             return await self.render(request, await function(request), number)
-        except Problem as problem:
-            view, headers = problem_view(problem.status, problem.text), problem.headers
-        except Refusal as refusal:
+
+        async def problem(request: Request, refusal: Refusal) -> Response:
             view = problem_view(refusal.status, refusal.reason)
-        except DispatcherError as error:
-            view = problem_view(503, str(error))
-        except Exception as error:
-            tell(log, logging.ERROR, "%s %s failed", request.method, one_line(request.url.path), error=error)
-            view = problem_view(500, f"{describe(error)}; the log has its traceback")
-        return await self.render(request, view, number, headers)
+            return await self.render(request, view, number, refusal.headers)
+
+        return await guarded(page, problem, explained)(request)
 
     async def render(
         self, request: Request, view: View, number: int, headers: Mapping[str, str] | None = None
@@ -152,12 +127,14 @@ class Site:
             if size > 60_000:  # about 2 ms
                 size = 0
                 await asyncio.sleep(0)
-        return await compressed(request, "".join(pieces), view.status, "text/html; charset=utf-8", headers)
+        text = "".join(pieces)
+        await asyncio.sleep(0)
+        return text_answer(request, text, view.status, "text/html; charset=utf-8", headers)
 
     async def _user(self, request: Request) -> str:
         try:
             return (await self.viewer(request)).name
-        except Problem:
+        except UserError:
             return "nobody"
 
     def _values(self, view: View, user: str) -> dict[str, Any]:
@@ -225,7 +202,7 @@ class _Follower:
         if not is_quiet or self._is_first:
             try:
                 view, made = await self._site.parts(self._request, self._function)
-            except (Problem, Refusal, DispatcherError):
+            except (Refusal, DispatcherError):
                 return {"gone": True}  # the page, when it is loaded again, says why
             parts.update(made)
             self._is_clocked, self._is_partial = view.is_clocked, view.is_partial
@@ -263,17 +240,17 @@ def problem_view(status: int, text: str) -> View:
     return View("problem.html", title, {"text": one_line(text)}, status=status)
 
 
-async def compressed(
+def explained(request: Request, error: Exception) -> Refusal:
+    """The error as an answer, whatever it is."""
+    return known_refusal(error) or endpoints.explained(request, error)
+
+
+def text_answer(
     request: Request, text: str, status: int, content_type: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The text as an answer, with gzip where the client takes it."""
-    body = text.encode("utf-8", "backslashreplace")
     all_headers = {"Content-Type": content_type, "Vary": "Accept-Encoding, Accept", **(headers or {})}
-    if len(body) > _PLAIN_BYTES and wants_gzip(request):
-        await asyncio.sleep(0)
-        body = gzip.compress(body, 4)
-        all_headers["Content-Encoding"] = "gzip"
-    return Response(body, status, all_headers)
+    return zipped(request, Response(text.encode("utf-8", "backslashreplace"), status, all_headers), _ZIP_LEVEL)
 
 
 async def static_file(request: Request) -> Response:
@@ -284,7 +261,7 @@ async def static_file(request: Request) -> Response:
     text, content_type = found
     is_versioned = request.query_params.get("v") == asset_version(request.path_params["name"])
     keep = {"Cache-Control": "public, max-age=31536000, immutable"} if is_versioned else {}
-    return await compressed(request, text, 200, content_type, keep)
+    return text_answer(request, text, 200, content_type, keep)
 
 
 @cache

@@ -4,7 +4,8 @@ cluster, apps, attempts, nodes, scheduler   the endpoints that read
 app_waiting                                 why an application waits, which is not YARN's
 writing/                                    the endpoints that change something
 filters, ids                                what a request asks for
-rest_answers, lists, resources, app_texts   what all answers have in common; long lists in pieces; applications
+rest_endpoints, lists    what all endpoints have in common; long lists in pieces
+resources, app_texts     resources and applications as JSON
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING
 from starlette.routing import BaseRoute
 
 from statemachines.resourcemanager.web.rest import app_waiting, apps, attempts, cluster, nodes, scheduler, writing
-from statemachines.resourcemanager.web.rest.rest_answers import BASE, error_body, http_error, remote_exception
+from statemachines.resourcemanager.web.rest.rest_endpoints import BASE, error_body, remote_exception
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
 
-__all__ = ["BASE", "error_body", "http_error", "remote_exception", "routes"]
+__all__ = ["BASE", "error_body", "remote_exception", "routes"]
 
 
 def routes(rm: RMWeb) -> list[BaseRoute]:

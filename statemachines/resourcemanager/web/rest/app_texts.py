@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from dispatcher.web.plain_answers import to_json
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport
 from statemachines.resourcemanager.web.rest.resources import GPUS, MEMORY, VCORES, cores, json_of
-from statemachines.resourcemanager.web.rest.rest_answers import finite, percent, to_json, with_texts
+from statemachines.resourcemanager.web.rest.rest_endpoints import finite, percent, with_texts
 
 ENDED: Final = frozenset({"FINISHED", "FAILED", "KILLED"})
 UNTRACKED: Final = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})

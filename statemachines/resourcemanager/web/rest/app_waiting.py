@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.reports import WaitingAsk, WaitingReport, WaitReason
 from statemachines.resourcemanager.web.rest.apps import viewable_app
-from statemachines.resourcemanager.web.rest.reading import guarded
-from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer
+from statemachines.resourcemanager.web.rest.rest_endpoints import answer, guarded
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -31,7 +31,7 @@ async def _waiting(rm: RMWeb, request: Request) -> dict[str, Any]:
     app_id = (await viewable_app(rm, request)).application_id
     report = (await rm.waits.reports([app_id])).get(app_id)
     if report is None:
-        raise RestError(404, f"app with id: {app_id} not found")
+        raise Refusal(404, f"app with id: {app_id} not found")
     return waiting_info(report)
 
 

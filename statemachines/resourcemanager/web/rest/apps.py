@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.rest import filters, ids
 from statemachines.resourcemanager.web.rest.app_texts import ApplicationTexts, View, timeout_info
 from statemachines.resourcemanager.web.rest.lists import list_answer
-from statemachines.resourcemanager.web.rest.reading import route
-from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer, json_answer, listed
+from statemachines.resourcemanager.web.rest.rest_endpoints import answer, json_answer, listed, route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -56,7 +56,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     async def timeout(request: Request) -> Response:
         report, kind = asked_app(rm, request), request.path_params["type"]
         if kind.strip().upper() not in _TIMEOUT_TYPES:
-            raise RestError(400, f"{kind!r} is not a type of timeout; expected one of {', '.join(_TIMEOUT_TYPES)}")
+            raise Refusal(400, f"{kind!r} is not a type of timeout; expected one of {', '.join(_TIMEOUT_TYPES)}")
         return answer({"timeout": timeout_info(report.deadline_ms, rm.model.now_ms())})
 
     async def statistics(request: Request) -> Response:
@@ -75,21 +75,25 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
 
 
 def asked_app(rm: RMWeb, request: Request) -> ApplicationReport:
-    """The application that the path names. Raises RestError: 400, 404."""
-    id = ids.application_id(request.path_params["app"])
-    report = rm.model.apps.get(id)
-    if report is None:
-        raise RestError(404, f"app with id: {id} not found")
-    return report
+    """The application that the path names. Raises Refusal: 400, 404."""
+    return app_of(rm, ids.application_id(request.path_params["app"]))
+
+
+def app_of(rm: RMWeb, id: str) -> ApplicationReport:
+    """Raises Refusal (404)."""
+    app = rm.model.apps.get(id)
+    if app is None:
+        raise Refusal(404, f"app with id: {id} not found")
+    return app
 
 
 async def viewable_app(rm: RMWeb, request: Request) -> ApplicationReport:
-    """As `asked_app`, for what only those see that may view the application. Raises RestError: 400, 404, 403."""
+    """As `asked_app`, for what only those see that may view the application. Raises Refusal: 400, 404, 403."""
     caller = await rm.users.reader(request)
     app = asked_app(rm, request)
     if caller is None or not rm.clients.acls.may_view(app, caller):
         name = "Nobody" if caller is None else f"User {caller.user}"
-        raise RestError(403, f"{name} does not have privilege to see this application {app.application_id}")
+        raise Refusal(403, f"{name} does not have privilege to see this application {app.application_id}")
     return app
 
 
@@ -143,7 +147,7 @@ def _statistics(rm: RMWeb, request: Request) -> list[dict[str, str | int]]:
     states = filters.names(request.query_params, ("states",), APPLICATION_STATES) or APPLICATION_STATES
     types = sorted({each.lower() for each in filters.listed(request.query_params, "applicationTypes")})
     if len(types) > 1:
-        raise RestError(400, f"# of applicationTypes = {len(types)}: at most one is possible here")
+        raise Refusal(400, f"# of applicationTypes = {len(types)}: at most one is possible here")
     apps = rm.model.apps.values()
     counts = Counter(
         report.state for report in apps if not types or report.application_type.strip().lower() == types[0]

@@ -9,14 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from dispatcher.web.plain_answers import Refusal, to_json
 from statemachines.resourcemanager.reports import ApplicationAttemptReport, ApplicationReport, ContainerReport
 from statemachines.resourcemanager.web.rest import ids
 from statemachines.resourcemanager.web.rest.app_texts import logs_url
 from statemachines.resourcemanager.web.rest.apps import viewable_app
 from statemachines.resourcemanager.web.rest.lists import list_answer
-from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import cores
-from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer, listed, to_json
+from statemachines.resourcemanager.web.rest.rest_endpoints import answer, listed, route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -45,7 +45,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         id = ids.container_id(request.path_params["container"])
         report = rm.model.containers.get(found.attempt_id, {}).get(id)
         if report is None:
-            raise RestError(404, f"container with id: {id} is no live container of {found.attempt_id}")
+            raise Refusal(404, f"container with id: {id} is no live container of {found.attempt_id}")
         return answer({"container": _container(rm, app, report, rm.model.now_ms())})
 
     path = "/apps/{app}/appattempts"
@@ -60,7 +60,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
 async def _asked_attempts(
     rm: RMWeb, request: Request
 ) -> tuple[ApplicationReport, tuple[ApplicationAttemptReport, ...]]:
-    """Raises RestError: 400, 404, 403."""
+    """Raises Refusal: 400, 404, 403."""
     app = await viewable_app(rm, request)
     return app, rm.model.attempts.get(app.application_id, ())
 
@@ -71,7 +71,7 @@ async def _asked_attempt(rm: RMWeb, request: Request) -> tuple[ApplicationReport
     for each in attempts:
         if each.attempt_id == id:
             return app, each
-    raise RestError(404, f"{app.application_id} has no attempt {id}")
+    raise Refusal(404, f"{app.application_id} has no attempt {id}")
 
 
 def _in_list(app: ApplicationReport, attempt: ApplicationAttemptReport, number: int) -> dict[str, Any]:

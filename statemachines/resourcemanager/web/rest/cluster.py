@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from dispatcher.web.plain_answers import Refusal, to_json
 from statemachines.resourcemanager.reports import ClusterMetrics
-from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import amount, cores
-from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer, json_answer, to_json
+from statemachines.resourcemanager.web.rest.rest_endpoints import answer, json_answer, route
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -63,7 +63,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
 
     async def info(_: Request) -> Response:
         if rm.model.number == 0:
-            raise RestError(503, "the resource manager is starting", {"Retry-After": "1"})
+            raise Refusal(503, "the resource manager is starting", {"Retry-After": "1"})
         return answer({"clusterInfo": _info(rm)})
 
     async def metrics(_: Request) -> Response:
@@ -82,7 +82,7 @@ def not_offered(rm: RMWeb) -> Sequence[BaseRoute]:
     """Paths of Hadoop's API that are not offered; they come after all others."""
 
     async def refuse(_: Request) -> Response:
-        raise RestError(404, "not offered by this ResourceManager")
+        raise Refusal(404, "not offered by this ResourceManager")
 
     return [route(rm, path, refuse, _METHODS, always=True) for path in _NOT_OFFERED]
 

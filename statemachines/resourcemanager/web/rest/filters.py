@@ -1,4 +1,4 @@
-"""What a query asks for: filters of applications and nodes. Every bad value is a RestError (400)."""
+"""What a query asks for: filters of applications and nodes. Every bad value is a Refusal (400)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 from starlette.datastructures import QueryParams
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
-from statemachines.resourcemanager.web.rest.rest_answers import RestError
 
 FINAL_STATUSES: Final = ("UNDEFINED", "SUCCEEDED", "FAILED", "KILLED")
 _EVER: Final = (1 << 63) - 1
@@ -96,7 +96,7 @@ def listed(query: QueryParams, parameter: str) -> list[str]:
 def _known(parameter: str, given: Sequence[str], allowed: Collection[str]) -> list[str]:
     for name in given:
         if name.upper() not in allowed:
-            raise RestError(400, f"{parameter}: {name!r} is not one of {', '.join(allowed)}")
+            raise Refusal(400, f"{parameter}: {name!r} is not one of {', '.join(allowed)}")
     return [name.upper() for name in given]
 
 
@@ -116,7 +116,7 @@ def _span(query: QueryParams, parameter: str) -> tuple[int, int] | None:
         return None
     begin_ms, end_ms = _number(query, begin, 0), _number(query, end, _EVER)
     if begin_ms > end_ms:
-        raise RestError(400, f"{end} is {end_ms}, which is before {begin}, {begin_ms}")
+        raise Refusal(400, f"{end} is {end_ms}, which is before {begin}, {begin_ms}")
     return begin_ms, end_ms
 
 
@@ -127,5 +127,5 @@ def _number(query: QueryParams, parameter: str, default: int, least: int = 0) ->
     plain = text.strip()
     found = int(plain) if _WHOLE_NUMBER.fullmatch(plain) else -1
     if not least <= found <= _EVER:
-        raise RestError(400, f"{parameter}={text!r}: expected a whole number, {least} or greater")
+        raise Refusal(400, f"{parameter}={text!r}: expected a whole number, {least} or greater")
     return found

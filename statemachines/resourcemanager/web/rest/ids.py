@@ -6,7 +6,8 @@ import re
 from typing import Final
 
 from dispatcher.util.terminal import one_line
-from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, RestError
+from dispatcher.web.plain_answers import Refusal
+from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT
 
 _MOST_LONG: Final = 2**63 - 1
 _APPLICATION: Final = re.compile(r"application_([0-9]{1,19})_([0-9]{1,10})")
@@ -16,7 +17,7 @@ _NODE: Final = re.compile(r"(.+):([0-9]{1,5})", re.DOTALL)
 
 
 def application_id(text: str) -> str:
-    """The id as ours are spelt. Raises RestError (400), like the functions below.
+    """The id as ours are spelt. Raises Refusal (400), like the functions below.
 
     >>> application_id("application_1404198295326_3")
     'application_1404198295326_0003'
@@ -41,7 +42,7 @@ def container_id(text: str) -> str:
 def node_id(text: str) -> str:
     match = _NODE.fullmatch(text.strip())
     if match is None:
-        raise RestError(400, f"Invalid NodeId: '{one_line(text, 100)}'; expected HOST:PORT")
+        raise Refusal(400, f"Invalid NodeId: '{one_line(text, 100)}'; expected HOST:PORT")
     return f"{match.group(1)}:{int(match.group(2))}"
 
 
@@ -50,5 +51,5 @@ def _numbers(pattern: re.Pattern[str], text: str, what: str, form: str, number_a
     match = pattern.fullmatch(text.strip())
     numbers = [int(group or 0) for group in match.groups()] if match is not None else []
     if not numbers or max(numbers) > _MOST_LONG or numbers[number_at] > MOST_INT:
-        raise RestError(400, f"Invalid {what}: '{one_line(text, 100)}'; expected {form}")
+        raise Refusal(400, f"Invalid {what}: '{one_line(text, 100)}'; expected {form}")
     return numbers

@@ -14,9 +14,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from statemachines.resourcemanager.web.rest.reading import ZIP_LEVEL
-from statemachines.resourcemanager.web.rest.rest_answers import JSON, json_answer
-from statemachines.resourcemanager.web.shared import RMWeb, wants_gzip
+from dispatcher.web.endpoints import ZIP_LEVEL, wants_gzip
+from statemachines.resourcemanager.web.rest.rest_endpoints import JSON, json_answer
+from statemachines.resourcemanager.web.shared import RMWeb
 
 PIECE_NS: Final = 3_000_000
 """How long one piece may take to make."""

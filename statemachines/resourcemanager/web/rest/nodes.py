@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.reports import NodeReport
 from statemachines.resourcemanager.reports.cluster import NodeSums
 from statemachines.resourcemanager.web.rest import filters, ids
 from statemachines.resourcemanager.web.rest.lists import list_answer
-from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import MEMORY, VCORES, amount, cores, json_left, json_of, left
-from statemachines.resourcemanager.web.rest.rest_answers import RestError, answer, json_answer, listed, with_texts
+from statemachines.resourcemanager.web.rest.rest_endpoints import answer, json_answer, listed, route, with_texts
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb
@@ -46,7 +46,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         id = ids.node_id(request.path_params["node"])
         report = rm.model.nodes.get(id)
         if report is None:
-            raise RestError(404, f"nodeId, {id}, is not found")
+            raise Refusal(404, f"nodeId, {id}, is not found")
         return json_answer(b'{"node":%s}' % texts.text(report, rm.model.heartbeat_ms(id) or 0))
 
     async def labels(_: Request) -> Response:

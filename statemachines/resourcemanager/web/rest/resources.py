@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from dispatcher.web.plain_answers import to_json
 from statemachines.resourcemanager.records.resource import MOST, MaximumAllocation, Resource
-from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, to_json
+from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT
 
 MEMORY: Final = "memory-mb"
 VCORES: Final = "vcores"

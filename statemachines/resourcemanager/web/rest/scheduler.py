@@ -13,9 +13,15 @@ from statemachines.resourcemanager.read.operations import Operation, SchedulerRu
 from statemachines.resourcemanager.records.acls import QueueACL
 from statemachines.resourcemanager.records.resource import NOTHING
 from statemachines.resourcemanager.scheduler.queue_info import PartitionInfo, QueueInfo, QueueUserInfo
-from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import amount, at_most, json_of, text
-from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, finite, json_answer, percent, with_texts
+from statemachines.resourcemanager.web.rest.rest_endpoints import (
+    MOST_INT,
+    finite,
+    json_answer,
+    percent,
+    route,
+    with_texts,
+)
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.shared import RMWeb

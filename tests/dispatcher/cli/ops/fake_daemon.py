@@ -152,7 +152,7 @@ def process(**changes: Any) -> dict[str, Any]:
         "rss_bytes": 121_000_000,
         "threads": 14,
         "open_files": 31,
-        "gc": [1, 2, 3],
+        "gc": {"counts": [1, 2, 3], "collections": [9, 1, 0], "collected": [40, 2, 0]},
         "loadavg": [0.52, 0.4, 0.3],
         "health": {"status": "ok", "reasons": []},
         "services": [

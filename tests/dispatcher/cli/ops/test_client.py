@@ -13,7 +13,9 @@ import pytest
 
 from dispatcher.cli.ops.client import Address, Client
 from dispatcher.cli.ops.errors import NoAnswerError, NoDaemonError, NotThereError, RefusedError
-from dispatcher.cli.ops.models import DispatcherNumbers, Page, Process
+from dispatcher.ops.answers import Page
+from dispatcher.ops.dispatchers import DispatcherNumbers
+from dispatcher.ops.process import Process
 
 from . import fake_daemon as fake
 from .conftest import Start

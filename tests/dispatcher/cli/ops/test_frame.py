@@ -7,18 +7,13 @@ from typing import Any
 import pytest
 
 from dispatcher.cli.ops.look import Summary
-from dispatcher.cli.ops.models import (
-    DispatcherNumbers,
-    Entity,
-    Failure,
-    Page,
-    Process,
-    QueuedEntities,
-    Running,
-    TypeNumbers,
-)
 from dispatcher.cli.ops.top.frame import frame_of
 from dispatcher.cli.ops.top.state import Look, Sort, TopState, Wish
+from dispatcher.ops.answers import Page
+from dispatcher.ops.dispatchers import DispatcherNumbers, Failure, Queued, QueuedEntity, TypeNumbers
+from dispatcher.ops.entities import Entity
+from dispatcher.ops.process import Process
+from dispatcher.ops.stacks import Running
 
 from . import fake_daemon as fake
 
@@ -193,7 +188,7 @@ def test_failures_per_second_are_beside_their_count() -> None:
 )
 def test_the_entities_that_flood_the_queue_are_named(approximate: bool, shown: str) -> None:
     items = [{"entity": "node_17", "queued": 80_011}, {"entity": "node_3", "queued": 12}]
-    queued = QueuedEntities.model_validate({"items": items, "approximate": approximate})
+    queued = Queued[QueuedEntity].model_validate({"items": items, "approximate": approximate})
 
     lines = frame(state_of(fake.flooded(), queued=queued), width=120)
 

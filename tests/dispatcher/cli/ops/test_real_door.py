@@ -17,11 +17,11 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'central-dispatcher[web]'")
 pytest.importorskip("textual", reason="textual is not installed: pip install 'central-dispatcher[cli]'")
 
-from dispatcher.cli.ops.models import Entity
 from dispatcher.cli.ops.options import address_again, address_of
 from dispatcher.cli.ops.top.app import Frame, TopApp
 from dispatcher.cli.ops.top.state import Wish
 from dispatcher.cli.ops.top.watching import Watcher
+from dispatcher.ops.entities import Entity
 
 from ....commands import COMMAND, ROOT, TIMEOUT_S, read_until
 from ...waiting import until

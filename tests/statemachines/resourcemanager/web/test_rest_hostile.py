@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager import ApplicationSubmission
-from statemachines.resourcemanager.web.rest.rest_answers import RestError
 from statemachines.resourcemanager.web.rest.writing.bodies import object_of
 from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
 
@@ -91,11 +91,11 @@ bodies = st.one_of(
 )
 
 
-def refusal(read: Callable[[], Any]) -> RestError | None:
+def refusal(read: Callable[[], Any]) -> Refusal | None:
     """Why it was refused; None: it was taken."""
     try:
         read()
-    except RestError as error:
+    except Refusal as error:
         return error
     return None
 
@@ -104,7 +104,7 @@ def refusal(read: Callable[[], Any]) -> RestError | None:
 def test_a_body_is_read_or_refused(body: bytes) -> None:
     error = refusal(lambda: object_of(body))
 
-    assert error is None or (error.status, bool(error.message)) == (400, True)
+    assert error is None or (error.status, bool(error.reason)) == (400, True)
 
 
 @given(submissions)
@@ -114,7 +114,7 @@ def test_a_submission_is_taken_or_refused(content: dict[str, Any]) -> None:
 
     error = refusal(lambda: taken.append(submission_of(object_of(json.dumps(content).encode()), APP, "alice")))
 
-    assert error is None or (error.status, bool(error.message)) == (400, True)
+    assert error is None or (error.status, bool(error.reason)) == (400, True)
     for each in taken:
         assert each.am_resource.is_possible()
         json.dumps(each, ensure_ascii=False, default=sorted).encode(

@@ -12,19 +12,19 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from dispatcher.util.terminal import one_line
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.records.acls import Caller, QueueACL
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.web.cookies import is_user_name
 from statemachines.resourcemanager.web.rest import ids
-from statemachines.resourcemanager.web.rest.reading import route
 from statemachines.resourcemanager.web.rest.resources import amount
-from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, RestError, answer
+from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT, answer, route
 from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG
-from statemachines.resourcemanager.web.rest.writing.common import Deadline, changing, fields_of
+from statemachines.resourcemanager.web.rest.writing.common import changing, fields_of
+from statemachines.resourcemanager.web.shared import Deadline, RMWeb
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.reports import NodeReport
-    from statemachines.resourcemanager.web.shared import RMWeb
 
 _LOOK_S: Final = 0.01
 _ACLS: Final = {acl.name: acl for acl in QueueACL}
@@ -34,7 +34,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
     async def set_resource(request: Request, caller: Caller, deadline: Deadline) -> Response:
         body = await fields_of(request)
         if not body.has("resource"):
-            raise RestError(400, 'resource: is missing; expected {"memory": MB, "vCores": number}')
+            raise Refusal(400, 'resource: is missing; expected {"memory": MB, "vCores": number}')
         amounts = body.fields("resource")
         memory_mb, vcores = amounts.number("memory", None, 0, MOST_LONG), amounts.number("vCores", None, 0, MOST_INT)
         body.number("overCommitTimeout", -1, -1, MOST_LONG)
@@ -58,7 +58,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
 def _node(rm: RMWeb, node_id: str) -> NodeReport:
     node = rm.model.nodes.get(node_id)
     if node is None:
-        raise RestError(404, f"nodeId, {one_line(node_id, 200)}, is not found")
+        raise Refusal(404, f"nodeId, {one_line(node_id, 200)}, is not found")
     return node
 
 
@@ -80,20 +80,18 @@ async def _access(rm: RMWeb, request: Request) -> Response:
     shown = one_line(queue, 200)
     path = acls.path_of(queue)
     if path is None or not any(each.path == path for each in rm.model.queues):
-        raise RestError(404, f"queue {shown} does not exist")
+        raise Refusal(404, f"queue {shown} does not exist")
     caller = await rm.users.reader(request)
     if caller is None or not acls.check(path, QueueACL.ADMINISTER_QUEUE, caller):
         name = "nobody" if caller is None else caller.user
-        raise RestError(
-            403, f"User={name} doesn't have access to queue={shown} so it cannot check ACLs for other users."
-        )
+        raise Refusal(403, f"User={name} doesn't have access to queue={shown} so it cannot check ACLs for other users.")
     name, user = parameters.get("queue-acl-type", ""), parameters.get("user", "")
     acl = _ACLS.get(name)
     if acl is None:
         valid = f"valid queue acl types={{{'/'.join(_ACLS)}}}"
-        raise RestError(400, f"Specified queueAclType={one_line(name, 100)} is not a valid type, {valid}")
+        raise Refusal(400, f"Specified queueAclType={one_line(name, 100)} is not a valid type, {valid}")
     if not is_user_name(user):
-        raise RestError(400, f"user={one_line(user, 100)}: expected the name of a user")
+        raise Refusal(400, f"user={one_line(user, 100)}: expected the name of a user")
     is_allowed = acls.check(path, acl, await rm.users.caller(user))
     why = "" if is_allowed else f"User={user} doesn't have access to queue={shown} with acl-type={name}"
     return answer({"allowed": is_allowed, "user": user, "diagnostics": why})

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 from dispatcher.util.terminal import one_line
-from statemachines.resourcemanager.web.rest.rest_answers import RestError
+from dispatcher.web.plain_answers import Refusal
 
 MOST_LONG: Final = 2**53
 """Less than Java's long: beyond this, tools that read JSON numbers as doubles get others."""
@@ -22,14 +22,14 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def bad(where: str, problem: str) -> NoReturn:
-    raise RestError(400, f"{one_line(where, 300)}: {problem}" if where else problem)
+    raise Refusal(400, f"{one_line(where, 300)}: {problem}" if where else problem)
 
 
 def object_of(body: bytes) -> Fields:
     """The object that is the body.
 
     Raises:
-        RestError: 400: it is not JSON as of RFC 8259 in UTF-8, is not an object, or has a key twice.
+        Refusal: 400: it is not JSON as of RFC 8259 in UTF-8, is not an object, or has a key twice.
     """
     try:
         content = json.loads(
@@ -38,7 +38,7 @@ def object_of(body: bytes) -> Fields:
             parse_constant=_no_constant,
             parse_float=_finite,
         )
-    except RestError:
+    except Refusal:
         raise
     except RecursionError:
         bad("", "the body is nested too deeply")
@@ -76,7 +76,7 @@ def _finite(text: str) -> float:
 class Fields:
     """The fields of an object. Null stands for a field that is not there; further fields do not matter.
 
-    Each method raises RestError (400), which names the key, for a value of another type.
+    Each method raises Refusal (400), which names the key, for a value of another type.
     """
 
     def __init__(self, content: Mapping[str, Any], path: str = "") -> None:
@@ -197,7 +197,7 @@ def checked_text(value: Any, where: str) -> str:
     """A text that files, environments and other programs can hold.
 
     Raises:
-        RestError: 400: it is no text, or has a NUL or a lone surrogate.
+        Refusal: 400: it is no text, or has a NUL or a lone surrogate.
     """
     if not isinstance(value, str):
         bad(where, f"is {_kind(value)}; expected a text")

@@ -6,29 +6,27 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.records.errors import AccessDeniedError
 from statemachines.resourcemanager.reports import APPLICATION_STATES, ApplicationReport
 from statemachines.resourcemanager.web.rest.app_texts import ENDED, timeout_info
-from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT, RestError, answer
+from statemachines.resourcemanager.web.rest.apps import app_of
+from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT, answer
 from statemachines.resourcemanager.web.rest.writing.bodies import Fields
 from statemachines.resourcemanager.web.rest.writing.common import (
-    Deadline,
     address_of,
-    app_of,
     changing,
     fields_of,
     known_app,
 )
-
-if TYPE_CHECKING:
-    from statemachines.resourcemanager.web.shared import RMWeb
+from statemachines.resourcemanager.web.shared import Deadline, RMWeb
 
 KILL_WAIT_S: Final = 0.1
 """How long a kill's answer waits for the end."""
@@ -47,7 +45,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         app = await known_app(rm, request, deadline)
         if target not in (app.state, "KILLED"):
             known = f" ({target} is no state)" if target not in APPLICATION_STATES else ""
-            raise RestError(400, f"Only 'KILLED' is allowed as a target state{known}; the application is {app.state}")
+            raise Refusal(400, f"Only 'KILLED' is allowed as a target state{known}; the application is {app.state}")
         if target == app.state:
             return answer({"state": app.state})
         state = await _kill(rm, app, caller, _told(request, diagnostics))
@@ -78,7 +76,7 @@ def routes(rm: RMWeb) -> Sequence[BaseRoute]:
         app = await known_app(rm, request, deadline)
         lifetime_s = None if expiry_ms is None else -((app.submit_ms - expiry_ms) // 1000)
         if lifetime_s is not None and lifetime_s < 1:
-            raise RestError(400, "timeout.expiryTime: is before the application was submitted; to end it, kill it")
+            raise Refusal(400, "timeout.expiryTime: is before the application was submitted; to end it, kill it")
         changed = rm.clients.update_application_timeouts_later(app.application_id, lifetime_s, caller=caller)
         ends_ms = await deadline.result(changed, _AGAIN)
         await deadline.published()
@@ -152,11 +150,11 @@ def _later(rm: RMWeb, app: ApplicationReport) -> ApplicationReport:
 
 
 def _expiry_ms(body: Fields) -> int | None:
-    """When the application shall end, Unix ms; None: when its queue says so. Raises RestError (400)."""
+    """When the application shall end, Unix ms; None: when its queue says so. Raises Refusal (400)."""
     timeout = body.fields("timeout") if body.has("timeout") else body
     kind = timeout.text("type")
     if kind != _LIFETIME:
-        raise RestError(400, f"{timeout.where('type')}: expected {_LIFETIME}, the only timeout of applications")
+        raise Refusal(400, f"{timeout.where('type')}: expected {_LIFETIME}, the only timeout of applications")
     text, where = timeout.text("expiryTime").strip(), timeout.where("expiryTime")
     if text == _UNLIMITED:
         return None
@@ -167,4 +165,4 @@ def _expiry_ms(body: Fields) -> int | None:
         return round(datetime.fromisoformat("".join(match.groups())).timestamp() * 1000)
     except (ValueError, OverflowError):
         expected = "expected a time in ISO 8601 with its zone, such as 2026-12-31T23:59:59.000+0000"
-        raise RestError(400, f"{where}: is not a time; {expected}, or {_UNLIMITED}") from None
+        raise Refusal(400, f"{where}: is not a time; {expected}, or {_UNLIMITED}") from None

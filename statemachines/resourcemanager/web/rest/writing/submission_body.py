@@ -14,7 +14,7 @@ from statemachines.resourcemanager.records.submission import (
     LocalResource,
     LogAggregationContext,
 )
-from statemachines.resourcemanager.web.rest.rest_answers import MOST_INT
+from statemachines.resourcemanager.web.rest.rest_endpoints import MOST_INT
 from statemachines.resourcemanager.web.rest.writing.bodies import MOST_LONG, Fields, bad
 
 _TYPES: Final = ("FILE", "ARCHIVE", "PATTERN")
@@ -29,7 +29,7 @@ def submission_of(body: Fields, application_id: str, user: str) -> ApplicationSu
     """The submission of this application by this user.
 
     Raises:
-        RestError: 400, which names the key.
+        Refusal: 400, which names the key.
     """
     validity_ms = body.number("attempt-failures-validity-interval", -1, -1, MOST_LONG)
     attempts = body.number("max-app-attempts", 0, -1, MOST_INT)

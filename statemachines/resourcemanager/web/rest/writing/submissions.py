@@ -10,19 +10,20 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
 
+from dispatcher.web.plain_answers import Refusal
 from dispatcher.web.security import describe_write
 from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.records.ids import cluster_timestamp_of
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.web.rest.ids import application_id
 from statemachines.resourcemanager.web.rest.resources import VCORES, amounts, at_most, shown
-from statemachines.resourcemanager.web.rest.rest_answers import JSON, MOST_INT, RestError, answer
-from statemachines.resourcemanager.web.rest.writing.common import Deadline, address_of, changing, fields_of
+from statemachines.resourcemanager.web.rest.rest_endpoints import JSON, MOST_INT, answer
+from statemachines.resourcemanager.web.rest.writing.common import address_of, changing, fields_of
 from statemachines.resourcemanager.web.rest.writing.submission_body import submission_of
+from statemachines.resourcemanager.web.shared import Deadline, RMWeb
 
 if TYPE_CHECKING:
     from statemachines.resourcemanager.reports import NodeReport
-    from statemachines.resourcemanager.web.shared import RMWeb
 
 _DISABLED: Final = "App submission via REST is disabled."
 _MANY: Final = 1000
@@ -69,11 +70,11 @@ def _disabled(request: Request) -> Response:
 
 
 def _own_id(rm: RMWeb, text: str) -> str:
-    """Raises RestError (400) for what no resource manager of this cluster can have handed out."""
+    """Raises Refusal (400) for what no resource manager of this cluster can have handed out."""
     app_id = application_id(text)
     now = rm.model.info.id
     if cluster_timestamp_of(app_id) > now:
-        raise RestError(400, f"application-id: {app_id} is not from new-application: the cluster is at {now}")
+        raise Refusal(400, f"application-id: {app_id} is not from new-application: the cluster is at {now}")
     return app_id
 
 
@@ -114,9 +115,9 @@ def _capability(most: Resource) -> dict[str, Any]:
 
 
 def _check_size(asked: Resource, most: Resource) -> None:
-    """Raises RestError (400) for a master that no node could ever take."""
+    """Raises Refusal (400) for a master that no node could ever take."""
     if asked.memory_mb > most.memory_mb:
-        raise RestError(400, f"resource.memory: is {asked.memory_mb:,} MB; the maximum is {most.memory_mb:,} MB")
+        raise Refusal(400, f"resource.memory: is {asked.memory_mb:,} MB; the maximum is {most.memory_mb:,} MB")
     if asked.vcores_milli > most.vcores_milli:
         cores = f"the maximum is {most.vcores_milli / 1000:,g}"
-        raise RestError(400, f"resource.vCores: is {asked.vcores_milli // 1000:,}; {cores}")
+        raise Refusal(400, f"resource.vCores: is {asked.vcores_milli // 1000:,}; {cores}")

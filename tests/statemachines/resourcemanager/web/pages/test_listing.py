@@ -14,8 +14,8 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from starlette.requests import Request
 
+from dispatcher.web.plain_answers import Refusal
 from statemachines.resourcemanager.web.pages.listing import Column, Page, Query, first_page, page_of, parse
-from statemachines.resourcemanager.web.pages.site import Problem
 
 pytestmark = pytest.mark.long
 
@@ -82,12 +82,12 @@ def test_a_column_turns_round_when_it_is_sorted_by_again() -> None:
 
 @pytest.mark.parametrize("query", ["sort=note", "sort=x", "order=x", "after=!", "after=eyJhIjoxfQ", "before=W251bGxd"])
 def test_nonsense_is_refused(query: str) -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(Refusal) as refused:
         asked(query)
 
     assert refused.value.status == 400
 
 
 def test_a_cursor_of_another_list_is_refused() -> None:
-    with pytest.raises(Problem, match="another list"):
+    with pytest.raises(Refusal, match="another list"):
         page([(1, 1)], "after=WyJ4Il0")

@@ -157,7 +157,7 @@ def test_a_handler_that_hangs_gives_503_within_the_deadline() -> None:
             answer = press(made, f"/cluster/app/{app_id}/kill")
 
         assert answer.status_code == 503
-        assert "did not answer within 0.2 s" in answer.text
+        assert "has not done this within 0.2 s" in answer.text
         assert answer.headers["retry-after"] == "1"
 
 

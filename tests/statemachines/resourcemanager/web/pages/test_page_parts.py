@@ -7,14 +7,15 @@ import re
 import threading
 from collections.abc import Collection
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
-from dispatcher.ops.json_answers import Workers
+
+from dispatcher.ops.entities import Transition
+from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.read.waits import KEPT_S, Known, Waits
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
 from statemachines.resourcemanager.web.pages import histories, page_texts, timeline
@@ -132,9 +133,9 @@ def test_a_page_does_not_wait_for_a_history_that_takes_long_and_has_it_the_next_
 
     def read(
         entity: str, machine: str | None, limit: int, before: int | None, *, changes_only: bool = False
-    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+    ) -> tuple[list[Transition], str | None, bool]:
         assert may_answer.wait(TIMEOUT_S)
-        return [{"at": 1, "from_state": "NEW", "to_state": "RUNNING", "payload": None}], None, True
+        return [Transition(at=1, from_state="NEW", to_state="RUNNING")], None, True
 
     monkeypatch.setattr(histories, "readers_now", lambda: [read])
     monkeypatch.setattr(histories, "_PATIENCE_S", 0.01)
