@@ -75,7 +75,10 @@ class LoneEvents:
         self._stays = stays
 
     def dispatch(self) -> None:
-        """Wait for a post, and dispatch its event; then the same again, unless something else is to be done."""
+        """Wait for a post, and dispatch its event; then the same again, unless something else is to be done.
+
+        See test_loop_contract.py.
+        """
         entries, flags, mailbox, due = self._entries, self._flags, self._mailbox, self._due
         progress, times, idle, parking = self._progress, self._times, self.idle, self._parking
         by_type, slow_ns, stays, bounded = self._routes.by_type, self._slow.limit_ns, self._stays, self._bounded
