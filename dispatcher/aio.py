@@ -61,7 +61,7 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enu
 
 
 def _post_if_room(queue: EventQueue, event: Any) -> bool | Future[bool] | None:
-    """Post, without waiting: whether the event was accepted, or the future of that; None: there is no room."""
+    """Post without waiting. True or False: accepted or refused; a future: for that answer; None: there is no room."""
     if not queue.write_ahead.is_on:
         try:
             return queue.post_without_waiting(event)
@@ -157,7 +157,7 @@ _OF_THREAD = _OfThread()
 
 
 def _wake_ups() -> _WakeUps:
-    """Of the running loop."""
+    """The running loop's."""
     loop, wake_ups = asyncio.get_running_loop(), _OF_THREAD.wake_ups
     if wake_ups is None or wake_ups.loop is not loop:
         wake_ups = _OF_THREAD.wake_ups = _WakeUps(loop)
@@ -172,7 +172,7 @@ def _ask_if_room(asks: Asks, event: Any) -> Ask | None:
 
 
 async def _once_room(queue: EventQueue, attempt: Callable[[], T | None]) -> T | None:
-    """Attempt to post until there is room, and wait for that as a thread does; None: there was none in time."""
+    """Call `attempt` until it finds room, in the queue for room between threads. None: no room came in time."""
     room = queue.room
     patience = room.patience(_this_task)
     while True:

@@ -430,7 +430,7 @@ class AsyncDispatcher(PostingService):
         tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error, extra=fields)
 
     def _end_surely(self, attempts: int = 100) -> None:
-        """The last act of the handler thread, again if an exception that is thrown into the thread cuts it short."""
+        """Act last, and again each time an exception that is thrown into this thread cuts that short."""
         if self._has_acted or not attempts:
             return
         try:

@@ -29,10 +29,10 @@ _SHORT_NS: Final = 100_000
 """After a shorter wait, several events are likely to come during a pause."""
 _PAUSE_S: Final = 200e-6
 _WORTH: Final = 4
-"""Events that make a pause pay; to wake the handler thread for each of fewer events would cost less."""
+"""Events that a pause has to gather. Waking the handler thread for each of fewer costs less than the pause."""
 _MOST_MISSES: Final = 8
 _LEAST_CAPACITY: Final = 256
-"""Of a bounded queue; the producers could fill a smaller one during a pause, and would wait."""
+"""The capacity from which on a bounded queue gets pauses. Producers could fill a smaller one meanwhile, and wait."""
 
 
 class LoneEvents:

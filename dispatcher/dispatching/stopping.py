@@ -1,7 +1,7 @@
 """How dispatching ends: a queue that is drained, a stop that waits for it.
 
-`Drain` tells waiters when the queue is empty and no event is in hand (invariant 3). `StopWait` is the
-wait of a stop: for the drain, within its timeout, whatever a handler or a coroutine does (invariant 7).
+`Drain` tells waiters when the queue is empty and no event is in hand (invariant 3). `StopWait` is a stop's wait for
+that, within its timeout, whatever a handler or a coroutine does (invariant 7).
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ _PIECE_S: Final = 0.003
 _LOOK_S: Final = 0.05
 """How often a look-up that waits for another one calls `on_pause`."""
 _BYTES_AT_ONCE: Final = 1 << 18
-"""Searched in one call."""
+"""Bytes searched in one call."""
 _ROWS_AT_ONCE: Final = 64
-"""Decoded in one call."""
+"""Rows decoded in one call."""
 _MOST_JOURNALS: Final = 8
 """Journals for which something is kept between look-ups."""
 

@@ -67,7 +67,7 @@ def render_page(registry: CollectorRegistry, encode: Encoder, names: Sequence[st
 
 
 class _Families(Collector):
-    """As a collector, metrics that have been collected."""
+    """A collector of metrics that were collected before."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)

@@ -50,5 +50,5 @@ def is_event_not_factory(event_or_factory: Any) -> bool:
 
 
 def _whole_us(seconds: float) -> int:
-    """In ns, but whole microseconds: a float of Unix seconds is no more exact."""
+    """The seconds in ns, rounded to microseconds: a float of Unix seconds is no more exact."""
     return round(seconds * 1e6) * 1000

@@ -57,7 +57,7 @@ def pread_cached(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: int) -> int:
-    """The same into the start of a buffer; returns how many bytes were read, fewer than `length` at the file's end."""
+    """As `pread_cached`, into the start of a buffer; returns how many bytes were read: fewer at the file's end."""
     if not length:
         return 0
     read = _cached_read()

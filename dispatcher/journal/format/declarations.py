@@ -307,7 +307,7 @@ def _fields(schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _parts(schema: Schema) -> Iterator[Schema]:
-    """The schemas of a schema, on the way that JSON takes."""
+    """The schemas inside a schema that pydantic uses for JSON."""
     for key, value in schema.items():
         if key in ("python_schema", "strict_schema", "metadata", "definitions", "computed_fields"):
             continue
