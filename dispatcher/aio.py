@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.dispatching.stopping import check_may_wait
 from dispatcher.errors import EventRefusedError, QueueFullError
 from dispatcher.event import AsyncioHandler, HasType
 from dispatcher.groups import MultiDispatcher
@@ -228,8 +229,7 @@ async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: 
         RuntimeError: called by a handler of the dispatcher, which would wait for itself.
     """
     parts = dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else (dispatcher,)
-    if any(part.core.is_handling() for part in parts):
-        raise RuntimeError(f"{dispatcher.name}: a handler cannot wait until its own dispatcher is drained")
+    check_may_wait(dispatcher.name, is_handler=any(part.core.is_handling() for part in parts), is_on_loop=False)
     deadline = None if timeout is None else monotonic() + timeout
     while True:
         for part in parts:

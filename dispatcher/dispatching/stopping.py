@@ -25,6 +25,14 @@ GRACE_S: Final = 0.5
 """The longest wait for a handler that is about to return."""
 
 
+def check_may_wait(name: str, *, is_handler: bool, is_on_loop: bool) -> None:
+    """Raises RuntimeError: the caller waits for a drain that waits for its handler, or blocks the event loop of one."""
+    if is_handler:
+        raise RuntimeError(f"{name}: a handler cannot wait until its own dispatcher is drained")
+    if is_on_loop:
+        raise RuntimeError(f"{name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
+
+
 class Drain:
     """The waiters for one dispatcher to be drained, and the end of its handler thread. Any thread."""
 
