@@ -28,8 +28,8 @@ _TURNS: Final = 1000
 _SHORT_NS: Final = 100_000
 """After a shorter wait, several events are likely to come during a pause."""
 _PAUSE_S: Final = 200e-6
-_WORTH: Final = 4
-"""Events that a pause has to gather. Waking the handler thread for each of fewer costs less than the pause."""
+_WORTHWHILE_EVENTS: Final = 4
+"""A pause that gathers fewer is a miss: waking the handler thread for each of those would cost less."""
 _MOST_MISSES: Final = 8
 _LEAST_CAPACITY: Final = 256
 """The capacity from which on a bounded queue gets pauses. Producers could fill a smaller one meanwhile, and wait."""
@@ -195,7 +195,7 @@ class Pauses:
         since_ns = perf_counter_ns()
         sleep(_PAUSE_S)
         self._idle.note(since_ns, perf_counter_ns())
-        if len(self._entries) >= _WORTH:
+        if len(self._entries) >= _WORTHWHILE_EVENTS:
             self._pays, self._misses = True, 0
         else:
             self._misses = min(self._misses + 1, _MOST_MISSES)

@@ -38,7 +38,7 @@ from dispatcher.util.threads import start_or_postpone, try_to_start
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 MAIL_TYPE: Final = ("(mail)", "")
-"""Stands for the class and name of the event type, of a mail."""
+"""The event class and event type under which mail is counted."""
 _NEVER_NS: Final = 1 << 62
 """Longer than any run."""
 SIZE_STEP: Final = 1000

@@ -47,7 +47,7 @@ class CollectorFailures:
 
 
 failures: Final = CollectorFailures()
-"""Those of this process."""
+"""Of the collectors and sources of this process."""
 
 
 def render_page(registry: CollectorRegistry, encode: Encoder, names: Sequence[str] | None = None) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from dispatcher.util.foreign import is_member, text_of, type_of
 
 _SHORTEST_PERIOD_NS: Final = 1_000_000
-"""A shorter one would keep the thread that all timers share."""
+"""A shorter period would keep the thread busy that all timers share."""
 _LONGEST_S: Final = 3_155_760_000
 _LAST_UNIX_S: Final = 253_402_300_799
 

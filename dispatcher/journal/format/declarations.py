@@ -38,7 +38,7 @@ _ENUM: Final = frozenset(("cls", "members", "ref", "sub_type"))
 _CONTAINERS: Final[dict[str, type]] = {"list": list, "set": set, "frozenset": frozenset}
 _STR: Final = frozenset((str,))
 LONGEST_LINE: Final = 4300
-"""Shorter lines have no number of more digits than pydantic reads."""
+"""Characters. pydantic reads no number of more digits, and a shorter line has none."""
 
 
 def adapter_of(class_: type) -> TypeAdapter[Any]:

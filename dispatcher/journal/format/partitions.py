@@ -24,8 +24,8 @@ from dispatcher.util.files import PRIVATE_FILE, read_file, replace_file
 PARTITIONS: Final = "partitions.json"
 _FORMAT: Final = 1
 _FOLDER: Final = re.compile(r"partition-(0|[1-9][0-9]{0,8})")
-_LONGEST: Final = 1 << 20
-"""In bytes; enough for a move among 50,000 partitions."""
+_MOST_BYTES: Final = 1 << 20
+"""Enough for a move among 50,000 partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def read_partitions(journal: Path) -> tuple[Partitions | None, str | None]:
         JournalError: this version does not know the file's format.
     """
     try:
-        data = read_file(journal / PARTITIONS, _LONGEST)
+        data = read_file(journal / PARTITIONS, _MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None, None
     except OSError as error:

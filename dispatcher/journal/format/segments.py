@@ -45,8 +45,8 @@ MANIFEST: Final = "journal.json"
 LAST_NUMBER: Final = 2**31 - 1
 """The greatest number of a segment; a frame's header has room for twice as many."""
 _NAME: Final = re.compile(r"\.?segment-(\d+)\.journal(\.open)?")
-_LONGEST_MANIFEST: Final = 1 << 12
-"""In bytes; a sound one is far shorter."""
+_MOST_MANIFEST_BYTES: Final = 1 << 12
+"""A sound manifest is far shorter."""
 _LOOK_EVERY_NS: Final = 100_000_000
 
 
@@ -171,7 +171,7 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
     """
     path = journal / MANIFEST
     try:
-        data = read_file(path, _LONGEST_MANIFEST)
+        data = read_file(path, _MOST_MANIFEST_BYTES)
     except FileNotFoundError:
         return None, None
     except OSError as error:
