@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
+from dispatcher.dispatching.stopping import check_may_wait
 from dispatcher.errors import EventRefusedError, QueueFullError
 from dispatcher.event import AsyncioHandler, HasType
 from dispatcher.groups import MultiDispatcher
@@ -61,7 +62,7 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enu
 
 
 def _post_if_room(queue: EventQueue, event: Any) -> bool | Future[bool] | None:
-    """Post, without waiting: whether the event was accepted, or the future of that; None: there is no room."""
+    """Post without waiting. True or False: accepted or refused; a future: for that answer; None: there is no room."""
     if not queue.write_ahead.is_on:
         try:
             return queue.post_without_waiting(event)
@@ -157,7 +158,7 @@ _OF_THREAD = _OfThread()
 
 
 def _wake_ups() -> _WakeUps:
-    """Of the running loop."""
+    """The running loop's."""
     loop, wake_ups = asyncio.get_running_loop(), _OF_THREAD.wake_ups
     if wake_ups is None or wake_ups.loop is not loop:
         wake_ups = _OF_THREAD.wake_ups = _WakeUps(loop)
@@ -172,7 +173,7 @@ def _ask_if_room(asks: Asks, event: Any) -> Ask | None:
 
 
 async def _once_room(queue: EventQueue, attempt: Callable[[], T | None]) -> T | None:
-    """Attempt to post until there is room, and wait for that as a thread does; None: there was none in time."""
+    """Call `attempt` until it finds room, in the queue for room between threads. None: no room came in time."""
     room = queue.room
     patience = room.patience(_this_task)
     while True:
@@ -228,8 +229,7 @@ async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: 
         RuntimeError: called by a handler of the dispatcher, which would wait for itself.
     """
     parts = dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else (dispatcher,)
-    if any(part.core.is_handling() for part in parts):
-        raise RuntimeError(f"{dispatcher.name}: a handler cannot wait until its own dispatcher is drained")
+    check_may_wait(dispatcher.name, is_handler=any(part.core.is_handling() for part in parts), is_on_loop=False)
     deadline = None if timeout is None else monotonic() + timeout
     while True:
         for part in parts:

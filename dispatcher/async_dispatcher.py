@@ -28,7 +28,7 @@ from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import current_call
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
 from dispatcher.dispatching.retries import Retries
-from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait
+from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait, check_may_wait
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, KeyOf, Post
@@ -296,11 +296,6 @@ class AsyncDispatcher(PostingService):
         return was_registered
 
     @property
-    def event_handler(self) -> DispatcherEventHandler:
-        """Hadoop's way to post: `event_handler.handle(event)` is `post(event)`."""
-        return self._event_handler
-
-    @property
     def mailbox_executor(self) -> MailboxExecutor:
         """Runs callables on the handler thread, between two events.
 
@@ -342,10 +337,7 @@ class AsyncDispatcher(PostingService):
             RuntimeError: called by a handler, which would wait for itself, or on the thread of a handler's event loop.
             ForkedProcessError: the handler thread is in the parent process.
         """
-        if self._is_handling():
-            raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
-        if self._coroutines.is_on_loop():
-            raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
+        check_may_wait(self.name, is_handler=self._is_handling(), is_on_loop=self._coroutines.is_on_loop())
         self._queue.check_not_forked()
         return self._drain.wait(timeout)
 
@@ -430,7 +422,7 @@ class AsyncDispatcher(PostingService):
         tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error, extra=fields)
 
     def _end_surely(self, attempts: int = 100) -> None:
-        """The last act of the handler thread, again if an exception that is thrown into the thread cuts it short."""
+        """Act last, and again each time an exception that is thrown into this thread cuts that short."""
         if self._has_acted or not attempts:
             return
         try:

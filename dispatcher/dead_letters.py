@@ -79,7 +79,7 @@ class Takes(Protocol):
 
 
 class Codec(Protocol):
-    """Of the events of one dispatcher. Any thread."""
+    """Encodes and decodes the events of one dispatcher. Any thread."""
 
     def encode(self, event: Any) -> bytes:
         """The event's line in a log. Raises DispatcherError: it cannot have one."""
@@ -228,7 +228,7 @@ class LettersElsewhereError(DispatcherError):
 
 
 def line_of(letter: DeadLetter, codec: Codec) -> bytes:
-    """Its line in a folder."""
+    """The line of a dead letter in a folder."""
     try:
         line = codec.encode(letter.event)
     except DispatcherError:

@@ -173,7 +173,8 @@ class AsyncioHandler:
         for name, value, least in (("capacity", capacity, 1), ("per_key", per_key, 1), ("max_waiting", max_waiting, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
-        self.handler = coroutine  # never changes, like the rest
+        # None of these fields changes.
+        self.handler = coroutine
         self.function: Callable[[Any], Any] = function
         self.loop = loop
         self.key = key or _lock_key

@@ -22,7 +22,7 @@ from zlib import crc32
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
-from dispatcher.dispatching.stopping import StopWait, grace_s
+from dispatcher.dispatching.stopping import StopWait, check_may_wait, grace_s
 from dispatcher.errors import JournalError
 from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
 from dispatcher.journal.format.partitions import partition_path
@@ -91,10 +91,8 @@ class DispatcherGroup(CompositeService):
 
     def await_drained(self, timeout: float | None = None) -> bool:
         """As AsyncDispatcher.await_drained, for all partitions."""
-        if self.partitions[0].core.is_inside():
-            raise RuntimeError(f"{self.name}: a handler cannot wait until its own dispatcher is drained")
-        if self._keeps_stop_waiting() == "loop":
-            raise RuntimeError(f"{self.name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
+        is_handler, is_on_loop = self.partitions[0].core.is_inside(), self._keeps_stop_waiting() == "loop"
+        check_may_wait(self.name, is_handler=is_handler, is_on_loop=is_on_loop)
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             for partition in self.partitions:
@@ -239,11 +237,6 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         finally:
             if self.journal is not None:
                 self.journal.close_unused()
-
-    @property
-    def event_handler(self) -> DispatcherEventHandler:
-        """As AsyncDispatcher.event_handler. Any thread."""
-        return self._event_handler
 
     def register(
         self,

@@ -111,8 +111,8 @@ class KeyOfMember:
     """
 
     def __init__(self, of_class: KeyOf | None, parts: Sequence[tuple[tuple[Enum, ...], KeyOf | None]]) -> None:
-        self._of_class = (0, of_class)  # never changes, like the other field
-        self._of_member = {
+        self._of_class = (0, of_class)  # never changes
+        self._of_member = {  # never changes
             id(member): (number, key_of)
             for number, (members, key_of) in enumerate(parts, start=1)
             for member in members

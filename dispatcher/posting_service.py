@@ -13,7 +13,7 @@ from dispatcher.config import AtExit
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.dispatching.times import Progress
-from dispatcher.event import HasType
+from dispatcher.event import DispatcherEventHandler, HasType
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.later import post_later
@@ -61,9 +61,16 @@ class Core:
 class PostingService(Service):
     """What AsyncDispatcher and MultiDispatcher post with. Any thread."""
 
+    _event_handler: DispatcherEventHandler  # set by the constructor; never changes
+
+    @property
+    def event_handler(self) -> DispatcherEventHandler:
+        """Hadoop's way to post: `event_handler.handle(event)` is `post(event)`. Any thread."""
+        return self._event_handler
+
     @abstractmethod
     def _core_of(self, event: Any) -> Core:
-        """Of the dispatcher that handles the event."""
+        """The core of the dispatcher that handles the event."""
 
     def post_without_waiting(self, event: HasType[Enum]) -> bool:
         """As `post`, for a thread that must not wait for room.

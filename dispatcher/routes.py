@@ -30,7 +30,7 @@ other (None: they do not), and whether their posts keep the context."""
 
 
 NO_TYPE: Final = object()
-"""Is not the type of any event."""
+"""The type of no event."""
 
 
 class Turn(NamedTuple):

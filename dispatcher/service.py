@@ -159,7 +159,7 @@ class Service:
         return self._parent() if self._parent is not None else None
 
     def _ancestors(self) -> list[CompositeService]:
-        """The composite that this service was added to, the one that that was added to, and so on."""
+        """The composites around this service, from the inside out."""
         found: list[CompositeService] = []
         parent = self.parent
         while parent is not None and parent not in found:
@@ -272,7 +272,7 @@ class Service:
     def unregister_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> bool:
         """Remove one registration of a listener; returns whether it was registered.
 
-        Any thread, and the listener itself while it is told. Of a change that is being told, it may still hear.
+        Any thread, and the listener itself. A change that is being reported meanwhile may still reach the listener.
         """
         notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
 
@@ -691,7 +691,7 @@ class CompositeService(Service):
 
 
 def _path(service: Service, goal: Service) -> tuple[Service, ...] | None:
-    """The services from this one, through its parts, to `goal`; None: that is not among them."""
+    """The services on the way from `service` down to `goal`; None: `goal` is not inside it."""
     if service is goal:
         return (service,)
     for child in service.services if isinstance(service, CompositeService) else ():

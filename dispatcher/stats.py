@@ -271,6 +271,6 @@ def _lost_labels(loss: Loss) -> tuple[str, str, str]:
 
 
 def _add_times(times: _TimesByType, key: tuple[str, str], timed: int, total_ns: int) -> None:
-    """Enum classes may share a name: their types count together."""
+    """Add the times of a type. Types count together if their Enum classes share a name."""
     count, seconds = times.get(key, (0, 0.0))
     times[key] = count + timed, seconds + total_ns / 1e9

@@ -308,7 +308,7 @@ _namesakes: weakref.WeakValueDictionary[str, _Namesakes] = weakref.WeakValueDict
 _steps = count(1)  # starts and ends of dispatchers; any thread, in single steps
 
 _views: weakref.WeakSet[DispatcherView] = weakref.WeakSet()  # any thread, in single steps
-"""One for each dispatcher, which keeps it alive."""
+"""The views of all dispatchers. A dispatcher keeps its view alive."""
 
 
 def dispatchers() -> list[DispatcherView]:

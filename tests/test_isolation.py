@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from dispatcher.supervision.notify_socket import notify_socket
+from dispatcher.supervision.systemd import notify_socket
 from dispatcher.web import doors
 
 from .commands import ROOT, TIMEOUT_S, run_command

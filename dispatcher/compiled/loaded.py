@@ -10,7 +10,7 @@ from pathlib import Path
 _DISTRIBUTION = "central-dispatcher"
 _PACKAGES = ("dispatcher", "statemachines", "pipeline")
 _SUFFIX = EXTENSION_SUFFIXES[0]
-"""Of the extension modules of this very release of Python."""
+"""How the names of extension modules for this release of Python end."""
 
 
 def describe_build() -> str:

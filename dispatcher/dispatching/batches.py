@@ -1,6 +1,10 @@
 """The default action of a dispatcher: take a batch of events from the queue and hand each to its handler.
 
 Only the handler thread runs this and writes its counters; other threads read them (invariant 1).
+
+Six functions hand an event to its handler and count it, because a call for each event would cost as much as the
+dispatcher's own work on it: four here, one in `lone`, one in `journaled`. tests/dispatcher/test_loop_contract.py holds
+all of them to the same results.
 """
 
 from __future__ import annotations
@@ -205,7 +209,10 @@ class BatchDispatching:
         return True
 
     def _dispatch_quickly(self, batch: Iterator[Any] | None, count: int) -> None:
-        """The hot path, until there is mail: for each event its handler's call, a count and a store; no lock."""
+        """The hot path, until there is mail: for each event its handler's call, a count and a store; no lock.
+
+        See test_loop_contract.py.
+        """
         mailbox, progress, by_id, find = self._mailbox, self.progress, self.routes.by_type.get, self.routes.find
         bounded, room, give_back = self._bounded, self._room, self._room.permits.append
         most_upto = progress.turns[0] - count + self._batch_size
@@ -297,7 +304,8 @@ class BatchDispatching:
             batch = self._next_batch(most_upto)
 
     def _dispatch_singly(self, batch: Iterator[Any]) -> None:
-        """Dispatch and time each event, until there is mail: as `_dispatch_one`, without a call for each step.
+        """Dispatch and time each event, until there is mail: as `_dispatch_one`, without a call for each step. See
+        test_loop_contract.py.
 
         One reading of the clock ends an event and begins the next. So the dispatcher's own work on an event, a few
         hundred ns, counts as handling, as it does in a quick batch.
@@ -364,7 +372,7 @@ class BatchDispatching:
             progress.turns = (upto - 1, turns)
 
     def _dispatch_one(self, entry: Any) -> None:
-        """Dispatch and time one event."""
+        """Dispatch and time one event. See test_loop_contract.py."""
         event, enqueued_ns = entry, 0
         if type(entry) is QueuedEvent:
             if entry.key is not None:
@@ -394,7 +402,7 @@ class BatchDispatching:
             self.slow.event_ended(route, event, started_ns, finished_ns)
 
     def _dispatch_delivery(self, event: Any, delivery: Delivery, enqueued_ns: int) -> None:
-        """As `_dispatch_one`, of an entry that is closed and has a delivery."""
+        """As `_dispatch_one`, of an entry that is closed and has a delivery. See test_loop_contract.py."""
         is_retried = False
         started_ns = self.progress.since_ns = perf_counter_ns()
         try:

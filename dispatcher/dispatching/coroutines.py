@@ -63,10 +63,11 @@ _MOST_DESCRIBED: Final = 3
 
 
 class Coroutines:
-    """Handler thread, unless a method says otherwise. `connect` comes before the first event.
+    """The coroutines of one dispatcher. Handler thread, unless a method says otherwise.
 
-    `loop` runs the handlers that name no loop of their own. On the thread of the timers, `time_service()`, a loop that
-    was closed is noticed, and a coroutine that runs longer than `handler_warn_after_s` is logged.
+    `connect` comes before the first event. `loop` runs the handlers that name no loop of their own. The timers' thread
+    of `time_service()` notices a loop that was closed, and logs a coroutine that runs longer than
+    `handler_warn_after_s`.
     """
 
     def __init__(
@@ -321,7 +322,7 @@ class Coroutines:
             call.at = self._journaled.now_ns(call.started_ns)
 
     def _collect(self) -> None:
-        """The mail after coroutines have ended."""
+        """Finish the calls in `_ended`. Mail, sent when the first of them ended."""
         self._has_mail = False
         while self._ended:
             call = self._ended.popleft()
@@ -380,7 +381,7 @@ class Coroutines:
             self._progress.done += 1
 
     def _is_nested(self) -> bool:
-        """Whether a handler runs, which has yielded to mail."""
+        """Whether this is mail to which a handler has yielded."""
         return self._progress.begun - self._progress.done > self.count
 
     def _suspend(self) -> None:
@@ -433,6 +434,6 @@ def _describe(calls: list[Call]) -> str:
 
 
 def _identity(handler: Any) -> tuple[int, int]:
-    """The same for two bound methods that are equal: each look-up makes a new one."""
+    """Equal for equal bound methods: each look-up of a method makes a new object."""
     owner, function = getattr(handler, "__self__", None), getattr(handler, "__func__", None)
     return (id(handler), 0) if owner is None or function is None else (id(owner), id(function))

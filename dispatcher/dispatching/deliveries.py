@@ -109,7 +109,8 @@ class AskRules:
     """Which asks of one dispatcher would never be answered. Any thread."""
 
     def __init__(self, name: str, mailbox: TaskMailbox, routes: RoutingTable, coroutines: Coroutined) -> None:
-        self._name = name  # never changes, like the others
+        # None of these fields changes.
+        self._name = name
         self._mailbox = mailbox
         self._routes = routes
         self._coroutines = coroutines

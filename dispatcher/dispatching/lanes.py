@@ -125,7 +125,7 @@ class Call:
 
 
 class Handling:
-    """What the contexts of a call's coroutine, and of its tasks and threads, know of it. They may outlive the call."""
+    """The call, in the context of its coroutine and of the tasks and threads that this starts. These may outlive it."""
 
     __slots__ = ("call", "owner", "seq", "transitions")
 
@@ -170,7 +170,7 @@ def in_context(command: Callable[[], T]) -> Callable[[], T]:
 
 
 def leave_call(context: Context) -> None:
-    """The context was copied from a coroutine, perhaps, and is for code that is no part of it."""
+    """Remove the current call, if any, from a context that may have been copied from a coroutine."""
     if context.get(_CURRENT) is not None:
         context.run(_CURRENT.set, None)
 
@@ -370,14 +370,14 @@ class Lane:
 
 
 def _forget_handling(call: Call) -> None:
-    """The call has ended: its coroutine, and what goes on of its tasks and threads, are outside from now on."""
+    """The call has ended. Its tasks and threads may go on; from now on they post as producers from outside."""
     call.is_under_way = False
     if call.handling is not None:
         call.handling.call = None
 
 
 def _without_this_frame(error: BaseException) -> BaseException:
-    """The caught error without the frame that caught it, which refers to what will refer to the error: a cycle."""
+    """The error without the frame that caught it: that refers to the call, which will refer to the error."""
     return error.with_traceback(error.__traceback__.tb_next if error.__traceback__ is not None else None)
 
 

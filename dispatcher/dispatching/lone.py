@@ -28,11 +28,11 @@ _TURNS: Final = 1000
 _SHORT_NS: Final = 100_000
 """After a shorter wait, several events are likely to come during a pause."""
 _PAUSE_S: Final = 200e-6
-_WORTH: Final = 4
-"""Events that make a pause pay; to wake the handler thread for each of fewer events would cost less."""
+_WORTHWHILE_EVENTS: Final = 4
+"""A pause that gathers fewer is a miss: waking the handler thread for each of those would cost less."""
 _MOST_MISSES: Final = 8
 _LEAST_CAPACITY: Final = 256
-"""Of a bounded queue; the producers could fill a smaller one during a pause, and would wait."""
+"""The capacity from which on a bounded queue gets pauses. Producers could fill a smaller one meanwhile, and wait."""
 
 
 class LoneEvents:
@@ -75,7 +75,10 @@ class LoneEvents:
         self._stays = stays
 
     def dispatch(self) -> None:
-        """Wait for a post, and dispatch its event; then the same again, unless something else is to be done."""
+        """Wait for a post, and dispatch its event; then the same again, unless something else is to be done.
+
+        See test_loop_contract.py.
+        """
         entries, flags, mailbox, due = self._entries, self._flags, self._mailbox, self._due
         progress, times, idle, parking = self._progress, self._times, self.idle, self._parking
         by_type, slow_ns, stays, bounded = self._routes.by_type, self._slow.limit_ns, self._stays, self._bounded
@@ -192,7 +195,7 @@ class Pauses:
         since_ns = perf_counter_ns()
         sleep(_PAUSE_S)
         self._idle.note(since_ns, perf_counter_ns())
-        if len(self._entries) >= _WORTH:
+        if len(self._entries) >= _WORTHWHILE_EVENTS:
             self._pays, self._misses = True, 0
         else:
             self._misses = min(self._misses + 1, _MOST_MISSES)

@@ -39,7 +39,7 @@ from dispatcher.util.threads import start_or_postpone, try_to_start
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 MAIL_TYPE: Final = ("(mail)", "")
-"""Stands for the class and name of the event type, of a mail."""
+"""The event class and event type under which mail is counted."""
 _NEVER_NS: Final = 1 << 62
 """Longer than any run."""
 SIZE_STEP: Final = 1000
@@ -48,7 +48,7 @@ _WARN_EVERY_NS: Final = 30_000_000_000
 _SIZE_EVERY_NS: Final = 1_000_000_000
 _CHECK_EVERY_MS: Final = 1000
 _MOST_CHECKS: Final = 1000
-"""That are kept: of more, every second one is forgotten."""
+"""Checks that a Backlog keeps. Beyond that number it forgets every second one."""
 _MOST_LOOKED_AT: Final = 1000
 _NAMES: Final = {"event": "a handler", "mail": "a mail"}
 
@@ -121,7 +121,7 @@ class SlowRuns:
         self._end(Run("mail", mail, since_ns), ended_ns)
 
     def announced(self, since_ns: int) -> None:
-        """The run that began then was logged. One thread besides the handler thread."""
+        """The run that began at `since_ns` was logged while it ran. The timers' thread."""
         self._announced.append(since_ns)
         self._log_end()
 
@@ -132,7 +132,13 @@ class SlowRuns:
         self._log_end()
 
     def _log_end(self) -> None:
-        """Log the end of a run that was announced and has ended; each of the two calls this after its part."""
+        """Log the end of a run that was announced and has ended.
+
+        handler thread    `_ended` = the run, then looks at `_announced`
+        timers' thread    `_announced` += the run, then looks at `_ended`
+
+        At least one of them finds both; `remove` lets only one log.
+        """
         since_ns, took_ns, what, fields = self._ended
         if since_ns in self._announced:
             try:
@@ -358,7 +364,7 @@ class LongWaits:
         self._warnings = _RateLimiter(_WARN_EVERY_NS, clock_ns)
 
     def __call__(self, producer: str) -> bool:
-        """The producer has waited for `after_s`, or for that long again; returns whether no more is to be logged."""
+        """Called by a producer after each `after_s` of its wait; True: the producer need not call again."""
         holdup = self._holdup()
         if holdup is None or self._after_s is None:
             return False

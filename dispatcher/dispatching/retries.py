@@ -190,8 +190,8 @@ class Behind:
     """What waits behind one event that is retrying. Handler thread, unless a method says otherwise."""
 
     def __init__(self, retries: Retries, key: _Key) -> None:
-        self._retries = retries  # never changes, like the next one
-        self.key = key
+        self._retries = retries  # never changes
+        self.key = key  # never changes
         self.numbers: list[int] = []  # of the events that wait, in their order
 
     def let_go(self) -> None:

@@ -1,7 +1,7 @@
 """How dispatching ends: a queue that is drained, a stop that waits for it.
 
-`Drain` tells waiters when the queue is empty and no event is in hand (invariant 3). `StopWait` is the
-wait of a stop: for the drain, within its timeout, whatever a handler or a coroutine does (invariant 7).
+`Drain` tells waiters when the queue is empty and no event is in hand (invariant 3). `StopWait` is a stop's wait for
+that, within its timeout, whatever a handler or a coroutine does (invariant 7).
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ log = logging.getLogger("dispatcher.async_dispatcher")
 
 GRACE_S: Final = 0.5
 """The longest wait for a handler that is about to return."""
+
+
+def check_may_wait(name: str, *, is_handler: bool, is_on_loop: bool) -> None:
+    """Raises RuntimeError: the caller waits for a drain that waits for its handler, or blocks the event loop of one."""
+    if is_handler:
+        raise RuntimeError(f"{name}: a handler cannot wait until its own dispatcher is drained")
+    if is_on_loop:
+        raise RuntimeError(f"{name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
 
 
 class Drain:

@@ -52,9 +52,8 @@ class Progress:
         self.begun = 0  # handler thread writes, any reads
         self.done = 0  # handler thread writes, any reads
         self.given_up = 0  # events taken, and then discarded by a stop; handler thread writes, any reads
-        self.retries = repeat(
-            (), maxsize
-        )  # one turn less for each event moved to those that are retrying; handler thread
+        # One turn fewer for each event that was moved to those that are retrying; handler thread.
+        self.retries = repeat((), maxsize)
         self.withdrawn = 0  # events taken whose callers no longer wait for an answer; handler thread writes, any reads
         self.entry: Any = None  # the entry taken last in this batch; handler thread writes, any reads
         # Start of the current handler, which is the end of the event before it in the batch; in a flood, the start of
@@ -144,7 +143,7 @@ class EventTimes:
         return queue_time, handling_time
 
     def note_taken(self, handing_over_ns: int) -> None:
-        """Handing an event to a coroutine took this long, which is no time of the batch's other events."""
+        """Keep the time of handing an event to a coroutine out of the times of the batch's other events."""
         self.timed += 1
         self.timed_ns += handing_over_ns
 
@@ -256,10 +255,11 @@ class IdleTime:
         # The sum of the waits before the last one, and the start of that. The handler thread replaces both in one
         # store, so no reader counts a wait twice.
         self.waits: tuple[int, int] = (0, 0)
-        self.until_ns = 0  # when the last wait ended, earlier than its start: it goes on; handler thread, any reads
+        # When the last wait ended; before its start while it goes on; handler thread writes, any reads.
+        self.until_ns = 0
 
     def last_ns(self) -> int:
-        """How long the last wait took, which has ended; 0: there was none. Handler thread."""
+        """How long the last wait took; 0: there was none. Handler thread, after the wait."""
         return self.until_ns - self.waits[1]
 
     def note(self, since_ns: int, until_ns: int) -> None:

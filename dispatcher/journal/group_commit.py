@@ -46,7 +46,7 @@ from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import is_owned, try_to_start
 
 MOST_BYTES_IN_FRAME: Final = 1 << 20
-"""One event may exceed it."""
+"""A single event may exceed it."""
 MOST_UNDER_WAY: Final = 4096
 """Events that `append_later` takes before it waits for one to be in the log."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, make_dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import JournalError
 from dispatcher.journal.accepted_fields import AcceptedFields
@@ -49,9 +49,9 @@ _PIECE_S: Final = 0.003
 _LOOK_S: Final = 0.05
 """How often a look-up that waits for another one calls `on_pause`."""
 _BYTES_AT_ONCE: Final = 1 << 18
-"""Searched in one call."""
+"""Bytes searched in one call."""
 _ROWS_AT_ONCE: Final = 64
-"""Decoded in one call."""
+"""Rows decoded in one call."""
 _MOST_JOURNALS: Final = 8
 """Journals for which something is kept between look-ups."""
 
@@ -119,24 +119,16 @@ def entity_history(
     """
     if limit < 1:
         raise ValueError(f"limit={limit}: must be at least 1")
+    question = _Question(encode_text(entity), machine, limit, before_seq, changes_only)
     parts = parts_of(path)
     if not parts.is_partitioned:
-        return _look_up(parts.path, entity, machine, limit, before_seq, changes_only, on_damage, on_pause)
+        return _look_up(parts.path, question, on_damage, on_pause)
     if before_seq is not None:
         raise JournalError(f"{path}: {OF_ONE_PARTITION}")
     for line in parts.problems:
         on_damage(line)
     found = [
-        _look_up(
-            folder,
-            entity,
-            machine,
-            limit,
-            None,
-            changes_only,
-            lambda line, of=folder: on_damage(parts.named(of, line)),  # type: ignore[misc]
-            on_pause,
-        )
+        _look_up(folder, question, lambda line, of=folder: on_damage(parts.named(of, line)), on_pause)  # type: ignore[misc]
         for folder in parts.folders
     ]
     events = [list(rows) for each in found for _, rows in groupby(each.transitions, attrgetter("seq"))]
@@ -148,21 +140,25 @@ def entity_history(
     return EntityHistory(rows, not parts.problems and all(each.complete for each in found))
 
 
+class _Question(NamedTuple):
+    """What `entity_history` is asked for."""
+
+    name: bytes
+    """The entity's, as frames store it."""
+    machine: str | None
+    limit: int
+    before_seq: int | None
+    changes_only: bool
+
+
 def _look_up(
-    path: Path,
-    entity: str,
-    machine: str | None,
-    limit: int,
-    before_seq: int | None,
-    changes_only: bool,
-    on_damage: Callable[[str], None],
-    on_pause: Callable[[], object],
+    path: Path, question: _Question, on_damage: Callable[[str], None], on_pause: Callable[[], object]
 ) -> EntityHistory:
     kept = _kept(path)
     while not kept.lock.acquire(timeout=_LOOK_S):
         on_pause()
     try:
-        return _LookUp(kept, path, entity, machine, limit, before_seq, changes_only, on_damage, on_pause).run()
+        return _LookUp(kept, path, question, on_damage, on_pause).run()
     finally:
         kept.lock.release()
 
@@ -230,21 +226,13 @@ class _LookUp:
         self,
         kept: _Kept,
         path: Path,
-        entity: str,
-        machine: str | None,
-        limit: int,
-        before_seq: int | None,
-        changes_only: bool,
+        question: _Question,
         on_damage: Callable[[str], None],
         on_pause: Callable[[], object],
     ) -> None:
         self._kept = kept
         self._path = path
-        self._name = encode_text(entity)
-        self._machine = machine
-        self._limit = limit
-        self._before_seq = before_seq
-        self._changes_only = changes_only
+        self._question = question
         self._on_damage = on_damage
         self._fields = AcceptedFields(path)
         self._pace = Pace(_PIECE_S)
@@ -275,9 +263,9 @@ class _LookUp:
         self._on_pause()
 
     def _answer(self, *, is_whole: bool) -> EntityHistory:
-        rows = self._rows
-        if len(rows) > self._limit:
-            cut = rows[self._limit].seq
+        rows, limit = self._rows, self._question.limit
+        if len(rows) > limit:
+            cut = rows[limit].seq
             kept = [row for row in rows if row.seq > cut] or [row for row in rows if row.seq == rows[0].seq]
             is_whole &= len(kept) == len(rows)
             rows = kept
@@ -285,7 +273,7 @@ class _LookUp:
 
     def _has_enough(self) -> bool:
         """There are more rows than wanted, from more than one event, whose rows stay together."""
-        return len(self._rows) > self._limit and self._rows[-1].seq != self._rows[0].seq
+        return len(self._rows) > self._question.limit and self._rows[-1].seq != self._rows[0].seq
 
     def _damaged(self, line: str) -> None:
         self._is_whole = False
@@ -312,14 +300,14 @@ class _LookUp:
 
     def _is_later(self, first_seq: int) -> bool:
         """Whether all rows from `first_seq` on are too new. A transition may have the seq before its frame's first."""
-        return self._before_seq is not None and first_seq > self._before_seq
+        return self._question.before_seq is not None and first_seq > self._question.before_seq
 
     def _indexed(self, segment: Path, end: SegmentEnd) -> list[int] | None:
         """Offsets of frames that may have rows of the entity, oldest first; None: there is no sound index."""
         try:
             with HistoryIndex(index_path(segment)) as index:
                 if index.header.is_of(segment, end):
-                    offsets = index.frames_of(self._name)
+                    offsets = index.frames_of(self._question.name)
                     self._kept.searched.pop(segment_number(segment), None)
                     return offsets
         except (JournalError, OSError):
@@ -335,7 +323,7 @@ class _LookUp:
                 searched = self._kept.searched[number] = _SearchedSegment(reader.inode)
             for line in searched.read_further(reader, self._pause, is_open=is_open):
                 self._damaged(line)
-            self._frames(reader, searched.frames_with(reader, self._name, self._pause))
+            self._frames(reader, searched.frames_with(reader, self._question.name, self._pause))
 
     def _frames(self, reader: FrameReader, offsets: Iterable[int]) -> None:
         """Add the entity's rows from the frames at these offsets, newest first."""
@@ -354,11 +342,9 @@ class _LookUp:
 
     def _rows_in(self, frame: Frame) -> list[HistoryRow]:
         """The frame's rows about the entity, newest first."""
-        payload, first_seq = decode_rows(frame.payload), frame.header.first_seq
-        rows = _entity_rows(
-            payload, first_seq, self._name, self._machine, self._changes_only, self._fields, self._pause
-        )
-        return [row for row in rows if self._before_seq is None or row.seq < self._before_seq]
+        payload, before_seq = decode_rows(frame.payload), self._question.before_seq
+        rows = _entity_rows(payload, frame.header.first_seq, self._question, self._fields, self._pause)
+        return [row for row in rows if before_seq is None or row.seq < before_seq]
 
 
 def _history_row(event: dict[str, Any] | None, transition: dict[str, Any] | None) -> HistoryRow:
@@ -372,18 +358,17 @@ def _history_row(event: dict[str, Any] | None, transition: dict[str, Any] | None
 def _entity_rows(
     payload: RowsPayload,
     first_seq: int,
-    name: bytes,
-    machine: str | None,
-    changes_only: bool,
+    question: _Question,
     fields: AcceptedFields,
     pause: Callable[[], None],
 ) -> Iterator[HistoryRow]:
     """The rows about the entity in a frame, newest first: its transitions, and events about it without any."""
+    machine, changes_only = question.machine, question.changes_only
     rows: dict[str, list[int]] = defaultdict(list)
     for table, column in ENTITIES:
         if changes_only and table is not TRANSITIONS:
             continue
-        for some in payload.rows_with(table, column, name):
+        for some in payload.rows_with(table, column, question.name):
             rows[table.name] += some
             pause()
     if changes_only:

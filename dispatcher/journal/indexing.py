@@ -47,7 +47,7 @@ _BUSY_SHARE: Final = 32.0
 """How long the indexer waits while the writer is busy, as a multiple of its own work: it takes 3 % of the time."""
 _IDLE_SHARE: Final = 1.0
 _STOP_S: Final = 2.0
-"""More than a piece of work and one write take."""
+"""How long a stop waits for the indexer's thread: longer than a piece of its work and one write take."""
 _DRAFT: Final = re.compile(r"\.segment-\d+\.history\.new-\d+")
 _DRAFT_S: Final = 600.0
 """A draft of this age was left by a crash: no process writes one for so long."""

@@ -25,7 +25,7 @@ the journal's own thread may notify that thread just before it waits."""
 
 
 class Keeper:
-    """That thread. It ends with the log.
+    """The journal's own thread. It ends with the log.
 
     It syncs at intervals, closes and removes old segments, and calls `write_late_rows`, which says when to call it
     again. While that finds nothing, the looks become rare, and the handler thread calls `watch` once it has rows again.
@@ -42,7 +42,7 @@ class Keeper:
         self._interval_s = config.sync_interval_ms / 1000 if syncs else math.inf  # never changes
         self._thread: threading.Thread | None = None  # set by any thread, and reset by it if the start fails
         self.is_missed = False
-        """It should sync, and could not be started. Any thread writes and reads it."""
+        """The thread should sync, and could not be started. Any thread writes and reads it."""
         self._missed_by_s = -math.inf  # monotonic time of the next sync in its place; any thread that syncs
 
     def ensure_running(self) -> bool:

@@ -52,8 +52,8 @@ _NO_THREAD_S: Final = 1.0
 class LiveStates:
     """The entities of one kind of machine that have not ended, each with its state after the last written frame.
 
-    A snapshot is due with the first frame, after `every` transitions, or as many as the last one had entities if these
-    are more, and after `every_s` seconds.
+    A snapshot is due with the first frame, and again after `every_s` seconds or `every` transitions. A snapshot of more
+    entities than `every` is followed by as many transitions.
     """
 
     def __init__(

@@ -243,7 +243,7 @@ class _Repair:
         return new
 
     def _drop_those_without_rows(self, first: int, last: int) -> None:
-        """Take them out of the folder. The manifest comes before: it must not promise an open segment."""
+        """Take segments without rows out of the folder; before, the manifest, which promises an open segment."""
         if self._without_rows:
             Manifest(first, last, closed=True, journal=self._id).write(self._path, sync=True, mode=self._mode)
         for segment, cut in self._without_rows:
@@ -295,7 +295,7 @@ def _scan(segment: Path, before: Summary, *, follows: bool) -> tuple[Summary, in
 
 
 def _intact_frames(segment: Path) -> int:
-    """How many it has, without START and END."""
+    """How many intact frames the segment has, without START and END."""
     frames = walk(segment, lambda _: False, check_all=True)
     return sum(isinstance(frame, Frame) and frame.header.kind in (ROWS, ACCEPTED) for frame in frames)
 

@@ -17,7 +17,7 @@ from dispatcher.errors import JournalError
 from dispatcher.util.descriptors import EventFile
 
 _MANY: Final = (1 << 40).to_bytes(8, sys.byteorder)
-"""What opens an eventfd: each wait takes one off, so as many threads may pass."""
+"""Written to an eventfd to open it. Each wait takes one off, so this many threads may pass."""
 _MOST_BATCHES_SKIPPED: Final = 64
 _MOST_HALF_SYNCS: Final = 4
 

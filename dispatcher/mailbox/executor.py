@@ -40,8 +40,8 @@ class MailboxExecutor:
         which a command or the default action yields.
         """
         self._mailbox = mailbox
-        self.priority = priority  # never changes, like the next field
-        self.is_idle = is_idle
+        self.priority = priority  # never changes
+        self.is_idle = is_idle  # never changes
         self._action_executor = action_executor
         self._bind, self._run_nested = bind, run_nested or Mail.run
 

@@ -129,9 +129,9 @@ class MailboxProcessor:
     ) -> None:
         """`on_slow(mail, began_ns, ended_ns)` is called after a mail that ran longer than `slow_after_ns`; the times
         are of perf_counter_ns."""
-        self.mailbox = mailbox or TaskMailbox()  # never changes, like the next two
-        self._action_executor = action_executor
-        self.metrics_controller = metrics_controller or MailboxMetricsController()
+        self.mailbox = mailbox or TaskMailbox()  # never changes
+        self._action_executor = action_executor  # never changes
+        self.metrics_controller = metrics_controller or MailboxMetricsController()  # never changes
         self._default_action = default_action
         self._controller = MailboxController(self)
         self._loop_running = True  # mailbox thread only; stays false once completed

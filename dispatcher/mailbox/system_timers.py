@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 3600.0
 """A timer may be further away than the longest timeout that a lock accepts."""
 _SKEW_MS = 1.0
-"""A smaller change of the difference between the two clocks is not their own: they cannot be read at one moment."""
+"""A smaller change of the difference between the two clocks comes from reading one after the other."""
 _MAX_LOOKS = 20
-"""At the clocks, until one look is quick enough: on a busy machine, another thread may run in the middle of it."""
+"""Readings of both clocks until one is quick enough. On a busy machine another thread may run between the two."""
 
 
 class SystemProcessingTimeService(QueuedTimerService):

@@ -7,6 +7,7 @@ takes from there without a lock. An OPEN mailbox allows puts and takes, a QUIESC
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,8 +15,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import ClassVar, Final, TypeVar
 
-from dispatcher.errors import MailboxClosedError, MailboxStateError
-from dispatcher.mailbox.gil import require_gil
+from dispatcher.errors import GilDisabledError, MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.parking import Parking
 
@@ -47,7 +47,7 @@ class TaskMailbox:
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
         self._owner = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
-        require_gil(f"the mailbox of thread {self._owner.name}")
+        _require_gil(f"the mailbox of thread {self._owner.name}")
         # None until a given thread starts; any thread writes it, always the same value.
         self._ident = self._owner.ident
         self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; replaced in a forked child
@@ -289,6 +289,13 @@ class TaskMailbox:
     def _check_take(self) -> None:
         if self.state is MailboxState.CLOSED:
             raise MailboxClosedError(self.state, "take mail")
+
+
+def _require_gil(what: str) -> None:
+    """Mailboxes and queues rely on the GIL (invariants 3 and 4). Raises GilDisabledError, which names `what`."""
+    is_enabled = getattr(sys, "_is_gil_enabled", None)  # Python 3.13 and later
+    if is_enabled is not None and not is_enabled():
+        raise GilDisabledError(what, sys.version.split()[0])
 
 
 def _urgent_mails(mails: deque[Mail]) -> int:

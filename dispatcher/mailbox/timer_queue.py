@@ -98,8 +98,8 @@ class TimerQueue:
     """
 
     def __init__(self, name: str, steady_ms: Callable[[], float]) -> None:
-        self._name = name  # never changes, like the next one
-        self._steady_ms = steady_ms
+        self._name = name  # never changes
+        self._steady_ms = steady_ms  # never changes
         self.lock = threading.Lock()  # leaf lock; replaced in a forked child
         self.changed = threading.Condition(self.lock)  # notified under `lock` of a new head, and of the end
         self._waiting: dict[int, TimerTask] = {}  # the WAITING tasks by order of entry; guarded by lock

@@ -47,7 +47,7 @@ class CollectorFailures:
 
 
 failures: Final = CollectorFailures()
-"""Those of this process."""
+"""Of the collectors and sources of this process."""
 
 
 def render_page(registry: CollectorRegistry, encode: Encoder, names: Sequence[str] | None = None) -> bytes:
@@ -67,7 +67,7 @@ def render_page(registry: CollectorRegistry, encode: Encoder, names: Sequence[st
 
 
 class _Families(Collector):
-    """As a collector, metrics that have been collected."""
+    """A collector of metrics that were collected before."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)

@@ -26,7 +26,7 @@ class Behind(Protocol):
     """The events that wait behind one that is retrying."""
 
     def let_go(self) -> None:
-        """That one has ended: they go on. Handler thread."""
+        """The event that was retrying has ended: let those behind it go on. Handler thread."""
 
     def let_go_soon(self) -> None:
         """As `let_go`. Any thread."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from dispatcher.util.foreign import is_member, text_of, type_of
 
 _SHORTEST_PERIOD_NS: Final = 1_000_000
-"""A shorter one would keep the thread that all timers share."""
+"""A shorter period would keep the thread busy that all timers share."""
 _LONGEST_S: Final = 3_155_760_000
 _LAST_UNIX_S: Final = 253_402_300_799
 
@@ -50,5 +50,5 @@ def is_event_not_factory(event_or_factory: Any) -> bool:
 
 
 def _whole_us(seconds: float) -> int:
-    """In ns, but whole microseconds: a float of Unix seconds is no more exact."""
+    """The seconds in ns, rounded to microseconds: a float of Unix seconds is no more exact."""
     return round(seconds * 1e6) * 1000

@@ -94,7 +94,8 @@ class Scheduled:
         number: int = 0,
         context: Context | None = None,
     ) -> None:
-        self._schedule = schedule  # never changes, like all fields of this first part
+        # What was scheduled; never changes.
+        self._schedule = schedule
         self.context = context  # in which it was scheduled, if the event's class keeps it
         self.event = event  # None if `make` makes it
         self.make = make
@@ -162,8 +163,10 @@ class Schedule:
         self._firing: set[int] = set()  # threads that fire; each adds and removes itself, in single steps
         # Firings that wait for room, oldest first: the timers' thread appends, any takes and puts back; single steps.
         self._overdue: deque[_Firing] = deque()
-        self.fired = 0  # the timers' thread writes, any reads, like the next one
-        self.skipped = 0  # firings left out: the event of the one before still waited, or they came a period late
+        self.fired = 0  # the timers' thread writes, any reads
+        # Firings left out: the last one's event still waited, or a whole period had passed; the timers' thread writes,
+        # any reads.
+        self.skipped = 0
         self.left = 0  # events that the end has left unposted; the thread that ends it writes, any reads
 
     # -- any thread ----------------------------------------------------------------------------------------------------
@@ -380,7 +383,7 @@ class Schedule:
                 self._close(one, _LEFT)
 
     def _close(self, one: Scheduled, status: str) -> None:
-        """Under the lock: it does not wait for its time any longer."""
+        """Under the lock: end its wait for its time."""
         one.status = status
         self._count -= 1
         self._keys.discard(one.key)
@@ -559,7 +562,7 @@ class Schedule:
             self._firing.discard(get_ident())
 
     def _key_of(self, event: Any) -> ClassAndKey | None:
-        """By which the event supersedes others; None, too, if that raises: it is in the log, so it is handled."""
+        """The event's key. None as well if `coalesce_by` raises: the event is in the log, so it has to be handled."""
         try:
             return self._queue.coalescing.key_of(event)
         except Exception as error:

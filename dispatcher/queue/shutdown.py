@@ -138,7 +138,7 @@ class QueueShutdown:
         return True
 
     def _will_be_taken(self) -> bool:
-        """The post comes from a coroutine whose event is in hand, so the handler thread looks at the queue again."""
+        """Whether the caller is a coroutine whose event is in hand: the handler thread will look at the queue again."""
         with self._state.end_lock:
             return not self.has_ended and self._is_inside()
 
@@ -223,7 +223,7 @@ class QueueShutdown:
                     entry.delivery.discard("stop")
 
     def _free(self, entries: list[Any]) -> None:
-        """Free the entries: if they are many, on another thread, since a stop has not the second that this may take."""
+        """Free the entries. Many take a second, which a stop does not have, so another thread frees those."""
         if len(entries) > SAMPLE:
             # If no thread is left, the caller frees them.
             try_to_start(threading.Thread(target=_free, args=(entries,), name=f"{self._name}-free", daemon=True))

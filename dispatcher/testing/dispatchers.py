@@ -198,7 +198,6 @@ class InlineDispatcher(Service):
         return lambda event: self._run(function, event)
 
     def _run(self, function: Callable[[Any], Any], event: Any) -> Any:
-        """Run a coroutine function to the end."""
         if running_loop() is not None:
             raise RuntimeError(
                 f"{self.name}: {text_of(event)} has an `async def` handler, which cannot run on a thread that runs an "

@@ -15,8 +15,8 @@ from typing import Final
 from zlib import crc32
 
 _NO_WAIT: Final = 8  # RWF_NOWAIT
-_KEEPS_INTERPRETER: Final = 5000
-"""Up to so many bytes, zlib does not release the interpreter."""
+_INTERPRETER_KEPT_BYTES: Final = 5000
+"""zlib does not release the interpreter for a checksum of up to this length."""
 
 
 @functools.cache
@@ -57,7 +57,7 @@ def pread_cached(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: int) -> int:
-    """The same into the start of a buffer; returns how many bytes were read, fewer than `length` at the file's end."""
+    """As `pread_cached`, into the start of a buffer; returns how many bytes were read: fewer at the file's end."""
     if not length:
         return 0
     read = _cached_read()
@@ -74,6 +74,6 @@ def pread_cached_into(descriptor: int, buffer: bytearray, length: int, offset: i
 def crc32_cached(data: bytes, value: int = 0) -> int:
     """As `zlib.crc32`, in pieces so small that zlib keeps the interpreter. Python may still switch between them."""
     view = memoryview(data)
-    for start in range(0, len(data), _KEEPS_INTERPRETER):
-        value = crc32(view[start : start + _KEEPS_INTERPRETER], value)
+    for start in range(0, len(data), _INTERPRETER_KEPT_BYTES):
+        value = crc32(view[start : start + _INTERPRETER_KEPT_BYTES], value)
     return value

@@ -73,9 +73,8 @@ class Freezer:
         self._blocks_then = max(LEAST, blocks())
         self._covers_all = False  # the thread that collects, any reads it; the next one of the oldest generation does
         self._count = 0  # freezes; the thread that collects, any thread reads it
-        self._thread: threading.Thread | None = (
-            None  # the thread of the main program, or the one that starts what was postponed
-        )
+        # Set by the main program's thread, or by the one that starts what was postponed.
+        self._thread: threading.Thread | None = None
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         if phase != "stop":

@@ -46,7 +46,7 @@ def takes_gzip(values: Iterable[str]) -> bool:
 
 @lru_cache(maxsize=64)  # the same few texts come with each request
 def _weights(text: str) -> Mapping[str, bool]:
-    """What the header names; False: with weight 0."""
+    """By each name in the header, whether its weight is more than 0."""
     found: dict[str, bool] = {}
     for each in text.lower().split(","):
         name, *parameters = (part.strip() for part in each.split(";"))

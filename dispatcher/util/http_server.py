@@ -1,10 +1,9 @@
 """A small HTTP server for a WSGI application, in which no client can hold a connection for long.
 
-Threading: `serve_forever` runs on a thread of the caller, each connection on a daemon thread of its own, or on the
-caller's as well while the system has no thread left. All others
-only shut sockets down, which ends the thread that reads or writes them, and the one that closes the server waits a
-moment for these threads. The server logs nothing: a thread that holds logging's lock for ever must not keep a client
-from its answer.
+Threading: `serve_forever` runs on a thread of the caller, and each connection on a daemon thread of its own, or on the
+caller's while the system has no thread left. Other threads only shut sockets down, which ends the thread that reads or
+writes them. `server_close` waits a moment for these threads. The server logs nothing: a thread that holds logging's
+lock for ever must not keep a client from its answer.
 """
 
 from __future__ import annotations
@@ -78,11 +77,13 @@ class BoundedHTTPServer(ThreadingMixIn, WSGIServer):
     ) -> None:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = infos[0]
-        self._most_connections = most_connections  # read only, like the next five
+        # Read only.
+        self._most_connections = most_connections
         self._longest_exchange_s = longest_exchange_s
         self._grace_s = grace_s
         self._longest_close_s = longest_close_s
         self._clock_s = clock_s
+
         self._closing = threading.Event()
         self._lock = threading.Lock()  # leaf lock
         self._ended = threading.Condition(self._lock)  # a connection has ended

@@ -140,21 +140,6 @@ def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is
     assert dispatcher.state is ServiceState.STARTED
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_not_even_an_exit_in_a_handler_kills_the_thread(make: Make, error: BaseException) -> None:
-    def fail(event: Numbered) -> None:
-        if event.number == 0:
-            raise error
-
-    dispatcher = make(handler=fail)
-
-    dispatcher.event_handler.handle(Numbered(0))
-    dispatcher.event_handler.handle(Numbered(1))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert (dispatcher.stats().handled, dispatcher.stats().failed) == (1, 1)
-
-
 def test_an_event_without_handler_fails_and_says_what_to_do(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = make(handler=lambda _: None)
 

@@ -53,7 +53,7 @@ class Queue:
         self.pauses = Pauses(self, self.idle)  # type: ignore[arg-type]
 
     def stream(self) -> None:
-        self.entries.extend(range(lone._WORTH))
+        self.entries.extend(range(lone._WORTHWHILE_EVENTS))
 
 
 def test_after_a_short_wait_the_thread_pauses_as_long_as_events_gather(sleeps: Sleeps) -> None:

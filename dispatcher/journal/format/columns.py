@@ -36,9 +36,9 @@ _ACCEPTED: Final = EVENTS.column("accepted_seq")
 _PAYLOAD: Final = EVENTS.column("payload")
 _SETTLED: Final = "settled"
 _ROWS_AT_ONCE: Final = 4096
-"""Searched in one call."""
+"""Rows searched in one call."""
 _ROWS_OF_A_BLOCK: Final = 256
-"""Their starts are computed together, if one of them may match."""
+"""Rows whose starts are computed together, once one of them may match."""
 
 
 class RowsPayload(NamedTuple):

@@ -38,7 +38,7 @@ _ENUM: Final = frozenset(("cls", "members", "ref", "sub_type"))
 _CONTAINERS: Final[dict[str, type]] = {"list": list, "set": set, "frozenset": frozenset}
 _STR: Final = frozenset((str,))
 LONGEST_LINE: Final = 4300
-"""Shorter lines have no number of more digits than pydantic reads."""
+"""Characters. pydantic reads no number of more digits, and a shorter line has none."""
 
 
 def adapter_of(class_: type) -> TypeAdapter[Any]:
@@ -307,7 +307,7 @@ def _fields(schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _parts(schema: Schema) -> Iterator[Schema]:
-    """The schemas of a schema, on the way that JSON takes."""
+    """The schemas inside a schema that pydantic uses for JSON."""
     for key, value in schema.items():
         if key in ("python_schema", "strict_schema", "metadata", "definitions", "computed_fields"):
             continue

@@ -220,7 +220,7 @@ class FrameReader:
         return self.size if self._trailer() is None else self.size - TRAILER_BYTES
 
     def _header_at(self, position: int, end: int, expected: int = 0) -> Header | None:
-        """The header there, if it is sound, of this segment, not behind `expected`, and its frame ends before `end`."""
+        """The header there. None: it is unsound, of another segment, below number `expected`, or its frame is cut."""
         if position + _HEADER.size > end:
             return None
         data = self._pread(self._file, _HEADER.size, position)

@@ -160,7 +160,7 @@ class Outstanding:
                     self._handled.add(seq)
 
     def _reach(self, seq: int) -> None:
-        """The accepted seqs go on with this one: those before it have been read, or are lost."""
+        """The next frame begins at this accepted seq: what was not read before it is lost."""
         expected = self._next if self._next is not None else 1 if self._suspects else seq
         if seq > expected:
             self._gaps.append((self._suspects or [range(self._following - 1, self._following)], expected, seq - 1))

@@ -16,17 +16,16 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 from dispatcher.errors import JournalError
-from dispatcher.journal.format.segments import holds_journal
+from dispatcher.journal.format.segments import checked_json, holds_journal
 from dispatcher.util.files import PRIVATE_FILE, read_file, replace_file
 
 PARTITIONS: Final = "partitions.json"
 _FORMAT: Final = 1
 _FOLDER: Final = re.compile(r"partition-(0|[1-9][0-9]{0,8})")
-_LONGEST: Final = 1 << 20
-"""In bytes; enough for a move among 50,000 partitions."""
+_MOST_BYTES: Final = 1 << 20
+"""Enough for a move among 50,000 partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Partitions:
     def write(self, journal: Path, *, mode: int = PRIVATE_FILE) -> None:
         """Replace the file in the folder, on the disk too. Raises OSError."""
         draft = journal / f".{PARTITIONS}.new"
-        replace_file(journal / PARTITIONS, _text(_FORMAT, self).encode("ascii"), draft=draft, mode=mode)
+        replace_file(journal / PARTITIONS, _encode(_FORMAT, self), draft=draft, mode=mode)
 
 
 def partition_path(journal: Path, number: int) -> Path:
@@ -93,7 +92,7 @@ def read_partitions(journal: Path) -> tuple[Partitions | None, str | None]:
         JournalError: this version does not know the file's format.
     """
     try:
-        data = read_file(journal / PARTITIONS, _LONGEST)
+        data = read_file(journal / PARTITIONS, _MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None, None
     except OSError as error:
@@ -103,8 +102,7 @@ def read_partitions(journal: Path) -> tuple[Partitions | None, str | None]:
         move = fields["move"]
         move = None if move is None else Move(tuple(move["copies_from"]), move["are_copied"])
         found = Partitions(fields["partitions"], move)
-        # Encoding the fields again must give the same bytes: a change of any byte shows.
-        is_sound = data == _text(fields["format"], found).encode("ascii") and type(found.count) is int
+        is_sound = data == _encode(fields["format"], found) and type(found.count) is int
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_sound = False
     if not is_sound:
@@ -117,7 +115,6 @@ def read_partitions(journal: Path) -> tuple[Partitions | None, str | None]:
     return found, None
 
 
-def _text(format_: int, partitions: Partitions) -> str:
+def _encode(format_: int, partitions: Partitions) -> bytes:
     move = None if partitions.move is None else asdict(partitions.move)
-    fields = {"format": format_, "partitions": partitions.count, "move": move}
-    return json.dumps({**fields, "check": f"{crc32(json.dumps(fields).encode('ascii')):08x}"}) + "\n"
+    return checked_json({"format": format_, "partitions": partitions.count, "move": move})

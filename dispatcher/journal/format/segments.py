@@ -21,7 +21,7 @@ import re
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from dispatcher.errors import JournalError
@@ -45,8 +45,8 @@ MANIFEST: Final = "journal.json"
 LAST_NUMBER: Final = 2**31 - 1
 """The greatest number of a segment; a frame's header has room for twice as many."""
 _NAME: Final = re.compile(r"\.?segment-(\d+)\.journal(\.open)?")
-_LONGEST_MANIFEST: Final = 1 << 12
-"""In bytes; a sound one is far shorter."""
+_MOST_MANIFEST_BYTES: Final = 1 << 12
+"""A sound manifest is far shorter."""
 _LOOK_EVERY_NS: Final = 100_000_000
 
 
@@ -159,7 +159,7 @@ class Manifest:
 
     def write(self, journal: Path, *, sync: bool, mode: int = PRIVATE_FILE) -> None:
         """Replace the manifest in the folder. Raises OSError."""
-        data = _manifest_text(FORMAT, self).encode("ascii")
+        data = _encode_manifest(FORMAT, self)
         replace_file(journal / MANIFEST, data, draft=journal / f".{MANIFEST}.new", sync=sync, mode=mode)
 
 
@@ -171,7 +171,7 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
     """
     path = journal / MANIFEST
     try:
-        data = read_file(path, _LONGEST_MANIFEST)
+        data = read_file(path, _MOST_MANIFEST_BYTES)
     except FileNotFoundError:
         return None, None
     except OSError as error:
@@ -179,8 +179,7 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
     try:
         fields = json.loads(data)
         manifest = Manifest(fields["first"], fields["last"], fields["closed"], fields.get("journal"))
-        # Encoding the fields again must give the same bytes: a change of any byte shows.
-        is_sound = data == _manifest_text(fields["format"], manifest).encode("ascii")
+        is_sound = data == _encode_manifest(fields["format"], manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None, f"{MANIFEST}: is damaged"
     if not is_sound or (fields["format"] == FORMAT and not manifest.is_possible):
@@ -193,11 +192,16 @@ def read_manifest(journal: Path) -> tuple[Manifest | None, str | None]:
     return manifest, None
 
 
-def _manifest_text(format_: int, manifest: Manifest) -> str:
+def _encode_manifest(format_: int, manifest: Manifest) -> bytes:
     fields = {"format": format_, **asdict(manifest)}
     if manifest.journal is None:  # as an earlier release wrote it
         del fields["journal"]
-    return json.dumps({**fields, "check": f"{crc32(json.dumps(fields).encode('ascii')):08x}"}) + "\n"
+    return checked_json(fields)
+
+
+def checked_json(fields: dict[str, Any]) -> bytes:
+    """A line of JSON with a checksum. Encoding the fields that were read again must give the same bytes."""
+    return json.dumps({**fields, "check": f"{crc32(json.dumps(fields).encode('ascii')):08x}"}).encode("ascii") + b"\n"
 
 
 def holds_journal(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from dispatcher.supervision.notify_socket import NotifySocket, notify_socket, watchdog_s
+from dispatcher.supervision.systemd import NotifySocket, notify_socket, watchdog_s
 
 from ..conftest import TIMEOUT_S
 
@@ -65,7 +65,7 @@ def test_a_service_manager_that_has_gone_costs_nothing_but_the_datagram(tmp_path
 def test_a_service_manager_that_does_not_read_is_waited_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher.supervision.notify_socket._LONGEST_SEND_S", 0.01)
+    monkeypatch.setattr("dispatcher.supervision.systemd._LONGEST_SEND_S", 0.01)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
         sender = NotifySocket(str(tmp_path / "notify"))
