@@ -65,7 +65,7 @@ def _post_if_room(queue: EventQueue, event: Any) -> bool | Future[bool] | None:
     """Post without waiting. True or False: accepted or refused; a future: for that answer; None: there is no room."""
     if not queue.write_ahead.is_on:
         try:
-            return queue.post_without_waiting(event)
+            return queue.post_if_room(event)
         except QueueFullError:
             return None
     later = post_later(queue, event, wait=False)

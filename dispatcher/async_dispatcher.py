@@ -132,7 +132,7 @@ class AsyncDispatcher(PostingService):
         self._drain = Drain(queue, progress)
         letters = None
         if dead_letters is not None:
-            letters = DeadLetters(name, dead_letters, self._write_ahead, self.post_without_waiting)
+            letters = DeadLetters(name, dead_letters, self._write_ahead, queue.post_if_room)
         self._errors = ErrorPolicy(self, self._routes, progress, self._retries, letters, exit_action)
         self._dispatching = BatchDispatching(
             name,
@@ -371,7 +371,7 @@ class AsyncDispatcher(PostingService):
         """The queue is empty and no event is in hand: both hold at one moment during this call."""
         return self._drain.is_drained()
 
-    def _core_of(self, event: Any) -> Core:
+    def core_of(self, event: Any) -> Core:
         return self.core
 
     def _is_handling(self) -> bool:

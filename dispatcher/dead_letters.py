@@ -75,7 +75,7 @@ class DeadLetter:
 class Takes(Protocol):
     """A dispatcher that dead letters are posted to."""
 
-    def post_without_waiting(self, event: Any) -> bool: ...
+    def post_nowait(self, event: Any) -> bool: ...
 
 
 class Codec(Protocol):
@@ -100,7 +100,7 @@ class DeadLetters:
     """
 
     def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any], bool]) -> None:
-        """`post` is the dispatcher's `post_without_waiting`."""
+        """`post` posts to the dispatcher, and waits for the disk but not for room."""
         self._name = name  # never changes, like all fields that do not say otherwise
         self._codec = codec
         self._post = post
@@ -110,7 +110,7 @@ class DeadLetters:
         if isinstance(to, (str, Path)):
             self._folder = to
             self._put: Callable[[DeadLetter], Any] = self._write
-        elif hasattr(to, "post_without_waiting"):
+        elif hasattr(to, "post_nowait"):
             self._put = self._post_to(to)
         elif callable(to):
             self._put = to
@@ -163,8 +163,12 @@ class DeadLetters:
             self._journal.close()
 
     def _post_to(self, other: Any) -> Callable[[DeadLetter], None]:
+        core_of = getattr(other, "core_of", None)  # a test's dispatcher has none
+
         def post(letter: DeadLetter) -> None:
-            if not other.post_without_waiting(letter):
+            # Not post_nowait: the letter has to be in the other's journal before this one says that the event failed.
+            is_taken = other.post_nowait(letter) if core_of is None else core_of(letter).queue.post_if_room(letter)
+            if not is_taken:
                 raise DispatcherError(f"{text_of(other)} has refused it")
 
         return post

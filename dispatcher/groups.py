@@ -315,7 +315,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
                 log.settle(tick.accepted_seq)
         return scheduled
 
-    def _core_of(self, event: Any) -> Core:
+    def core_of(self, event: Any) -> Core:
         return self.partition_of(event).core
 
 

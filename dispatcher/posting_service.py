@@ -13,6 +13,7 @@ from dispatcher.config import AtExit
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.dispatching.times import Progress
+from dispatcher.errors import EventRefusedError
 from dispatcher.event import DispatcherEventHandler, HasType
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.asking import Asks
@@ -69,16 +70,31 @@ class PostingService(Service):
         return self._event_handler
 
     @abstractmethod
-    def _core_of(self, event: Any) -> Core:
-        """The core of the dispatcher that handles the event."""
+    def core_of(self, event: Any) -> Core:
+        """The core of the dispatcher that handles the event. Private to the package."""
 
-    def post_without_waiting(self, event: HasType[Enum]) -> bool:
-        """As `post`, for a thread that must not wait for room.
+    def post_nowait(self, event: HasType[Enum]) -> bool:
+        """As `post`, for a thread that must not wait, neither for room nor for the disk.
+
+        In write-ahead mode, True says that the event is on its way into the journal: a crash before it is there loses
+        it, and a disk that fails refuses it, which `stats().rejected` counts. Use `post_later` to learn of that.
 
         Raises:
-            QueueFullError: the queue is full and its policy is `block`; the event was not accepted.
+            QueueFullError: the queue is full and its policy is `block`, or 4096 posts are on their way into the
+                journal. The event was not accepted.
+            EventNotDeclaredError, JournalError: the event cannot be kept in the journal.
+            What `coalesce_by` raised.
         """
-        return self._core_of(event).queue.post_without_waiting(event)
+        queue = self.core_of(event).queue
+        if not queue.write_ahead.is_on:
+            return queue.post_if_room(event)
+        posted = post_later(queue, event, wait=False)
+        try:
+            return not posted.done() or posted.result()
+        except EventRefusedError:
+            return False
+        finally:
+            del posted  # it refers to the error, whose traceback leads here and to the event
 
     def post_later(self, event: HasType[Enum]) -> Future[bool]:
         """Post without waiting for the disk: the future's result is True once the event is accepted.
@@ -104,7 +120,7 @@ class PostingService(Service):
         Raises:
             ForkedProcessError: this process is a fork of the one that made the dispatcher.
         """
-        return post_later(self._core_of(event).queue, event)
+        return post_later(self.core_of(event).queue, event)
 
     def ask(self, event: HasType[Enum]) -> Future[Any]:
         """Post an event, and get a future for what its handler returns or raises. An event that fails counts as ever.
@@ -124,7 +140,7 @@ class PostingService(Service):
                 itself. `result` and `exception` raise it where the wait would never end.
             QueueFullError, EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
         """
-        return self._core_of(event).asks.ask(event)
+        return self.core_of(event).asks.ask(event)
 
     def post_after(self, seconds: float, event: HasType[Enum]) -> Scheduled:
         """Post an event in that many seconds of the monotonic clock. Any thread; does not wait for room.
@@ -139,11 +155,11 @@ class PostingService(Service):
             EventRefusedError: the dispatcher stops or has stopped, or the journal has failed.
             EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
         """
-        return self._core_of(event).schedule.after(seconds, event)
+        return self.core_of(event).schedule.after(seconds, event)
 
     def post_at(self, unix_s: float, event: HasType[Enum]) -> Scheduled:
         """As `post_after`, at a time of the wall clock in Unix seconds. If that clock is set, the post follows it."""
-        return self._core_of(event).schedule.at(unix_s, event)
+        return self.core_of(event).schedule.at(unix_s, event)
 
     def post_every(
         self,
@@ -168,6 +184,6 @@ class PostingService(Service):
                 is in use. TypeError: neither an event nor a callable. Otherwise as `post_after`.
         """
         is_event = is_member(type_of(event_or_factory))
-        core = self._core_of(event_or_factory)  # of a factory, some partition
-        place = None if is_event else (lambda event: self._core_of(event).schedule)
+        core = self.core_of(event_or_factory)  # of a factory, some partition
+        place = None if is_event else (lambda event: self.core_of(event).schedule)
         return core.schedule.every(seconds, event_or_factory, first_s=first, jitter=jitter, key=key, place=place)

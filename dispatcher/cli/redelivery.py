@@ -74,7 +74,7 @@ def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> tuple[int
                 part.name,
                 lambda letter: journal.append_accepted(line_of(letter, codec)),
                 codec,
-                part.post_without_waiting,
+                part.core.queue.post_if_room,
             )
         with dispatcher:
             dispatcher.await_drained()

@@ -48,7 +48,7 @@ def _post_now(queue: EventQueue, event: Any, future: Future[bool], wait: bool, d
     if delivery is not None:
         is_accepted = queue.post_delivery(event, delivery, wait)
     else:
-        is_accepted = queue.post(event) if wait else queue.post_without_waiting(event)
+        is_accepted = queue.post(event) if wait else queue.post_if_room(event)
     if not is_accepted:
         raise EventRefusedError(queue.name, queue.reason())
     future.set_result(True)

@@ -108,12 +108,15 @@ class EventQueue:
         """RUNNING, DRAINING, ...; never goes back."""
         return self.flags.phase
 
-    def post_without_waiting(self, event: Any) -> bool:
-        """As `post`, but raises QueueFullError, and does nothing, instead of waiting for room. Any thread."""
+    def post_if_room(self, event: Any) -> bool:
+        """As `post`, but raises QueueFullError, and does nothing, instead of waiting for room.
+
+        In write-ahead mode it waits for the disk. Any thread.
+        """
         return self._post_slowly(event, False)
 
     def post_delivery(self, event: Any, delivery: Delivery, wait: bool) -> bool:
-        """As `post`, or `post_without_waiting`, of an event with a delivery. Any thread."""
+        """As `post`, or `post_if_room`, of an event with a delivery. Any thread."""
         self.state.has_deliveries = True
         return self._post_slowly(event, wait, delivery)
 
@@ -207,7 +210,7 @@ class EventQueue:
                 return after_append(entry)
             return True
 
-        nesting.entries(post, post_stamped, post_bounded, EventQueue.post_without_waiting, EventQueue.post_delivery)
+        nesting.entries(post, post_stamped, post_bounded, EventQueue.post_if_room, EventQueue.post_delivery)
         if self.room.capacity is not None:
             return post_bounded
         return post_stamped if self.stamping.stamps_all else post

@@ -582,10 +582,7 @@ class Schedule:
                 queue.enqueue_logged(event, key, accepted_seq, delivery)
             return True
         try:
-            if delivery is None:
-                is_posted = queue.post_without_waiting(event)
-            else:
-                is_posted = queue.post_delivery(event, delivery, False)
+            is_posted = queue.post_if_room(event) if delivery is None else queue.post_delivery(event, delivery, False)
         except QueueFullError:
             return False
         if not is_posted and delivery is not None:

@@ -111,7 +111,7 @@ class InlineDispatcher(Service):
         """Handle the event, and those that its handlers post; returns True."""
         return self._post(event, self._handle_one)
 
-    def post_without_waiting(self, event: HasType[Enum]) -> bool:
+    def post_nowait(self, event: HasType[Enum]) -> bool:
         """As `post`."""
         return self.post(event)
 

@@ -97,7 +97,7 @@ class Posts:
 
     def from_garbage_collection(self, *_: object) -> None:
         with contextlib.suppress(QueueFullError):
-            answer = self._dispatcher.post_without_waiting(Tick(-2))
+            answer = self._dispatcher.post_nowait(Tick(-2))
             self.answers.append(answer)
             self.from_garbage.append(answer)
 

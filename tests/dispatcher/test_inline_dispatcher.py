@@ -203,7 +203,7 @@ def test_a_post_for_later_is_done_on_return(inline: InlineDispatcher) -> None:
     inline.register(Work, number_of)
 
     assert inline.post_later(Numbered(1)).result(0)
-    assert inline.post_without_waiting(Numbered(2))
+    assert inline.post_nowait(Numbered(2))
     assert [event.number for event in inline.events] == [1, 2]
 
 

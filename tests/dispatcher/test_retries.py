@@ -764,7 +764,7 @@ def test_a_dead_letter_that_fails_makes_no_other_one() -> None:
     letters: list[Any] = []
 
     class Forward:
-        def post_without_waiting(self, event: Any) -> bool:
+        def post_nowait(self, event: Any) -> bool:
             letters.append(event)
             return dispatcher.post(event)
 

@@ -47,7 +47,7 @@ dispatcher.on("SUBMITTED")(on_plain)  # error
 dispatcher.post("garbage")  # error
 dispatcher.post(JobEventType.SUBMITTED)  # error
 dispatcher.event_handler.handle("garbage")  # error
-dispatcher.post_without_waiting("garbage")  # error
+dispatcher.post_nowait("garbage")  # error
 dispatcher.post_later("garbage")  # error
 dispatcher.ask("garbage")  # error
 asyncio.run(aio.post(dispatcher, "garbage"))  # error

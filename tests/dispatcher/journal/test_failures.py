@@ -372,7 +372,7 @@ def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
     assert dispatcher.await_drained(TIMEOUT_S)
 
     assert dispatcher.event_handler.handle(Posted(Job.STARTED, 4)) is False
-    assert dispatcher.post_without_waiting(Posted(Job.STARTED, 4)) is False
+    assert dispatcher.post_nowait(Posted(Job.STARTED, 4)) is False
     refused = dispatcher.post_later(Posted(Job.STARTED, 5)).exception(TIMEOUT_S)
     assert isinstance(refused, EventRefusedError)
     assert refused.reason == "journal"

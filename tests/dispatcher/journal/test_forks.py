@@ -122,7 +122,7 @@ def uses_of(daemon: Daemon) -> dict[str, Callable[[], Any]]:
     journal_log = journal.log
     return {
         "post": lambda: dispatcher.event_handler.handle(event),
-        "post without waiting": lambda: dispatcher.post_without_waiting(event),
+        "post without waiting": lambda: dispatcher.post_nowait(event),
         "post later": lambda: dispatcher.post_later(event),
         "await drained": lambda: dispatcher.await_drained(1.0),
         "when drained": dispatcher.core.when_drained,

@@ -230,30 +230,30 @@ def test_a_post_under_block_is_refused_after_its_timeout_and_leaves_nothing(full
     assert dispatcher.core.queue.room.remaining() == 2
 
 
-def test_post_without_waiting_raises_where_a_post_would_wait(full: Make, gate: Gate) -> None:
+def test_post_nowait_raises_where_a_post_would_wait(full: Make, gate: Gate) -> None:
     dispatcher = full("block")
 
     with pytest.raises(QueueFullError, match=r"full.*2 events"):
-        dispatcher.post_without_waiting(Numbered(3))
+        dispatcher.post_nowait(Numbered(3))
 
     gate.opened.set()
     assert dispatcher.await_drained(TIMEOUT_S)
-    assert dispatcher.post_without_waiting(Numbered(4))
+    assert dispatcher.post_nowait(Numbered(4))
     assert dispatcher.await_drained(TIMEOUT_S)
     assert numbers(gate) == [0, 1, 2, 4]
     assert_accounts_balance(dispatcher, accepted=4)
 
 
 @pytest.mark.parametrize(("policy", "answer"), [("reject", False), ("drop_oldest", True)])
-def test_post_without_waiting_is_a_post_where_none_waits(full: Make, policy: str, answer: bool) -> None:
-    assert full(policy).post_without_waiting(Numbered(3)) is answer
+def test_post_nowait_is_a_post_where_none_waits(full: Make, policy: str, answer: bool) -> None:
+    assert full(policy).post_nowait(Numbered(3)) is answer
 
 
-def test_post_without_waiting_is_refused_after_a_stop(make: Make) -> None:
+def test_post_nowait_is_refused_after_a_stop(make: Make) -> None:
     dispatcher = make(queue_capacity=1)
     dispatcher.stop()
 
-    assert not dispatcher.post_without_waiting(Numbered())
+    assert not dispatcher.post_nowait(Numbered())
     assert dispatcher.stats().rejected == {"stopped": 1}
 
 

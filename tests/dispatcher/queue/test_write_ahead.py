@@ -355,7 +355,7 @@ def test_an_event_that_a_full_queue_refused_is_not_redelivered(start: Start, gat
     assert gate.entered.wait(TIMEOUT_S)
     assert dispatcher.event_handler.handle(Plain(Job.STARTED, 1, "a"))
     with pytest.raises(QueueFullError):
-        dispatcher.post_without_waiting(Plain(Job.STARTED, 2, "b"))
+        dispatcher.post_nowait(Plain(Job.STARTED, 2, "b"))
 
     stop_undrained(dispatcher, gate)
 

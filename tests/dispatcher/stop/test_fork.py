@@ -40,13 +40,11 @@ def test_a_post_in_a_child_says_that_the_handler_thread_is_not_there(make: Make)
 
 
 @pytest.mark.parametrize("capacity", [None, 1])
-@pytest.mark.parametrize(
-    "call", ["post_without_waiting", "post_later", "await_drained", "when_drained", "mailbox_executor"]
-)
+@pytest.mark.parametrize("call", ["post_nowait", "post_later", "await_drained", "when_drained", "mailbox_executor"])
 def test_other_uses_in_a_child_raise_as_well(make: Make, call: str, capacity: int | None) -> None:
     dispatcher = make(queue_capacity=capacity, handler=lambda _: None)
     calls: dict[str, Callable[[], Any]] = {
-        "post_without_waiting": lambda: dispatcher.post_without_waiting(Numbered()),
+        "post_nowait": lambda: dispatcher.post_nowait(Numbered()),
         "post_later": lambda: dispatcher.post_later(Numbered()),
         "await_drained": lambda: dispatcher.await_drained(1.0),
         "when_drained": dispatcher.core.when_drained,
