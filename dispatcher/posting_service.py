@@ -90,7 +90,7 @@ class PostingService(Service):
             return queue.post_if_room(event)
         posted = post_later(queue, event, wait=False)
         try:
-            return not posted.done() or posted.result()
+            return posted.result() if posted.done() else not queue.write_ahead.is_failed()
         except EventRefusedError:
             return False
         finally:

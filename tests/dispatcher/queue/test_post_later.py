@@ -20,6 +20,7 @@ from dispatcher import (
     JournalError,
     JournalWriter,
     MultiDispatcher,
+    QueueFullError,
 )
 from dispatcher.journal import group_commit, recover, verify
 from dispatcher.journal.format import segments as segments_module
@@ -561,4 +562,40 @@ def test_under_continue_the_events_are_refused_once_the_log_has_failed(start: St
     errors = [future.exception(TIMEOUT_S) for future in futures]
     assert [error.reason for error in errors if isinstance(error, EventRefusedError)] == ["journal"] * 8
     assert dispatcher.stats().rejected == {"journal": 8}
+    assert handled == []
+
+
+# -- post_nowait -------------------------------------------------------------------------------------------------------
+
+
+def test_post_nowait_waits_neither_for_the_disk_nor_for_room(start: Start, disk: Disk, gate: Gate) -> None:
+    dispatcher = start(gate.handle, DispatcherConfig(queue_capacity=2))
+    disk.hold()
+
+    with pytest.raises(EventNotDeclaredError):
+        dispatcher.post_nowait(Numbered())
+    assert dispatcher.post_nowait(posted(1))
+    assert dispatcher.post_nowait(posted(2))
+    assert disk.entered.wait(TIMEOUT_S)
+    with pytest.raises(QueueFullError):  # both are still on their way to the disk
+        dispatcher.post_nowait(posted(3))
+    disk.opened.set()
+    gate.opened.set()
+    dispatcher.stop()
+
+    assert numbers(gate.events) == [1, 2]
+
+
+def test_what_post_nowait_could_not_log_is_refused_and_counted(start: Start, disk: Disk) -> None:
+    handled: list[Any] = []
+    dispatcher = start(handled.append, failure_policy="continue")
+    disk.error = OSError("no more disk")
+    disk.hold()
+
+    assert dispatcher.post_nowait(posted(1))
+    assert disk.entered.wait(TIMEOUT_S)
+    disk.opened.set()
+    until(lambda: dispatcher.stats().rejected == {"journal": 1}, "the event is refused")
+
+    assert not dispatcher.post_nowait(posted(2))
     assert handled == []
