@@ -258,7 +258,7 @@ def _read_text(path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) else None
         raise ConfigError(f"{_shown_path(path)}: cannot be read: {reason or error}") from error
     if len(content) > MOST_BYTES:
-        raise ConfigError(f"{_shown_path(path)}: is larger than {MOST_BYTES:,} bytes, and so no configuration")
+        raise ConfigError(f"{_shown_path(path)}: exceeds the limit of {MOST_BYTES:,} bytes for a configuration file")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
