@@ -312,7 +312,7 @@ def rest_fields() -> str:
         present = there(each, objects[each.name])
         missing = [name for name in each.fields if name not in present]
         rows.append((each.name, f"`{each.request}`", _code_list(present), _code_list(missing)))
-    return _table(("object", "request", "fields that are there", "fields that are not"), rows)
+    return _table(("object", "request", "supported fields", "missing fields"), rows)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
