@@ -84,35 +84,39 @@ class DispatcherConfig(ConfigModel):
         default=None,
         ge=1,
         le=10_000_000,
-        description="most events in the queue, up to 10,000,000; null: no bound. Posts from handlers are not bounded.",
+        description="maximum events in the queue, up to 10,000,000; null: no maximum. Posts from handlers are "
+        "not bounded.",
     )
     queue_full_policy: Literal["block", "reject", "drop_oldest"] = Field(
         default="block",
-        description="a post to a full queue waits (block), is refused (reject), or discards the oldest (drop_oldest)",
+        description="a post to a full queue waits (block), is rejected (reject), or discards the oldest event "
+        "(drop_oldest)",
     )
     queue_full_timeout_s: float | None = Field(
         default=None,
         gt=0,
-        description="longest wait of a post under block, in seconds, before it is refused; null: no limit",
+        description="maximum wait of a post under block, in seconds, before it is rejected; null disables it",
     )
-    batch_size: int = Field(default=256, ge=1, description="most events handled before the loop turns to other work")
+    batch_size: int = Field(default=256, ge=1, description="maximum events handled before the loop turns to other work")
     drain_events_on_stop: bool = Field(
-        default=True, description="handle queued events before stopping; false: discard and count them"
+        default=True, description="handle queued events before stopping; false discards and counts them"
     )
     drain_timeout_s: float = Field(
         default=30.0,
         ge=0,
-        description="longest that stop() waits for handlers, in seconds; then it discards and counts the events left",
+        description="maximum time that stop() waits for handlers, in seconds; then it discards and counts the "
+        "events left",
     )
     at_exit: AtExit = Field(
         default="drain",
-        description="what becomes of queued events if the program ends without stop(): they are handled within "
+        description="what happens to queued events if the program ends without stop(): they are handled within "
         "drain_timeout_s (drain), discarded and counted (discard), or left, with a warning (warn)",
     )
     measure_times: Literal["all", "sampled", "none"] = Field(
         default="sampled",
-        description="which events are timed in the queue and in their handlers: all (implied by a journal), none, or "
-        "sampled: every event while handlers are slow; the mean of a batch and one post per ms while they are fast",
+        description="which events are timed in the queue and in their handlers: all (implied by a journal), none, "
+        "or a sample (sampled): every event while handlers are slow, and the mean of a batch and one "
+        "post per ms while they are fast",
     )
     handler_warn_after_s: float | None = Field(
         default=10.0,
@@ -122,13 +126,14 @@ class DispatcherConfig(ConfigModel):
     liveness_stuck_after_s: float | None = Field(
         default=None,
         gt=0,
-        description="/livez fails, and systemd's watchdog is no longer fed, while an event or a mail runs longer than "
-        "this, in seconds: set it if a restart is better than a long handler; null disables it",
+        description="/livez fails, and systemd's watchdog gets no more signs of life, while an event or a mail "
+        "runs longer than this, in seconds. Set it if a restart is better than a long handler; null "
+        "disables it",
     )
     print_events_info_threshold: int = Field(
         default=5000,
         ge=1,
-        description="log the contents of a queue of this many events by event type, at most once in 30 s",
+        description="log the contents of a queue of this many events by event type, up to once in 30 s",
     )
 
 
@@ -153,7 +158,9 @@ class MetricsConfig(ConfigModel):
 
     enabled: bool = Field(default=True, description="serve /metrics, /livez and /readyz")
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(default=0, ge=0, le=65535, description="port to listen on; 0: a free one, which is printed")
+    port: int = Field(
+        default=0, ge=0, le=65535, description="port to listen on; 0 chooses a free one, which is printed"
+    )
 
 
 class JournalConfig(ConfigModel):
@@ -168,25 +175,26 @@ class JournalConfig(ConfigModel):
     buffer_rows: int = Field(default=4096, ge=1, description="rows kept in memory before they are written")
     durability: Literal["none", "interval", "sync"] = Field(
         default="none",
-        description="what survives a power failure: the rows that the system has written by then (none), all but the "
-        "last sync_interval_ms (interval), or all (sync: each write waits for the disk; threads share one wait). "
-        "With each, a crash of the process alone loses the rows that are buffered",
+        description="what survives a power failure: the rows that the system has written by then (none), all but "
+        "the last sync_interval_ms (interval), or all (sync: each write waits for the disk, and "
+        "threads share one wait). With each, a crash of the process alone loses the rows that are "
+        "buffered",
     )
     sync_interval_ms: int = Field(default=1000, ge=1, description="time between two fsyncs under durability interval")
     write_ahead: bool = Field(
         default=False,
-        description="handle(event) returns True only when the event is in the journal (under sync: on disk); the next "
-        "start redelivers the events that were accepted and not handled",
+        description="post(event) returns True only when the event is in the journal (under sync: on disk). The "
+        "next start redelivers the events that were accepted and not handled",
     )
     failure_policy: Literal["stop", "continue"] = Field(
         default="stop",
-        description="when the journal cannot be written (disk full, read-only, gone): stop the dispatcher, or continue "
-        "without a journal and log it; in write-ahead mode, no further event is accepted then",
+        description="when the journal cannot be written (disk full, read-only, gone): stop the dispatcher, or log "
+        "it and continue without a journal. In write-ahead mode, no further event is accepted then",
     )
     on_loss: Literal["refuse", "start"] = Field(
         default="refuse",
-        description="write-ahead mode, when a start finds that accepted events are lost with a damaged or missing "
-        "segment: refuse to start, or start without them, and log and count them",
+        description="in write-ahead mode, when a start finds that accepted events are lost with a damaged or "
+        "missing segment: refuse to start, or start without them, and log and count them",
     )
     retention_s: float | None = Field(
         default=None,
@@ -200,13 +208,13 @@ class JournalConfig(ConfigModel):
     )
     history_index: bool = Field(
         default=True,
-        description="write an index of the entities beside each closed segment: the history of an entity is then found "
-        "without reading the whole journal",
+        description="write an index of the entities next to each closed segment, so that an entity's history is "
+        "found without reading the whole journal",
     )
     permissions: PermissionsName = Field(
         default="private",
-        description="who may read the journal: its owner only (private: files 0600, folders 0700), its group as well "
-        "(group: 0640, 0750), or everyone (0644, 0755). Existing folders keep their mode",
+        description="who can read the journal: its owner only (private: files 0600, folders 0700), its group as "
+        "well (group: 0640, 0750), or everyone (0644, 0755). Existing folders keep their mode",
     )
 
 
@@ -250,7 +258,7 @@ def _read_text(path: Path) -> str:
         reason = error.strerror if isinstance(error, OSError) else None
         raise ConfigError(f"{_shown_path(path)}: cannot be read: {reason or error}") from error
     if len(content) > MOST_BYTES:
-        raise ConfigError(f"{_shown_path(path)}: is larger than {MOST_BYTES:,} bytes, and so no configuration")
+        raise ConfigError(f"{_shown_path(path)}: exceeds the limit of {MOST_BYTES:,} bytes for a configuration file")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -48,7 +48,7 @@ class DispatcherStats:
 
     queue_size: Annotated[int, _gauge("dispatcher_event_queue_size", "Events waiting in the queue.")]
     queue_capacity: Annotated[
-        float, _gauge("dispatcher_event_queue_capacity", "Most events that the queue holds; +Inf: no bound.")
+        float, _gauge("dispatcher_event_queue_capacity", "Maximum events in the queue; +Inf without a maximum.")
     ]
     mails_run: Annotated[int, _counter("dispatcher_mailbox_mails", "Mails run on the handler thread.")]
     handler_running_s: Annotated[
@@ -69,7 +69,9 @@ class DispatcherStats:
     ]
     """Of all types that were handled or have failed; the class of mails is (mail), their type is empty."""
     idle_s: Annotated[float, _counter("dispatcher_idle_seconds", "Time that the handler thread was idle.")]
-    is_failed: Annotated[bool, _gauge("dispatcher_failed", "1: the dispatcher has failed; its failure_cause says why.")]
+    is_failed: Annotated[
+        bool, _gauge("dispatcher_failed", "1 if the dispatcher has failed; its failure_cause has the reason.")
+    ]
     in_hand: int
     """Events taken from the queue and not finished: 0 or 1, plus those whose coroutines have not ended."""
     discarded: Annotated[int, _counter("dispatcher_events_discarded", "Events accepted that will never be handled.")]
@@ -78,7 +80,7 @@ class DispatcherStats:
     ]
     """stop: left by a stop; drop_oldest: removed from a full queue; superseded: by a newer event of its key; withdrawn:
     its caller no longer waits for the answer."""
-    rejected: Annotated[dict[str, int], _counter("dispatcher_events_rejected", "Events refused.", ("reason",))]
+    rejected: Annotated[dict[str, int], _counter("dispatcher_events_rejected", "Events rejected.", ("reason",))]
     """By reason: full, timeout, draining, stopped, journal, reentrant."""
     handled_by_type: Annotated[_ByType, _counter("dispatcher_events_handled", "Events handled.", _TYPE_LABELS)]
     failed_by_type: Annotated[
@@ -97,18 +99,18 @@ class DispatcherStats:
     ]
     """None: the dispatcher has no dead letters."""
     dead_letters_lost: Annotated[
-        int | None, _counter("dispatcher_dead_letters_lost", "Dead letters that could not be put anywhere.")
+        int | None, _counter("dispatcher_dead_letters_lost", "Dead letters that could not be stored anywhere.")
     ]
-    scheduled: Annotated[int, _gauge("dispatcher_events_scheduled", "Events that wait for the time of their post.")]
+    scheduled: Annotated[int, _gauge("dispatcher_events_scheduled", "Events scheduled for a later post.")]
     """Of `post_after`, `post_at` and `post_every`; they are not accepted yet."""
     scheduled_fired: Annotated[
-        int, _counter("dispatcher_scheduled_fired", "Times that a scheduled event was due and was posted.")
+        int, _counter("dispatcher_scheduled_fired", "Scheduled events that were due and posted.")
     ]
     scheduled_skipped: Annotated[
         int,
         _counter(
             "dispatcher_scheduled_skipped",
-            "Times of post_every left out: its last event waited in the queue still, or a whole period had passed.",
+            "Firings of post_every skipped: its last event was still queued, or a whole period had passed.",
         ),
     ]
     queue_time: Annotated[
@@ -123,7 +125,7 @@ class DispatcherStats:
         _TimesByType,
         _summary(
             "dispatcher_event_type_handling_seconds",
-            "Time of events in their handlers, of those that were timed by themselves.",
+            "Time of events in their handlers, for those that were timed by themselves.",
             _TYPE_LABELS,
         ),
     ]
@@ -132,7 +134,7 @@ class DispatcherStats:
         _TimesByType,
         _summary(
             "dispatcher_event_type_queue_seconds",
-            "Time of events in the queue, of those that were timed there.",
+            "Time of events in the queue, for those that were timed there.",
             _TYPE_LABELS,
         ),
     ]
@@ -155,12 +157,12 @@ class DispatcherStats:
         _gauge(
             "dispatcher_journal_lost_events",
             "Accepted events that the start found lost with these segments; first and last are their numbers. "
-            "Without a last number, the value is 1.",
+            "The value is 1 if the last number is unknown.",
             ("segments", "first", "last"),
         ),
     ]
     journal_is_failed: Annotated[
-        bool | None, _gauge("dispatcher_journal_failed", "1: the journal could not be written and has ended.")
+        bool | None, _gauge("dispatcher_journal_failed", "1 if the journal could not be written and has ended.")
     ]
 
     @property

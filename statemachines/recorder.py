@@ -308,7 +308,7 @@ class TransitionRecorder:
             "statemachine_transitions", "Transitions made.", labels=["dispatcher", "machine", "from", "to"]
         )
         invalid = CounterMetricFamily(
-            "statemachine_invalid_transitions", "Events refused by a state.", labels=["dispatcher", "machine"]
+            "statemachine_invalid_transitions", "Events that a state rejected.", labels=["dispatcher", "machine"]
         )
         entities = GaugeMetricFamily(
             "statemachine_entities", "Machines in each state.", labels=["dispatcher", "machine", "state"]

@@ -183,11 +183,14 @@ def _models_of(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
 
 def _allowed(field: FieldInfo) -> str:
     annotation = field.annotation
+    is_union = get_origin(annotation) not in (None, Literal, *_KINDS)
+    return ", ".join(map(_kind, get_args(annotation) if is_union else (annotation,)))
+
+
+def _kind(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
-    is_union = get_origin(annotation) not in (None, *_KINDS)
-    members = get_args(annotation) if is_union else (annotation,)
-    return ", ".join(_KINDS.get(get_origin(each) or each, "list") for each in members)
+    return _KINDS.get(get_origin(annotation) or annotation, "list")
 
 
 def _default(field: FieldInfo) -> str:
@@ -234,7 +237,9 @@ def _leaves(command: Any, words: str) -> Iterator[tuple[str, Any]]:
 def _described(words: str, command: Any) -> str:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
-    usage = " ".join([words, *(_argument(each) for each in arguments), *(["[OPTIONS]"] if options else [])])
+    required = [f"{each.opts[0]} {each.metavar or each.name.upper()}" for each in options if each.required]
+    others = ["[OPTIONS]"] if len(options) > len(required) else []
+    usage = " ".join([words, *map(_argument, arguments), *required, *others])
     rows = [(f"`{_argument(each)}`", "", _one_line(each.help)) for each in arguments]
     rows += [
         (_code_list([*each.opts, *each.secondary_opts]), _option_default(each), _one_line(each.help))
@@ -245,10 +250,13 @@ def _described(words: str, command: Any) -> str:
 
 
 def _argument(parameter: Any) -> str:
-    return parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+    name = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
 
 
 def _option_default(option: Any) -> str:
+    if option.required:
+        return "required"
     value = getattr(option.default, "value", option.default)
     return "" if value in (None, False, True) else f"`{value}`"
 
@@ -304,7 +312,7 @@ def rest_fields() -> str:
         present = there(each, objects[each.name])
         missing = [name for name in each.fields if name not in present]
         rows.append((each.name, f"`{each.request}`", _code_list(present), _code_list(missing)))
-    return _table(("object", "request", "fields that are there", "fields that are not"), rows)
+    return _table(("object", "request", "supported fields", "missing fields"), rows)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class _Commands(EntryPointGroup):
     entry_points_of = "dispatcher.journal_commands"
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, help="Look at an event journal.")
+app = typer.Typer(cls=_Commands, no_args_is_help=True, help="Inspect an event journal.")
 
 Journal = Annotated[Path, typer.Argument(help="the journal's folder")]
 OfEntity = Annotated[str | None, typer.Option("--entity", help="only events about this entity")]
@@ -49,7 +49,7 @@ Since = Annotated[
 
 @app.command()
 def verify(journal: Journal) -> None:
-    """Check every byte and every sequence number; exit with 1 if there is a problem."""
+    """Check every byte and every sequence number. Exit code 1: there is a problem."""
     found = journals.verify(journal)
     for problem in found.problems:
         echo(problem, err=True)
@@ -93,7 +93,7 @@ def recover(
     A file of another state of the journal, or of another journal, is set aside: renamed to NAME.aside.
     Without --with, prints the events that a journal in write-ahead mode has accepted but not recorded as handled.
     Exit code 1: accepted events are lost, with a damaged or missing segment. They are named, and stay reported until
-    the daemon starts with on_loss: start; --with is refused until then.
+    the daemon starts with on_loss: start. --with fails until then.
     """
     recovered = journals.recover(journal)
     for line in recovered.done:
@@ -129,8 +129,8 @@ def history(
 ) -> None:
     """Print an entity's transitions, and the events about it that caused none, newest first.
 
-    May run while a daemon writes the journal. Segments without a valid index are read in full, then indexed for the
-    next time. Exit code 1: no rows.
+    It can run while a daemon writes the journal. Segments without a valid index are read in full, then indexed for
+    the next time. Exit code 1: no rows.
     """
     damages: list[str] = []
     found = entity_history(
@@ -170,8 +170,8 @@ def failed(
 ) -> None:
     """List the events that have failed for good, oldest first.
 
-    JOURNAL is a folder of dead letters, or a journal, whose rows tell the failed events without attempts and traceback.
-    May run while a daemon writes the journal. Exit code 1: no failed event was found.
+    JOURNAL is a folder of dead letters, or a journal, whose rows record failed events without attempts and traceback.
+    It can run while a daemon writes the journal. Exit code 1: no failed event was found.
     """
     wanted = _wanted(entity, type, since)
     damages: list[str] = []
@@ -185,7 +185,7 @@ def failed(
     for damage in damages:
         echo(damage, err=True)
     if not found:
-        echo(f"{journal}: no failed events" + (" of this choice" if any(wanted) else ""), err=True)
+        echo(f"{journal}: no failed events" + (" that match" if any(wanted) else ""), err=True)
         raise typer.Exit(1)
 
 
@@ -217,12 +217,12 @@ def redeliver(
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Hand dead letters out again, all or those that are chosen, each as its first attempt.
+    """Handle dead letters again, all or selected ones, each as its first attempt.
 
-    JOURNAL is a folder of dead letters. With --to, its daemon runs, and posts them to the dispatcher that had them; it
-    needs ops.control, and the role admin. With --with, no daemon runs, and the function is called, once for each
-    partition. Those that fail again are dead letters again. Exit code 1: none is chosen, or some have failed again, are
-    refused or are left.
+    JOURNAL is a folder of dead letters. With --to, its running daemon posts them to the dispatcher that had them. The
+    daemon needs ops.control, and you need the role admin. Use --with if no daemon is running: the function is called
+    once for each partition. Those that fail again are dead letters again. Exit code 1: none was selected, or some have
+    failed again, were rejected or are left.
     """
     if (with_ is None) == (to is None):
         raise ConfigError("redeliver: give either --to, for a daemon that runs, or --with, for one that does not")

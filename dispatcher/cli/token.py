@@ -24,7 +24,7 @@ def tokens() -> None: ...
 
 @token.command()
 def new(
-    name: Annotated[str, typer.Argument(help="the user's name: at most 100 letters, digits and . _ @ + -")],
+    name: Annotated[str, typer.Argument(help="the user's name: up to 100 letters, digits and . _ @ + -")],
     role: Annotated[Role, typer.Option(help="view: read; user: also submit work; admin: also operate the daemon")],
     file: Annotated[
         Path | None,
@@ -33,7 +33,7 @@ def new(
 ) -> None:
     """Create a token and print it. It cannot be shown again: web.tokens_file holds only its hash.
 
-    Standard output gets the token alone. Without --file, the line for web.tokens_file goes to standard error.
+    Only the token goes to standard output. Without --file, the line for web.tokens_file goes to standard error.
     """
     made, line = new_token(name, role.value)
     if file is not None:

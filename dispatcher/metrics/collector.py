@@ -124,7 +124,7 @@ def _contents(dispatchers: dict[str, AsyncDispatcher]) -> Metric:
     """The events that wait, by type. Not part of the statistics, because it walks through the queue."""
     family = GaugeMetricFamily(
         "dispatcher_event_queue_contents",
-        "Events waiting in the queue, by type; of more than 50,000 an estimate, from a sample.",
+        "Events waiting in the queue, by type; beyond 50,000 an estimate from a sample.",
         labels=["dispatcher", "event_class", "event_type"],
     )
     for name, dispatcher in dispatchers.items():

@@ -36,7 +36,7 @@ class CollectorFailures:
         """The counts as a metric."""
         family = CounterMetricFamily(
             "dispatcher_metrics_collector_failures",
-            "Collectors and sources of metrics that raised, and were left out of a page.",
+            "Collectors and sources of metrics that raised and were left out of a page.",
             labels=["collector"],
         )
         with self._lock:

@@ -24,6 +24,6 @@ class OpsConfig(ConfigModel):
         default=KEPT,
         ge=0,
         le=10_000_000,
-        description="how many of the process's last transitions to keep in memory, up to 160 bytes each: they are the "
-        "history of entities without a journal; 0: none",
+        description="how many of the process's last transitions to keep in memory, up to 160 bytes each: they are "
+        "the history of entities without a journal; 0 disables it",
     )

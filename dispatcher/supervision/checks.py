@@ -97,7 +97,7 @@ class Check:
             return
         if self._was_ok:
             if was_ok is not None:
-                tell(log, logging.INFO, "check %s: succeeds again", self.name)
+                tell(log, logging.INFO, "check %s: recovered", self.name)
             return
         why = f"took longer than {self._timeout_s:g} s" if is_late else "returned False"
         tell(log, logging.WARNING, "check %s: %s", self.name, why if error is None else f"raised {describe(error)}")

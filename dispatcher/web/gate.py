@@ -252,7 +252,7 @@ class Gate:
         if self._is_stopping():
             raise Refusal(503, "the daemon is stopping", _RETRY_LATER)
         if self._writes >= self._settings.writes:
-            raise Refusal(429, f"{self._settings.writes} requests other than GET and HEAD are under way", SOON)
+            raise Refusal(429, f"{self._settings.writes} requests other than GET and HEAD are in flight", SOON)
         self._writes += 1
         is_handed_over = False
         try:

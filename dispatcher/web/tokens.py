@@ -49,7 +49,7 @@ def new_token(name: str, role: RoleName) -> tuple[str, TokenLine]:
         ConfigError: the name has other characters than letters, digits and `._@+-`, or more than 100.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"token name {one_line(name, 200)!r}: use at most 100 letters, digits and . _ @ + -")
+        raise ConfigError(f"token name {one_line(name, 200)!r}: use up to 100 letters, digits and . _ @ + -")
     token = secrets.token_urlsafe(32)
     return token, TokenLine(name, role, digest_of(token))
 

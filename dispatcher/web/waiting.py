@@ -80,7 +80,7 @@ class Workers:
         thread, and (429) if `most` are at work already.
         """
         if self._busy >= self._most:
-            raise Refusal(429, f"{self._most} such requests are under way", SOON)
+            raise Refusal(429, f"{self._most} such requests are in flight", SOON)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._busy += 1

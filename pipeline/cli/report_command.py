@@ -40,7 +40,7 @@ _SHOWN_EVERY_S: Final = 0.2
 def report(
     journal: Annotated[Path, typer.Argument(help="Folder of the journal.", show_default=False)],
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the report; by default `report` beside the journal.")
+        Path | None, typer.Option(help="Folder for the report; by default `report` next to the journal.")
     ] = None,
     master: Master = "local[*]",
     compare: Annotated[

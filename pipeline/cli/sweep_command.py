@@ -32,9 +32,9 @@ def sweep(
         typer.Option(
             "--set",
             metavar="KEY=V1,V2",
-            help="What to vary; every combination is run. KEY: scheduler (fifo, capacity), nodes (0.5: half of them, "
-            "50: 50 nodes), load (2: applications arrive twice as fast), or any configuration key, such as "
-            "simulation.am_register_delay_ms.",
+            help="What to vary, at least once; every combination is run. KEY: scheduler (fifo, capacity), nodes (0.5: "
+            "half of them, 50: 50 nodes), load (2: applications arrive twice as fast), or any configuration key, such "
+            "as simulation.am_register_delay_ms.",
             show_default=False,
         ),
     ] = None,

@@ -57,7 +57,7 @@ class CallTimes:
 
     def __str__(self) -> str:
         return (
-            f"{self.waiting_ms:.0f} ms waiting for the limit, {self.under_way_ms:.0f} ms under way, "
+            f"{self.waiting_ms:.0f} ms waiting for the limit, {self.under_way_ms:.0f} ms in flight, "
             f"{self.between_ms:.0f} ms between attempts"
         )
 

@@ -76,7 +76,7 @@ def _combination(
         if axis.path == NODES:
             nodes = node_count(whole, value)
             if nodes > MOST_NODES:
-                raise ConfigError(f"--set {axis.text(value)}: {nodes:,} nodes; give {MOST_NODES:,} at most")
+                raise ConfigError(f"--set {axis.text(value)}: {nodes:,} nodes; give up to {MOST_NODES:,}")
         elif axis.path == LOAD:
             load = float(value)
         else:

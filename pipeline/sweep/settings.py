@@ -73,7 +73,7 @@ def parse_settings(settings: Sequence[str]) -> tuple[Axis, ...]:
         product = " x ".join(str(len(axis.values)) for axis in axes)
         raise ConfigError(
             f"{product} = {number:,} combinations, and each is a whole replay; give fewer values, "
-            f"for {MOST_COMBINATIONS:,} combinations at most"
+            f"for up to {MOST_COMBINATIONS:,} combinations"
         )
     return axes
 

@@ -336,7 +336,7 @@ def test_plain_data_is_refused_in_the_name_of_its_source() -> None:
         ("a: &a [*a]", ", line 1, column 8: the alias a is inside its own anchor"),
         ("name: " + "1" * 401, ", line 1, column 7: a number of more than 400 characters"),
         ("name: " + "1:" * 300 + "1", ", line 1, column 7: a number of more than 400 characters"),
-        ("#" * (1 << 20) + "\n", ": is larger than 1,048,576 bytes"),
+        ("#" * (1 << 20) + "\n", ": exceeds the limit of 1,048,576 bytes"),
     ],
     ids=range(20),
 )

@@ -26,7 +26,7 @@ Daemon = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME|PID|URL",
-        help="the daemon's name, process id, socket (unix:PATH) or URL; may be omitted if only one is running",
+        help="the daemon's name, process id, socket (unix:PATH) or URL; optional if only one is running",
         show_default=False,
     ),
 ]

@@ -33,9 +33,9 @@ def stack(
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Sample the stacks of the handler threads; print each distinct stack with its number of samples.
+    """Sample the stacks of the handler threads, and print each distinct stack with its number of samples.
 
-    A dispatcher that runs nothing has no stack and counts as idle. Exit code 1: no valid answer.
+    A dispatcher that is running nothing has no stack and counts as idle. Exit code 1: no valid answer.
     """
     from dispatcher.cli.ops.client import Client
     from dispatcher.cli.ops.look import summary_of

@@ -32,7 +32,7 @@ _WIDTH = 120
 def status(
     daemon: Daemon = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing; the exit code tells")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="print nothing; use the exit code")] = False,
     token_file: TokenFile = None,
     ca: CaFile = None,
 ) -> None:

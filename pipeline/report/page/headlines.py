@@ -139,7 +139,7 @@ def _waits(data: PageData) -> Figure | None:
         longest = ""
     elif (slowest := max(placed, key=lambda row: (row["p95_s"], row["max_s"])))["max_s"]:
         longest = (
-            f"in queue {label(slowest['queue'])}, the slowest, 95 % of the applications waited at most "
+            f"in queue {label(slowest['queue'])}, the slowest, 95 % of the applications waited up to "
             f"{duration(slowest['p95_s'])} for their first container, and one waited {duration(slowest['max_s'])}."
         )
     else:
@@ -162,7 +162,7 @@ def _nodes(data: PageData) -> Figure | None:
     over = data.totals.get("oversubscribed_nodes", sum(row["oversubscribed"] for row in peaks))
     most = count(max((row["containers"] for row in data.of("containers_over_time")), default=0))
     containers = data.totals.get("containers")
-    ran = f"at most {most} containers at once" + (f", {count(containers)} in all" if containers is not None else "")
+    ran = f"up to {most} containers at once" + (f", {count(containers)} in all" if containers is not None else "")
     fullest = f"{peaks[0]['node']}{_fullness(peaks[0])}"
     if over:
         value = f"{count(over)} of {counted(nodes, 'node')} oversubscribed,"

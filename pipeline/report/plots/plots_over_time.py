@@ -100,7 +100,7 @@ def queue_depth_plot(buckets: Rows, axis: TimeAxis) -> PaneChart | None:
         Hit(
             low,
             high,
-            f"{axis.after(low)}\nat most {count(row['greatest_depth'])} waiting, {count(row['depth'])} at the end"
+            f"{axis.after(low)}\nup to {count(row['greatest_depth'])} waiting, {count(row['depth'])} at the end"
             f"\n{row['arrivals'] * per_s:,.4g} arrivals, {row['starts'] * per_s:,.4g} starts per second",
         )
         for row, low, high in _intervals(buckets, axis)
@@ -213,7 +213,7 @@ def heat_plot(shares: Rows, axis: TimeAxis, key: str) -> RowChart | None:
     for column, title in known:
         values = [[_percent(cells.get((name, bucket)), column) for bucket in buckets] for name in names]
         about = [
-            f"{label(name)}, {title}: {sum(uses) / len(uses):.3g} % on average, {max(uses):.3g} % at most"
+            f"{label(name)}, {title}: {sum(uses) / len(uses):.3g} % on average, up to {max(uses):.3g} %"
             if (uses := [use for use in row if use is not None])
             else f"{label(name)}, {title}: unknown"
             for name, row in zip(names, values, strict=True)

@@ -149,7 +149,7 @@ TABLES: Final = (
         events.queue_depth,
         _columns("bucket int, starts_at long, arrivals long, starts long, depth long, greatest_depth long"),
         "part of the run",
-        "arrivals, starts, and the depth of the event queue: at the end of the part and the greatest",
+        "arrivals, starts, and the depth of the event queue: at the end of the part, and its maximum",
         Shown(["bucket"], ALL),
     ),
     ReportTable(
@@ -172,7 +172,7 @@ TABLES: Final = (
         machines.unknown_transitions,
         _columns(_COUNTED),
         "kind of transition",
-        "those that no machine declares, or that a machine refused",
+        "those that no machine declares, or that a machine rejected",
         Shown(_BY_COUNT, _SHOWN),
     ),
     ReportTable(
@@ -230,7 +230,7 @@ TABLES: Final = (
         containers.containers_over_time,
         _columns("node string?, bucket int, starts_at long, containers long"),
         "node and part of the run",
-        "most containers at once; a null node is the whole cluster",
+        "maximum containers at once; a null node is the whole cluster",
         Shown(["bucket"], ALL, "node IS NULL"),
         half="nodes",
     ),
@@ -247,7 +247,7 @@ TABLES: Final = (
         containers.gpu_device_peaks,
         _columns("node string, device int, peak_milli long?"),
         "GPU that held a container",
-        "the most of it that was in use at once",
+        "its maximum use at once",
         half="nodes",
     ),
     ReportTable(

@@ -313,7 +313,7 @@ class ResultSession:
         if again:
             self._unknown.warning(
                 f"{self._cache.where}: the outcome of {len(again)} calls of {self._function} is unknown, since they "
-                f"were cut off while they were under way; they are made again, such as the one for {again[0]}"
+                f"were cut off in flight; they are made again, such as the one for {again[0]}"
             )
         return {digest: request for digest, (request, _) in wanted.items() if digest in won}
 

@@ -17,7 +17,7 @@ from dispatcher.util.histogram import FineHistogram
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
 COUNTERS: Final = {
-    "calls": "Calls begun; each attempt counts, also a repetition that the function makes itself.",
+    "calls": "Calls begun. Each attempt counts, also one that the function makes itself.",
     "completed": "Records whose call returned results.",
     "timed_out": "Records whose timeout expired before their call returned.",
     "retried": "Calls repeated after an earlier attempt.",
@@ -27,8 +27,8 @@ COUNTERS: Final = {
     "shared": "Records that joined the call of another record.",
     "remembered": "Records answered with remembered results, or from a cache of results.",
     "unknown": "Records whose call was cut off in an earlier job or attempt, as their cache says.",
-    "lost_attempts": "Spark's task attempts whose counts are missing: they failed, were killed or ended early.",
-    "unpaced_tasks": "Spark's tasks that called ahead of the reader of their results: PySpark hid where they go.",
+    "lost_attempts": "Spark task attempts whose counts are missing: they failed, were killed or ended early.",
+    "unpaced_tasks": "Spark tasks that called ahead of the reader of their results: PySpark hid how far it had read.",
 }
 """The fields of CallMetrics that count, and what they count."""
 HISTOGRAMS: Final = {
@@ -114,7 +114,7 @@ class _CallMetricsCollector(NamedCollector[CallMetrics]):
             for operator, metrics in operators.items():
                 counter.add_metric([operator], getattr(metrics, field))
             yield counter
-        in_flight = GaugeMetricFamily("async_in_flight", "Calls under way.", labels=["operator"])
+        in_flight = GaugeMetricFamily("async_in_flight", "Calls in flight.", labels=["operator"])
         for operator, metrics in operators.items():
             in_flight.add_metric([operator], metrics.in_flight)
         yield in_flight

@@ -58,24 +58,25 @@ class SimulationConfig(ConfigModel):
     heartbeat_interval_ms: int = Field(
         default=0,
         ge=0,
-        description="ms between two heartbeats of a node or master in virtual time; 0: they report changes at once",
+        description="interval between heartbeats of a node or master in virtual time, in ms; 0: they report "
+        "changes at once",
     )
     speed: float = Field(
         default=1.0,
         gt=0,
         le=1000,
-        description="how many times as fast as recorded the daemon runs its workload: times of submission and "
-        "durations are divided by it. In virtual time it has no effect",
+        description="how many times as fast as recorded the daemon runs its workload: it divides times of "
+        "submission and durations. No effect in virtual time",
     )
     repeat: bool = Field(
         default=False,
-        description="the daemon begins its workload again each time all of its applications have ended. In virtual "
-        "time it has no effect",
+        description="begin the daemon's workload again each time all of its applications have ended. No effect in "
+        "virtual time",
     )
     silent_after_s: dict[str, float] = Field(
         default_factory=dict,
-        description="by host, nodes whose node managers send no heartbeat any more from this second after their "
-        "registration: they are lost after nm_expiry_interval_s",
+        description="nodes that fall silent, by host: how many seconds after the registration the node manager "
+        "stops sending heartbeats. The node is lost after nm_expiry_interval_s",
     )
     workload_defaults: WorkloadDefaults = Field(
         default_factory=WorkloadDefaults, description="sizes that a workload file omits"
@@ -102,54 +103,53 @@ class QueueConfig(ConfigModel):
         default=100, ge=0, le=100, description="maximum share if its siblings leave room, percent of the parent's"
     )
     state: Literal["RUNNING", "STOPPED"] = Field(
-        default="RUNNING", description="RUNNING; STOPPED: the queue and its children refuse new applications"
+        default="RUNNING", description="RUNNING; STOPPED: the queue and its children reject new applications"
     )
     priority: int = Field(
-        default=0,
-        description="a greater one is served first, among siblings within their capacity, and among those beyond it",
+        default=0, description="higher is served first, among siblings within their capacity, and among those beyond it"
     )
     minimum_user_limit_percent: int = Field(
         default=100,
         ge=1,
         le=100,
-        description="when several users compete, each may have an equal share, and at least this percentage",
+        description="when several users compete, each can have an equal share, and at least this percentage",
     )
     user_limit_factor: float = Field(
-        default=1, gt=0, description="how many times the queue's capacity one user may use"
+        default=1, gt=0, description="how many times the queue's capacity a single user can use"
     )
     maximum_am_resource_percent: float | None = Field(
         default=None,
         ge=0,
         le=100,
-        description="percent of the queue's maximum that masters may use; further applications wait, though one may "
-        "always run. null: the scheduler's value",
+        description="percent of the queue's maximum that masters can use. Further applications wait, though one "
+        "can always run; null: the scheduler's value",
     )
     maximum_applications: int | None = Field(
         default=None,
         ge=1,
-        description="maximum of running and pending applications in the queue and its children. null: a queue without "
-        "children has its capacity's part of the scheduler's value, the others have no limit of their own. One user "
-        "may have minimum_user_limit_percent of it times user_limit_factor",
+        description="maximum running and pending applications in the queue and its children. A single user can "
+        "have minimum_user_limit_percent of it times user_limit_factor; null: a queue without children "
+        "has its capacity's part of the scheduler's value, and the others have no limit of their own",
     )
     maximum_lifetime_s: int | None = Field(
         default=None,
         ge=1,
-        description="maximum lifetime of an application, seconds; null: the parent's; at the root no limit",
+        description="maximum lifetime of an application, in seconds; null: the parent's (at the root: no limit)",
     )
     default_lifetime_s: int | None = Field(
         default=None,
         ge=1,
-        description="default lifetime of an application, seconds; null: the parent's; at the root the maximum",
+        description="default lifetime of an application, in seconds; null: the parent's (at the root: the maximum)",
     )
     maximum_allocation_mb: int | None = Field(
         default=None,
         ge=1,
-        description="maximum memory of a container, MB; null: the parent's; at the root the scheduler's",
+        description="maximum memory of a container, in MB; null: the parent's (at the root: the scheduler's)",
     )
     maximum_allocation_vcores: int | None = Field(
         default=None,
         ge=1,
-        description="maximum virtual cores of a container; null: the parent's; at the root the scheduler's",
+        description="maximum virtual cores of a container; null: the parent's (at the root: the scheduler's)",
     )
     ordering_policy: Literal["fifo", "fair"] = Field(
         default="fifo",
@@ -157,12 +157,12 @@ class QueueConfig(ConfigModel):
     )
     disable_preemption: bool | None = Field(
         default=None,
-        description="its containers are not preempted for other queues; null: as the parent's; at the root false",
+        description="its containers are not preempted for other queues; null: the parent's value (at the root: false)",
     )
     accessible_node_labels: dict[str, PartitionCapacityConfig] = Field(
         default_factory=dict,
-        description="partitions that it may use, by node label, with its share of each, such as gpu: {capacity: 100, "
-        "maximum_capacity: 100}; the parent must list them as well",
+        description="partitions that it can use, by node label, with its share of each, such as gpu: {capacity: "
+        "100, maximum_capacity: 100}. The parent must list them as well",
     )
     default_node_label: str | None = Field(
         default=None,
@@ -170,14 +170,15 @@ class QueueConfig(ConfigModel):
     )
     acl_submit_applications: str | None = Field(
         default=None,
-        description="users and groups that may submit to it and to its children: `user1,user2 group1,group2`, `*` for "
-        "everyone, one blank for nobody; null: those of the queues above; everyone if none of them says",
+        description="users and groups that may submit to it and to its children: `user1,user2 group1,group2`, `*` "
+        "for everyone, one blank for nobody; null: those of the queues above, or everyone if none of "
+        "them has a list",
     )
     acl_administer_queue: str | None = Field(
         default=None,
-        description="users and groups that may also view, change and kill all applications in it and in its children, "
-        "in the same form; null: those of the queues above. If none of them says: everyone, but only administrators "
-        "where tokens or certificates prove who calls",
+        description="users and groups that may also view, change and kill all applications in it and in its "
+        "children, in the same form; null: those of the queues above. If none of them has a list: "
+        "everyone, but only administrators where tokens or certificates prove who calls",
     )
     queues: tuple[QueueConfig, ...] = Field(default=(), description="its children; their capacities add up to 100")
 
@@ -188,26 +189,23 @@ class PreemptionConfig(ConfigModel):
     enabled: bool = Field(
         default=False, description="whether queues below their guarantee get back what others have of it"
     )
-    monitoring_interval_ms: int = Field(default=3000, ge=1, description="ms between two looks at the queues")
+    monitoring_interval_ms: int = Field(default=3000, ge=1, description="interval between preemption rounds, in ms")
     max_wait_before_kill_ms: int = Field(
         default=15_000,
         ge=0,
-        description="ms from the first notice to a container's master until the container is killed",
+        description="time from the first notice to a container's master until the container is killed, in ms",
     )
     total_preemption_per_round: float = Field(
-        default=0.1,
-        gt=0,
-        le=1,
-        description="maximum share of a partition that one look selects; one container at least",
+        default=0.1, gt=0, le=1, description="maximum share of a partition that a round selects; at least one container"
     )
     max_ignored_over_capacity: float = Field(
-        default=0.1, ge=0, description="a queue that exceeds its guarantee by at most this share of it is left alone"
+        default=0.1, ge=0, description="a queue that exceeds its guarantee by up to this share of it is left alone"
     )
     natural_termination_factor: float = Field(
         default=0.2,
         gt=0,
         le=1,
-        description="share of what is needed that one look selects: other containers end by themselves",
+        description="share of what is needed that a round selects, because other containers end by themselves",
     )
 
 
@@ -231,26 +229,28 @@ class SchedulerConfig(ConfigModel):
     maximum_applications: int = Field(
         default=10_000,
         ge=1,
-        description="running and pending applications that the scheduler accepts: each queue without children accepts "
-        "its capacity's part of them, at least 1, unless it sets its own maximum",
+        description="maximum running and pending applications. Each queue without children accepts its capacity's "
+        "part of them, at least 1, unless it sets its own maximum",
     )
     maximum_am_resource_percent: float = Field(
         default=10,
         ge=0,
         le=100,
-        description="percent of a queue's maximum that masters may use, unless the queue sets it",
+        description="percent of a queue's maximum that masters can use, unless the queue sets it",
     )
     maximum_allocation_mb: int | None = Field(
-        default=None, ge=1, description="maximum memory of a container, MB; larger ones are refused; null: no maximum"
+        default=None,
+        ge=1,
+        description="maximum memory of a container, in MB; larger ones are rejected; null disables it",
     )
     maximum_allocation_vcores: int | None = Field(
-        default=None, ge=1, description="maximum virtual cores of a container; more are refused; null: no maximum"
+        default=None, ge=1, description="maximum virtual cores of a container; more are rejected; null disables it"
     )
     maximum_allocation_wait_ms: int = Field(
         default=10_000,
         ge=0,
-        description="after the start, ms in which a container may be as large as configured, because nodes have still "
-        "to register; from then on it may be no larger than the largest node",
+        description="startup grace period, in ms: containers can exceed the largest registered node, because "
+        "larger ones may still register",
     )
     node_locality_delay: int = Field(
         default=40,
@@ -258,15 +258,15 @@ class SchedulerConfig(ConfigModel):
         description="node heartbeats that a request lets pass before it accepts another node of its rack; -1: none",
     )
     rack_locality_additional_delay: int = Field(
-        default=-1, ge=-1, description="further heartbeats before it accepts any node; -1: at most the number of nodes"
+        default=-1, ge=-1, description="further heartbeats before it accepts any node; -1: up to the number of nodes"
     )
     containers_per_heartbeat: int = Field(
-        default=100, ge=-1, description="maximum of containers assigned to a node per heartbeat; -1: no limit"
+        default=100, ge=-1, description="maximum containers assigned to a node per heartbeat; -1 disables it"
     )
     reservations_continue_look_all_nodes: bool = Field(
         default=True,
-        description="whether a request for which a node is reserved takes another node that has room, although limits "
-        "count the reservation: it is cancelled then; kind capacity only",
+        description="whether a request with a reserved node takes another node that has room, although limits "
+        "count the reservation, which is then canceled; kind capacity only",
     )
     preemption: PreemptionConfig = Field(
         default_factory=PreemptionConfig, description="room for queues below their guarantees; kind capacity only"
@@ -282,12 +282,12 @@ class SchedulerConfig(ConfigModel):
 class StateStoreConfig(ConfigModel):
     """Where applications are stored to survive a restart."""
 
-    kind: Literal["memory", "sqlite"] = Field(default="memory", description="memory: not at all; sqlite: in a file")
+    kind: Literal["memory", "sqlite"] = Field(default="memory", description="memory: nowhere; sqlite: in a file")
     path: Path | None = Field(default=None, description="the SQLite file; created if missing")
-    batch_size: int = Field(default=1000, ge=1, description="maximum of writes per commit")
+    batch_size: int = Field(default=1000, ge=1, description="maximum writes per commit")
     permissions: PermissionsName = Field(
         default="private",
-        description="who may read a new file: its owner only (private: 0600), its group as well (group: 0640), or "
+        description="who can read a new file: its owner only (private: 0600), its group as well (group: 0640), or "
         "everyone (0644)",
     )
 
@@ -309,11 +309,12 @@ class ResourceManagerConfig(ConfigModel):
     ops: OpsConfig = Field(default_factory=OpsConfig, description="the ops API")
     web: RMWebConfig = Field(
         default_factory=RMWebConfig,
-        description="the web address, with YARN's REST API, pages and the ops API: where it listens, whom it lets in",
+        description="the web address, with YARN's REST API, pages and the ops API: where it listens, and who has "
+        "access",
     )
     journal_path: Path | None = Field(
         default=None,
-        description="folder in which each run writes its own event journal, named after its start; null: no journal",
+        description="folder in which each run writes its own event journal, named after its start; null disables it",
     )
     journal: JournalConfig = Field(default_factory=JournalConfig, description="how the journal is written")
     scheduler: SchedulerConfig = Field(default_factory=SchedulerConfig, description="how resources are assigned")
@@ -322,30 +323,34 @@ class ResourceManagerConfig(ConfigModel):
     )
     admin_acl: str | None = Field(
         default=None,
-        description="users and groups that administer the cluster, besides those with the role admin: "
-        "`user1,user2 group1,group2`, `*` or one blank; null: everyone may change nodes, but only the role admin where "
-        "tokens or certificates prove who calls",
+        description="users and groups that administer the cluster, in addition to the role admin: `user1,user2 "
+        "group1,group2`, `*` for everyone, one blank for nobody; null: everyone may change nodes, but "
+        "only the role admin where tokens or certificates prove who calls",
     )
     max_attempts: int = Field(default=2, ge=1, description="maximum and default number of attempts of an application")
     work_preserving_recovery: bool = Field(
         default=True,
         description="after a restart, containers keep running; false: running applications get a new attempt",
     )
-    nm_heartbeat_interval_ms: int = Field(default=1000, ge=1, description="ms between two heartbeats of a node")
-    nm_expiry_interval_s: float = Field(default=600, gt=0, description="seconds of silence after which a node is lost")
+    nm_heartbeat_interval_ms: int = Field(
+        default=1000, ge=1, description="interval between heartbeats of a node, in ms"
+    )
+    nm_expiry_interval_s: float = Field(
+        default=600, gt=0, description="a node is lost after this many seconds without a heartbeat"
+    )
     am_expiry_interval_s: float = Field(
-        default=600, gt=0, description="seconds of silence after which a master has failed"
+        default=600, gt=0, description="a master has failed after this many seconds without a heartbeat"
     )
     container_allocation_expiry_s: float = Field(
-        default=600, gt=0, description="seconds after which an acquired container that was not started expires"
+        default=600, gt=0, description="an acquired container expires if it is not started within this many seconds"
     )
     decommission_timeout_s: int | None = Field(
         default=3600,
         ge=0,
-        description="seconds that a graceful decommissioning waits for applications at most; null: no limit",
+        description="maximum time that a graceful decommissioning waits for applications, in seconds; null disables it",
     )
     max_completed_applications: int = Field(
-        default=10_000, ge=0, description="ended applications that are kept; beyond that the oldest are forgotten"
+        default=10_000, ge=0, description="maximum ended applications to keep; beyond that the oldest are forgotten"
     )
     nodes: tuple[NodeConfig, ...] = Field(default=(), description="the daemon's nodes, instead of a workload's")
     workload: Path | None = Field(

@@ -24,49 +24,49 @@ class RMWebConfig(WebConfig):
         default=10_000.0,
         gt=0,
         le=1e6,
-        description="most requests answered per second, on average. A burst of 3 seconds' worth passes at once; "
-        "further requests wait their turn, so that a flood leaves the interpreter to the handlers",
+        description="maximum requests answered per second, on average. A burst of 3 seconds' worth passes at once. "
+        "Further requests wait their turn, so that a flood leaves the interpreter to the handlers",
     )
     request_deadline_s: float = Field(
         default=15.0,
         gt=0,
-        description="longest time for a request to arrive, and again for its answer to be sent, in seconds; an answer "
-        "that has not begun by then becomes 503. Let it be longer than write_timeout_s, whose answer says what to do",
+        description="maximum time for a request to arrive, and again for its answer to be sent, in seconds. An "
+        "answer that has not begun by then becomes 503. Keep it above write_timeout_s, whose answer "
+        "says what to do",
     )
     auth: AuthName | None = Field(
         default=None,
-        description="simple: the user is whom the client names (`?user.name=`, or the cookie that it then gets), for "
-        "this machine only; token: the token's or the certificate's; null: token if there is tokens_file or "
-        "tls.client_ca, else simple",
+        description="how the user is known. simple: the client names it (`?user.name=`, or the cookie that it then "
+        "gets), on this machine only. token: it is the token's or the certificate's. null: token if "
+        "there is tokens_file or tls.client_ca, else simple",
     )
     static_user: str = Field(
-        default="dr.who", min_length=1, description="under auth simple, the user of clients that do not name one"
+        default="dr.who", min_length=1, description="under auth simple, the user of clients that name none"
     )
     require_user: bool = Field(
-        default=False, description="under auth simple, answer 401 to a change by a client that does not name its user"
+        default=False, description="under auth simple, answer 401 to a change by a client that names no user"
     )
     cookie_secret_file: Path | None = Field(
         default=None,
-        description="file of mode 0600 with the secret that signs users' cookies, so that they outlive a restart; made "
-        "with a random secret if it does not exist; null: a random secret at each start",
+        description="file of mode 0600 with the secret that signs users' cookies, so that they outlive a restart. "
+        "If it does not exist, it is created with a random secret; null: a random secret at each start",
     )
-    submissions: bool = Field(default=True, description="accept applications by REST; false: 403")
+    submissions: bool = Field(default=True, description="accept applications by REST; false answers 403")
     read_only: bool = Field(default=False, description="answer 403 to all changes, and show no buttons for them")
     refresh_ms: int = Field(
         default=250,
         ge=1,
         le=60_000,
-        description="ms between two publications of what the REST API and the pages show; up to 5 s "
-        "while the handlers have no time to spare",
+        description="interval between publications of what the REST API and the pages show, in ms. It grows up to "
+        "5 s while the handlers have no time to spare",
     )
     write_timeout_s: float = Field(
         default=10.0,
         gt=0,
-        description="longest wait for a change to be made, in seconds; then 503, and the client repeats it",
+        description="maximum wait for a change to be made, in seconds; then 503, and the client repeats it",
     )
     empty_as_null: bool = Field(
-        default=False,
-        description="show an empty list as null, as the JSON of Hadoop before 3.0, instead of an empty one",
+        default=False, description="show an empty list as null, as the JSON of Hadoop before 3.0 does"
     )
     hadoop_version: str = Field(
         default="3.4.1", min_length=1, description="the version of Hadoop to report, for scripts that branch on it"

@@ -87,7 +87,7 @@ def test_options_choose_among_them(letters: Path, options: tuple[str, ...], foun
 def test_without_one_of_the_choice_the_exit_code_is_1(letters: Path) -> None:
     done = run_here("journal", "failed", letters, "--since", "2999-01-01")
 
-    assert (done.code, done.out, done.err) == (1, "", f"{letters}: no failed events of this choice\n")
+    assert (done.code, done.out, done.err) == (1, "", f"{letters}: no failed events that match\n")
 
 
 def test_dead_letters_are_listed_while_their_folder_is_written(tmp_path: Path) -> None:

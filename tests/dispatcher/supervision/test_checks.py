@@ -188,7 +188,7 @@ def test_the_log_says_when_a_check_begins_to_fail_and_when_it_succeeds_again(cap
             checks.failed(waits=True)
         until(lambda: len(caplog.messages) == 2)
 
-    assert caplog.messages == ["check db: raised LookupError: lost", "check db: succeeds again"]
+    assert caplog.messages == ["check db: raised LookupError: lost", "check db: recovered"]
 
 
 def test_a_check_answers_while_a_thread_holds_the_logging_lock() -> None:

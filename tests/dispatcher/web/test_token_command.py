@@ -44,7 +44,7 @@ def test_with_a_file_the_line_goes_there_and_the_token_is_valid(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["a b", "--role", "view"], "token name 'a b': use at most 100 letters, digits and . _ @ + -"),
+        (["a b", "--role", "view"], "token name 'a b': use up to 100 letters, digits and . _ @ + -"),
         (["alice", "--role", "view", "--file", "{folder}"], "{folder}"),
         (["alice", "--role", "view", "--file", "{folder}/no/such"], "{folder}/no/such: No such file or directory"),
     ],

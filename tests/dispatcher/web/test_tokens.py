@@ -103,7 +103,7 @@ def test_a_file_that_is_no_tokens_file_at_all_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "é", "x" * 101, "a/b"])
 def test_a_name_with_other_characters_gets_no_token(name: str) -> None:
-    with pytest.raises(ConfigError, match="use at most 100 letters"):
+    with pytest.raises(ConfigError, match="use up to 100 letters"):
         new_token(name, "view")
 
 

@@ -295,7 +295,7 @@ def test_64_writes_are_under_way_and_one_more_gets_429(make_host: MakeHost, app:
         answers = [each.result(TIMEOUT_S).status_code for each in held]
 
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert error_of(refused) == "64 requests other than GET and HEAD are under way"
+        assert error_of(refused) == "64 requests other than GET and HEAD are in flight"
         assert read.status_code == 200
         assert answers == [200] * 64
         assert client.post("/who").status_code == 200

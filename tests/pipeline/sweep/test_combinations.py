@@ -90,7 +90,7 @@ def test_values_that_come_to_the_same_run_are_refused(application: Callable[...,
 
 
 def test_a_factor_that_makes_millions_of_nodes_is_refused(application: Callable[..., ApplicationSpec]) -> None:
-    with pytest.raises(ConfigError, match=r"4,000,000 nodes; give 1,000,000 at most"):
+    with pytest.raises(ConfigError, match=r"4,000,000 nodes; give up to 1,000,000"):
         combined(workload_of_queues(application, "a"), "nodes=1000000.0")
 
 

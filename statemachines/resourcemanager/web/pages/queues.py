@@ -70,7 +70,7 @@ def _bar(path: str, info: PartitionInfo) -> Markup:
     wanted = min(maximum, info.absolute_used_capacity + _pending_percent(info))
     said = (
         f"{path}: {info.absolute_used_capacity:.1f} % used of {info.absolute_capacity:.1f} % guaranteed, "
-        f"at most {info.absolute_maximum_capacity:.1f} %"
+        f"up to {info.absolute_maximum_capacity:.1f} %"
     )
     return Markup(
         '<svg class="bars" viewBox="0 0 100 20" preserveAspectRatio="none" role="img" aria-label="{0}">'
@@ -105,7 +105,7 @@ def _within(percent: float) -> float:
 def _text(info: PartitionInfo) -> str:
     wants = f"; {_amount(info.pending)} pending" if _is_some(info.pending) else ""
     reserved = f"; {_amount(info.reserved)} reserved" if _is_some(info.reserved) else ""
-    return f"{_amount(info.used)} of {_amount(info.guaranteed)}, at most {_amount(info.maximum)}{reserved}{wants}"
+    return f"{_amount(info.used)} of {_amount(info.guaranteed)}, up to {_amount(info.maximum)}{reserved}{wants}"
 
 
 def _amount(resource: Resource) -> str:

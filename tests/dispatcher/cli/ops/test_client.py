@@ -178,7 +178,7 @@ def body(content: bytes, status: str = "200 OK") -> Callable[..., None]:
         (body(b'{"pid": 1, "name": "x", "uptime_s": 1e300}'), "/process: invalid uptime_s"),
         (body(b"\x1b[2J", "500 No"), "HTTP 500"),
         (body(b"", "302 Found"), "HTTP 302: no reason given"),
-        (body(b'{"error": "8 such requests are under way"}', "429 No"), "HTTP 429: 8 such requests are under way"),
+        (body(b'{"error": "8 such requests are in flight"}', "429 No"), "HTTP 429: 8 such requests are in flight"),
         (body(b'{"error": ["\\u001b"]}', "503 No"), "HTTP 503"),
         (body(b'"text"', "503 No"), "HTTP 503"),
     ],

@@ -132,7 +132,7 @@ def test_applications_without_a_container_come_before_the_longest_wait() -> None
     waits = by_name(small_tables())["Waits"]
 
     assert sentence(waits) == (
-        "1 application never got a container; in queue qx, the slowest, 95 % of the applications waited at most "
+        "1 application never got a container; in queue qx, the slowest, 95 % of the applications waited up to "
         "1 min 30 s for their first container, and one waited 1 min 30 s."
     )
     assert (waits.mood, waits.link) == ("bad", "table-applications")
@@ -146,7 +146,7 @@ def test_the_slowest_queue_is_named() -> None:
     waits = by_name(tables)["Waits"]
 
     assert sentence(waits) == (
-        "2 min was the longest wait; in queue slow, the slowest, 95 % of the applications waited at most 1 min 35 s "
+        "2 min was the longest wait; in queue slow, the slowest, 95 % of the applications waited up to 1 min 35 s "
         "for their first container, and one waited 2 min. "
         "Waits of 2 applications are unknown: the journal begins later."
     )
@@ -162,12 +162,12 @@ def test_a_run_without_waits_says_so() -> None:
 
 def test_the_fullest_node_is_named_by_its_scarcest_resource() -> None:
     assert sentence(by_name(small_tables())["Nodes"]) == (
-        "1 of 1 node oversubscribed, the worst nx with memory 2 GiB of 1 GiB; at most 3 containers at once."
+        "1 of 1 node oversubscribed, the worst nx with memory 2 GiB of 1 GiB; up to 3 containers at once."
     )
     tables = sound_tables()
     tables["node_peaks"][0]["peak_memory_mb"] = 512
     assert sentence(by_name(tables)["Nodes"]) == (
-        "1 node, none oversubscribed; at most 3 containers at once. The fullest: nx with virtual cores 1 of 1."
+        "1 node, none oversubscribed; up to 3 containers at once. The fullest: nx with virtual cores 1 of 1."
     )
 
 
@@ -177,7 +177,7 @@ def test_totals_count_more_than_the_rows_on_the_page() -> None:
     figures = by_name(small_tables(), totals=totals)
 
     assert figures["Nodes"].value == "6,000 of 7,000 nodes oversubscribed,"
-    assert figures["Nodes"].detail.endswith("at most 3 containers at once, 1,500 in all.")
+    assert figures["Nodes"].detail.endswith("up to 3 containers at once, 1,500 in all.")
     assert sentence(figures["Unknown transitions"]) == (
         "12 transitions undeclared or refused, of 13. The most frequent: RMAppx from NEW to SAVINGx on STARTx, once."
     )

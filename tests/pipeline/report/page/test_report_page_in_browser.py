@@ -176,7 +176,7 @@ def test_a_mark_tells_its_values_at_once_and_as_text(shown: Browser) -> None:
         shown("Input.dispatchMouseEvent", type="mouseMoved", x=x + step, y=y)
 
     assert shown.value("document.querySelector('.tip').textContent") == (
-        f"50 % here\nn{NASTY}, Memory: 50 % on average, 50 % at most"
+        f"50 % here\nn{NASTY}, Memory: 50 % on average, up to 50 %"
     )
     assert shown.value("document.querySelector('.tip').getBoundingClientRect().height > 20")
     shown("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)

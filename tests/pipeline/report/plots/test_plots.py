@@ -193,8 +193,8 @@ def test_a_heat_map_has_a_row_per_node_and_a_map_per_known_resource() -> None:
         ("GPUs", [[None, None], [None, 12.5]], 100.0),
     ]
     assert maps[0].about == [
-        "n1, Memory: 62.5 % on average, 100 % at most",
-        "n2, Memory: 150 % on average, 150 % at most",
+        "n1, Memory: 62.5 % on average, up to 100 %",
+        "n2, Memory: 150 % on average, up to 150 %",
     ]
     assert maps[1].about[0] == "n1, GPUs: unknown"
     assert "above 100 %" in colours_by_key(chart)

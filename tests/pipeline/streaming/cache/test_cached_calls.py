@@ -283,7 +283,7 @@ def test_after_a_kill_only_what_was_under_way_is_called_again(
     assert sum(server.calls.values()) == 50 + len(under_way)
     assert {each.key for each in unknown} == under_way
     assert metrics.unknown == len(under_way) == 8
-    assert "is unknown, since they were cut off while they were under way; they are made again" in caplog.text
+    assert "is unknown, since they were cut off in flight; they are made again" in caplog.text
     assert cache().unknown() == []
 
 

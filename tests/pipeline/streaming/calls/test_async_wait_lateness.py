@@ -372,7 +372,7 @@ def test_the_error_says_where_the_time_went(monkeypatch: pytest.MonkeyPatch) -> 
         error = harness.values()[1].error
         assert error.times == CallTimes(waiting_ms=1000, under_way_ms=1500, between_ms=500)
         assert str(error).startswith(
-            "no answer within 2000 ms (attempt 2; 1000 ms waiting for the limit, 1500 ms under way, "
+            "no answer within 2000 ms (attempt 2; 1000 ms waiting for the limit, 1500 ms in flight, "
             "500 ms between attempts). Raise the timeout"
         )
 

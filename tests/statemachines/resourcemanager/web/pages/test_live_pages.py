@@ -118,7 +118,7 @@ def test_what_changes_while_a_page_is_made_is_sent_to_it_afterwards(
 def test_while_the_handler_hangs_a_red_bar_says_what_it_does_and_since_when(made: Front) -> None:
     pattern = (
         r'<p class="alert">As of <time [^>]*>\d\d:\d\d:\d\d UTC</time>, [\d.]+ (?:ms|s) ago\. '
-        r"The handler thread has been in hang for \d+ s\. "
+        r"The handler thread has been running hang for \d+ s\. "
         r'<a href="/cluster/dispatcher#ResourceManager">Its stack</a></p>'
     )
     with made.hanging(), made.http.stream("GET", "/cluster", params={"live": 0}, headers=EVENTS) as answer:
