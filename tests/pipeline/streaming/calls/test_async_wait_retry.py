@@ -231,80 +231,37 @@ def test_a_timeouts_results_are_not_retried_themselves() -> None:
         assert harness.operator.snapshot_state() == []
 
 
-WOULD_BE_RETRIED = pytest.mark.parametrize(
-    "outcome", [ValueError("busy"), RetryAfter(0.01), []], ids=["error", "retry after", "no result"]
+@MODES
+@pytest.mark.parametrize(
+    "outcome", [ValueError("busy"), RetryAfter(0.01), [], None], ids=["error", "retry after", "no result", "None"]
 )
-
-
-def give(harness: Harness, value: Any, outcome: Any) -> None:
-    if isinstance(outcome, BaseException):
-        harness.fail(value, outcome)
-    else:
-        harness.complete(value, *outcome)
-
-
-@MODES
-@WOULD_BE_RETRIED
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("ms", [100, 150])
-def test_a_timeouts_value_beats_an_outcome_that_would_be_retried(mode: str, outcome: Any, ms: int) -> None:
-    """The attempt has ended, its mail has not run, and the time is over: the retry could not help any more."""
-    with Harness(fallback(), output_mode=mode, retry=ON_BOTH, timeout_ms=100) as harness:
-        harness.process("a")
-        give(harness, "a", outcome)
+def test_a_timeout_beats_an_outcome_that_would_be_retried(mode: str, outcome: Any, is_late: bool, ms: int) -> None:
+    """The attempt has ended, its mail has not run, and the time is over: the retry could not help any more.
 
-        harness.advance(ms)
-
-        assert harness.values() == ["no a"]
-        harness.advance(1000)
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a"]
-        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
-
-
-@MODES
-@WOULD_BE_RETRIED
-@pytest.mark.parametrize("ms", [100, 150])
-def test_a_timeout_beats_an_outcome_that_would_be_retried_and_came_after_it(mode: str, outcome: Any, ms: int) -> None:
-    """As above, but the timeout's mail runs first."""
-    with Harness(fallback(), output_mode=mode, retry=ON_BOTH, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.settle()
-        harness.clock.advance(ms)
-        give(harness, "a", outcome)
-
-        harness.run_mail()
-
-        assert harness.values() == ["no a"]
-        harness.advance(1000)
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a"]
-        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
-
-
-@pytest.mark.parametrize("mail_runs", [True, False])
-@pytest.mark.parametrize("timeout_first", [True, False])
-@pytest.mark.parametrize("ms", [100, 150])
-def test_a_timeout_beats_the_retry_of_a_function_that_returned_none(
-    mail_runs: bool, timeout_first: bool, ms: int
-) -> None:
-    """Returning None is an error only once the operator looks at it."""
-    retry = RetryStrategy.fixed_delay(5, 500, retry_on_exception=TypeError)
-    with Harness(fallback(), retry=retry, timeout_ms=100) as harness:
+    `is_late`: the outcome comes after the timeout. Returning None is an error only once the operator looks at it.
+    """
+    retry = RetryStrategy.fixed_delay(2, 10, retry_on_result=operator.not_, retry_on_exception=(ValueError, TypeError))
+    with Harness(fallback(), output_mode=mode, retry=retry, timeout_ms=100) as harness:
         harness.process("a")
         call = harness.call("a")
-        if timeout_first:
+        if is_late:
             harness.clock.advance(ms)
-        call.give(None)
+        if isinstance(outcome, BaseException):
+            call.fail(outcome)
+        else:
+            call.give(outcome)
         harness.settle()
-        if mail_runs:
-            harness.run_mail()
-        if not timeout_first:
+        if not is_late:
             harness.clock.advance(ms)
         harness.run_mail()
 
         assert harness.values() == ["no a"]
         harness.advance(1000)
+        assert harness.values() == ["no a"]
         assert harness.called() == ["a"]
+        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
 
 
 def test_a_retry_that_would_start_after_the_timeout_never_starts() -> None:
