@@ -51,11 +51,6 @@ class LimitedService:
         """From the first call to the last one."""
         return max(self.accepted_s + self.refused_s)
 
-    def most_in_a_second(self) -> int:
-        """The most calls of any second, wherever it begins."""
-        calls_s = sorted(self.accepted_s + self.refused_s)
-        return max(sum(1 for at_s in calls_s if from_s <= at_s < from_s + 1) for from_s in calls_s)
-
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from enum import Enum, auto
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -502,11 +503,13 @@ class Life:
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
-    """The sample workload, with ended applications forgotten early."""
+    """A part of the sample workload, with ended applications forgotten early."""
     path = tmp_path_factory.mktemp("sample") / "journal"
-    replay = Replay(read_workload(SAMPLE), config(max_completed_applications=50), journal_path=path)
+    sample = read_workload(SAMPLE)
+    part = replace(sample, applications=tuple(islice(sample.applications, 100)))
+    replay = Replay(part, config(max_completed_applications=50), journal_path=path)
     with pytest.MonkeyPatch.context() as patch:
-        witness = Witness(patch, frozenset(random.Random(6).sample(range(100, 120_000), 40)))
+        witness = Witness(patch, frozenset(random.Random(6).sample(range(100, 31_000), 40)))
         finish(replay)
     return Life(replay.manager, list(read_rows(path, TRANSITIONS)), witness)
 
@@ -516,7 +519,7 @@ def test_whole_journal_ends_in_the_states_that_the_daemon_had(life: Life) -> Non
 
     assert (travel.disagreements, travel.remarks) == (0, {})
     assert states(travel) == life.witness.states()
-    assert len(states(travel)) > 12_000
+    assert len(states(travel)) > 2_000
     context = life.manager.context
     kept: list[Entity] = [*context.apps.values(), *context.attempts.values(), *context.containers.values()]
     kept += [*context.nodes.values(), *context.inactive_nodes.values()]

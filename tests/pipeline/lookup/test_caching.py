@@ -148,15 +148,6 @@ async def test_a_partial_cache_queries_a_key_once() -> None:
 
 
 @in_loop
-async def test_an_uncached_missing_key_is_queried_again() -> None:
-    async with Setup(PartialCache(max_rows=10, cache_missing_key=False)) as setup:
-        assert await setup.racks(C) == []
-        setup.reader.rows[C] = [("r9",)]
-
-        assert await setup.racks(C) == ["r9"]
-
-
-@in_loop
 async def test_an_expired_key_is_queried_again() -> None:
     async with Setup(PartialCache(expire_after_write=60)) as setup:
         await setup.racks(A)
@@ -207,17 +198,6 @@ async def test_a_failure_fails_its_keys_only_and_is_not_cached() -> None:
         assert isinstance(found[B], OSError)
         assert await setup.racks(B) == ["r2", "r3"]
         assert setup.metrics.load_failures == 1
-
-
-@in_loop
-async def test_closing_ends_a_query_under_way() -> None:
-    setup = Setup(PartialCache(max_rows=10))
-    async with setup:
-        setup.reader.gate = asyncio.Event()
-        asking = setup.begin(A)
-        await settle()
-
-    assert isinstance((await asking)[A], Exception)
 
 
 @pytest.mark.parametrize("cache", [NoCache(), PartialCache(max_rows=10), FullCache()])

@@ -121,12 +121,10 @@ OPTIONS = [(call, name) for call, function in CALLS.items() for name in numbers_
 
 
 @pytest.mark.parametrize(("call", "name"), OPTIONS, ids=lambda each: getattr(each, "__name__", each))
-@pytest.mark.parametrize("value", ["10", True, [1]], ids=repr)
-def test_what_is_no_number_is_refused_by_name(call: Callable[..., object], name: str, value: object) -> None:
-    if call is RetryAfter and isinstance(value, str):
-        return  # it takes the text of a header
-    with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}")):
-        call(**{name: value})
+def test_what_is_no_number_is_refused_by_name(call: Callable[..., object], name: str) -> None:
+    for value in (True, [1]) if call is RetryAfter else ("10", True, [1]):  # RetryAfter takes the text of a header
+        with pytest.raises(ValueError, match=re.escape(f"{name} is {value!r}")):
+            call(**{name: value})
 
 
 def test_the_numeric_options_are_found_in_the_signatures() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from enum import Enum
 from typing import Any
 
@@ -22,26 +23,23 @@ EVENT_TYPES: dict[str, type[Enum]] = {
     "MRTask": TaskEventType,
     "MRTaskAttempt": TaskAttemptEventType,
 }
-PAIRS = [
-    pytest.param(machine, state, event_type, id=f"{machine}-{state.name}-{event_type.name}")
+STATES = [
+    pytest.param(machine, state, id=f"{machine}-{state.name}")
     for machine, factory in FACTORIES.items()
     for state in type(factory.initial_state)
-    for event_type in EVENT_TYPES[machine]
 ]
 
 
-@pytest.mark.parametrize(("machine", "state", "event_type"), PAIRS)
-def test_each_event_in_each_state_is_followed_to_what_the_table_declares_and_else_refused(
-    machine: str, state: Any, event_type: Enum
-) -> None:
+@pytest.mark.parametrize(("machine", "state"), STATES)
+def test_each_event_is_followed_to_what_the_table_declares_and_else_refused(machine: str, state: Any) -> None:
     factory = FACTORIES[machine]
     declared = {(row.from_state, row.event): (row.arc, row.to_states) for row in factory.transitions()}
-    arc, targets = declared.get((state, event_type), ("none", ()))
 
-    for seen in type(state):
+    for event_type, seen in itertools.product(EVENT_TYPES[machine], type(state)):
+        arc, targets = declared.get((state, event_type), ("none", ()))
         follower = factory.make("entity", state)
         if arc == "single" or seen in targets:  # a single arc has one post state, whatever was observed
-            assert follower.do_transition(event_type, Observation(event_type, seen)) in targets
+            assert follower.do_transition(event_type, Observation(event_type, seen)) in targets, event_type
         else:
             with pytest.raises(InvalidStateTransitionError):
                 follower.do_transition(event_type, Observation(event_type, seen))

@@ -71,40 +71,6 @@ def test_an_action_may_stop_the_actor_of_a_later_call_of_its_time(day: Day) -> N
     assert day.called == []
 
 
-def test_what_an_action_schedules_for_now_comes_after_what_is_due(day: Day) -> None:
-    day.agenda.at(1, lambda _: day.at(1, "third"), ScheduledCall(None))
-    day.at(1, "second")
-    day.now_ms = 1
-
-    day.agenda.expire_due()
-
-    assert (day.called, day.agenda.next_deadline_ms()) == (["second", "third"], None)
-
-
-def test_what_an_action_schedules_for_an_earlier_time_comes_next(day: Day) -> None:
-    day.agenda.at(2, lambda _: (day.at(2, "last"), day.at(1, "next")), ScheduledCall(None))  # type: ignore[arg-type]
-    day.at(2, "waits")
-    day.now_ms = 2
-
-    day.agenda.expire_due()
-
-    assert day.called == ["next", "waits", "last"]
-
-
-def test_while_it_must_wait_no_call_is_made_and_none_is_lost(day: Day) -> None:
-    for about in range(4):
-        day.at(1, about)
-    day.now_ms = 1
-    day.agenda.must_wait = lambda: len(day.called) == 2
-    day.agenda.expire_due()
-    assert (day.called, day.agenda.next_deadline_ms()) == ([0, 1], 1)
-
-    day.agenda.must_wait = lambda: False
-    day.agenda.expire_due()
-
-    assert (day.called, day.agenda.next_deadline_ms()) == ([0, 1, 2, 3], None)
-
-
 def test_an_action_that_raises_is_not_repeated_and_the_others_follow(day: Day) -> None:
     def fail(_: ScheduledCall) -> None:
         raise ValueError("as an action may")

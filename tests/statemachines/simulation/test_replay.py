@@ -88,19 +88,6 @@ def test_application_that_fails_is_tried_again_as_often_as_allowed(path: Path, m
     assert len(journal.final("RMAppAttempt")) == max_attempts
 
 
-def test_no_application_has_more_attempts_than_configured(path: Path) -> None:
-    """As in YARN, whatever it asks for."""
-    journal = replayed(workload(node(), app(outcome=Outcome.FAILED, max_attempts=9)), path, max_attempts=3)
-
-    assert len(journal.final("RMAppAttempt")) == 3
-
-
-def test_configured_number_of_attempts_holds_where_the_application_says_none(path: Path) -> None:
-    journal = replayed(workload(node(), app(outcome=Outcome.FAILED)), path, max_attempts=4)
-
-    assert len(journal.final("RMAppAttempt")) == 4
-
-
 # -- kills ------------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from types import TracebackType
 from typing import Any
 
@@ -42,11 +41,9 @@ class CountingService:
         """Wait until `number` calls have come."""
         self._wait(lambda: self.calls >= number, f"{number} calls")
 
-    def wait_until_quiet(self, within_s: float) -> float:
-        """Wait until no call is under way; returns after how many seconds that was."""
-        began = time.monotonic()
+    def wait_until_quiet(self, within_s: float = TIMEOUT_S) -> None:
+        """Wait until no call is under way."""
         self._wait(lambda: self.under_way == 0, "the end of all calls", within_s)
-        return time.monotonic() - began
 
     def _wait(self, condition: Any, what: str, within_s: float = TIMEOUT_S) -> None:
         with self._changed:

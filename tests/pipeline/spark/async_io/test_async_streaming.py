@@ -45,12 +45,9 @@ def with_source(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def hanging_query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """The folder of a query that hangs in another process, and a function that kills that process.
-
-    Its Spark takes seconds to start, which it does while the other tests of the module run.
-    """
+    """The folder of a query that hangs in another process, and a function that kills that process."""
     folder = with_source(tmp_path_factory.mktemp("hanging"))
     # A group of its own, so that its JVM is killed with it.
     command = [sys.executable, enriching_query.__file__, str(folder)]
@@ -169,6 +166,7 @@ def test_listener_sums_the_micro_batches_and_exports_them(spark: SparkSession, f
     assert registry.get_sample_value("async_call_seconds_count", {"operator": operator}) == everything
 
 
+@pytest.mark.slow
 def test_query_that_is_killed_in_a_batch_is_complete_after_its_restart(
     spark: SparkSession, hanging_query: tuple[Path, Callable[[], None]]
 ) -> None:

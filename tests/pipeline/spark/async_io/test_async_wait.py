@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.streaming.calls.functions import AsyncFunction
-from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
 
@@ -62,11 +61,10 @@ async def same(row: Row) -> Row:
 # ------------------------------------------------------------------------------------------------------------- results
 
 
-@pytest.mark.parametrize("slow_first", [True, False])
-def test_ordered_results_come_in_the_order_of_the_rows(spark: SparkSession, slow_first: bool) -> None:
+def test_ordered_results_come_in_the_order_of_the_rows(spark: SparkSession) -> None:
     async def jittery(row: Row) -> tuple[int, int]:
         # The later rows of each group of ten answer first.
-        await asyncio.sleep(0.001 * (10 - row.id % 10 if slow_first else row.id % 10))
+        await asyncio.sleep(0.001 * (10 - row.id % 10))
         return row.id, row.id * row.id
 
     found = ordered_wait(numbers(spark, 300), jittery, SQUARES, timeout=TIMEOUT_S).collect()
@@ -126,9 +124,8 @@ _ALL_TYPES = """
 """
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_rows_keep_their_types_and_values(spark: SparkSession, zone: str) -> None:
-    with setting(spark, "spark.sql.session.timeZone", zone):
+def test_rows_keep_their_types_and_values(spark: SparkSession) -> None:
+    with setting(spark, "spark.sql.session.timeZone", "America/New_York"):
         table = spark.sql(_ALL_TYPES)
         found = ordered_wait(table, same, table.schema, timeout=TIMEOUT_S)
 
@@ -143,14 +140,13 @@ def test_variant_and_time_of_day_pass_through(spark: SparkSession) -> None:
     assert sorted(found.collect(), key=repr) == [('{"a":[1,2]}',), (None,)]
 
 
-@pytest.mark.parametrize("zone", ["Z", "GMT+3", "+05:30"])
-def test_time_zones_with_other_names_in_python_are_understood(spark: SparkSession, zone: str) -> None:
-    """These names failed the tasks, even without a timestamp column."""
+def test_a_time_zone_with_another_name_in_python_is_understood(spark: SparkSession) -> None:
+    """Such names failed the tasks, even without a timestamp column."""
 
     async def hour(row: Row) -> tuple[int, Any]:
         return row.at.hour, row.at.replace(tzinfo=None)
 
-    with setting(spark, "spark.sql.session.timeZone", zone):
+    with setting(spark, "spark.sql.session.timeZone", "GMT+3"):
         table = spark.sql("SELECT TIMESTAMP'2026-07-01 12:00:00' AS at")
         (found,) = ordered_wait(table, hour, "hour int, at timestamp", timeout=TIMEOUT_S).collect()
 
@@ -158,7 +154,7 @@ def test_time_zones_with_other_names_in_python_are_understood(spark: SparkSessio
         assert found.at == table.collect()[0].at
 
 
-@pytest.mark.parametrize("names", [["id", "id"], ["id", "ID"], ["a.b", "c"], ["`", "a b"]])
+@pytest.mark.parametrize("names", [["id", "id"], ["a.b", "`"]])
 def test_columns_are_given_whatever_their_names(spark: SparkSession, names: list[str]) -> None:
     """Spark resolves them by name on the way to Python, and found none or too many."""
 
@@ -169,16 +165,6 @@ def test_columns_are_given_whatever_their_names(spark: SparkSession, names: list
     found = ordered_wait(table, swap, "x int, y int, names array<string>", timeout=TIMEOUT_S).collect()
 
     assert found == [(2, 1, names)]
-
-
-def test_timestamps_reach_the_function_with_the_time_zone_of_the_session(spark: SparkSession) -> None:
-    async def text(row: Row) -> tuple[str, str]:
-        return row.at.isoformat(), row.wall.isoformat()
-
-    table = spark.sql("SELECT TIMESTAMP'2026-07-01 12:00:00' AS at, TIMESTAMP_NTZ'2026-07-01 12:00:00' AS wall")
-    (found,) = ordered_wait(table, text, "at string, wall string", timeout=TIMEOUT_S).collect()
-
-    assert tuple(found) == ("2026-07-01T12:00:00+00:00", "2026-07-01T12:00:00")
 
 
 def test_calls_are_under_way_across_input_batches(spark: SparkSession, small_batches: int) -> None:
@@ -200,17 +186,6 @@ def test_calls_are_under_way_across_input_batches(spark: SparkSession, small_bat
     found = ordered_wait(table, Together(), "id long", timeout=TIMEOUT_S, capacity=3 * small_batches).collect()
 
     assert [row.id for row in found] == list(range(5 * small_batches))
-
-
-def test_one_operator_may_feed_another(spark: SparkSession) -> None:
-    first = ordered_wait(numbers(spark, 50), square, SQUARES, timeout=TIMEOUT_S)
-
-    async def negative(row: Row) -> tuple[int]:
-        return (-row.square,)
-
-    second = ordered_wait(first, negative, "value long", timeout=TIMEOUT_S)
-
-    assert [row.value for row in second.collect()] == [-i * i for i in range(50)]
 
 
 # ---------------------------------------------------------------------------------------------------- other functions
@@ -315,12 +290,6 @@ async def odd_only(row: Row) -> tuple[int]:
     return (row.id,)
 
 
-def test_failed_rows_are_dropped_on_demand(spark: SparkSession) -> None:
-    found = ordered_wait(numbers(spark, 6), odd_only, "id long", timeout=TIMEOUT_S, on_error="drop")
-
-    assert [row.id for row in found.collect()] == [1, 3, 5]
-
-
 class UnprintableError(Exception):
     def __init__(self, how: int) -> None:
         self.how = how
@@ -344,20 +313,6 @@ def test_an_error_whose_text_cannot_be_made_is_captured_as_any_other(spark: Spar
     assert messages[0].startswith("(its __str__ raised ")
     assert messages[1:] == ["(its __str__ raised TypeError)", "\\ud800"]
     assert all(row.error.error_class.endswith("UnprintableError") for row in found)
-
-
-def test_an_error_whose_class_has_no_name_is_captured_as_any_other(spark: SparkSession) -> None:
-    async def fail(row: Any) -> list[Any]:
-        class Nameless(type):
-            def __getattribute__(cls, name: str) -> Any:
-                raise LookupError(name)
-
-        raise Nameless("Odd", (Exception,), {})("no name")
-
-    (row,) = ordered_wait(numbers(spark, 1), fail, "name string", timeout=TIMEOUT_S, on_error="capture").collect()
-
-    assert row.error.error_class.endswith(".Odd")
-    assert row.error.message == "no name"
 
 
 def test_failed_rows_are_captured_with_their_input(spark: SparkSession) -> None:
@@ -404,31 +359,15 @@ def test_result_that_does_not_fit_is_the_error_of_its_row(spark: SparkSession) -
     assert rows[2].error.message == f"the column size of the result does not fit the schema: {reason}"
 
 
-def test_call_without_an_answer_times_out(spark: SparkSession) -> None:
-    async def hang(row: Row) -> tuple[int]:
-        if row.id == 1:
-            await asyncio.Event().wait()
-        return (row.id,)
+def test_a_row_may_miss_its_deadline_long_before_its_call_is_late(spark: SparkSession) -> None:
+    async def hang(row: Row) -> tuple[int, int]:
+        await asyncio.Event().wait()
+        return (0, 0)
 
-    found = ordered_wait(numbers(spark, 3, 1), hang, "id long", timeout=0.2, on_error="capture").collect()
+    found = ordered_wait(numbers(spark, 3), hang, SQUARES, timeout=TIMEOUT_S, deadline=0.1, on_error="capture")
 
-    assert [row.id for row in found] == [0, None, 2]
-    assert found[1].error.error_class == "pipeline.streaming.errors.AsyncTimeoutError"
-
-
-def test_rows_that_wait_for_the_rate_are_not_late_but_may_miss_their_deadline(spark: SparkSession) -> None:
-    """Their timeout begins with their first call. The last row starts 0.6 s after the first."""
-
-    def late(**bounds: float) -> list[str]:
-        found = ordered_wait(
-            numbers(spark, 31, 1), square, SQUARES, rate_limit=RateLimit(50, burst=1), on_error="capture", **bounds
-        )
-        return [row.error.message for row in found.collect() if row.error is not None]
-
-    assert late(timeout=0.3) == []
-    errors = late(timeout=TIMEOUT_S, deadline=0.3)
-    assert 10 <= len(errors) <= 30
-    assert all("no answer by the deadline, 300 ms after the record was taken in" in error for error in errors)
+    late = "no answer by the deadline, 100 ms after the record was taken in"
+    assert [late in row.error.message for row in found.collect()] == [True] * 3
 
 
 def test_timeout_hook_gives_results_instead(spark: SparkSession) -> None:
@@ -469,25 +408,6 @@ def test_calls_are_retried_on_errors_and_on_results(spark: SparkSession) -> None
     ).collect()
 
     assert [tuple(row) for row in found] == [(0, 4), (1, 4), (2, 4)]
-
-
-def test_rate_limit_spreads_the_calls(spark: SparkSession) -> None:
-    class Timed(AsyncFunction[Row, tuple[float]]):
-        def open(self) -> None:
-            self.opened_s = time.monotonic()
-
-        def close(self) -> None:
-            pass
-
-        async def async_invoke(self, row: Row) -> list[tuple[float]]:
-            return [(time.monotonic() - self.opened_s,)]
-
-    found = ordered_wait(
-        numbers(spark, 6, 1), Timed(), "after_s double", timeout=TIMEOUT_S, rate_limit=RateLimit(50, burst=1)
-    ).collect()
-
-    # The sixth call starts at the earliest 5 / 50 s after the first, on any machine.
-    assert found[-1].after_s >= 0.09
 
 
 # --------------------------------------------------------------------------------------- connections, early ends
@@ -596,20 +516,3 @@ def test_failed_task_gives_up_its_calls_and_closes_the_connection(spark: SparkSe
 
     wait_for_line(log, "cancelled")
     wait_for_line(log, log.read_text().splitlines()[0].replace("open", "close"))
-
-
-def test_a_timeout_made_by_hand_and_not_taken_back_costs_no_row_of_this_task_or_a_later_one(
-    spark: SparkSession,
-) -> None:
-    """It ended the host, which outlives the task: all later rows timed out, or vanished."""
-
-    async def with_a_timer(row: Row) -> tuple[int, int]:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        loop.call_soon(loop.call_soon, task.cancel)  # after this call, while the worker waits or makes another one
-        return row.id, row.id * row.id
-
-    for _ in range(3):
-        found = ordered_wait(numbers(spark, 200, 1), with_a_timer, SQUARES, timeout=TIMEOUT_S, on_error="drop")
-
-        assert [row.square for row in found.collect()] == [n * n for n in range(200)]

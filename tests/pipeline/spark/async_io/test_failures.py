@@ -131,17 +131,6 @@ def test_error_of_an_action_is_short(spark: SparkSession, failing: Any) -> None:
     assert "org.apache.spark" not in text
 
 
-def test_helper_gives_the_text_of_a_failed_action(spark: SparkSession, failing: Any) -> None:
-    with pytest.raises(PySparkException) as info:
-        failing(spark.range(0, 8, 1, 2)).count()
-
-    text = task_failure(info.value)
-
-    assert text is not None
-    assert EXPECTED_LINE in text.splitlines()[0]
-    assert text.splitlines()[-1].startswith("  To continue without such rows")
-
-
 def test_helper_gives_the_text_of_a_failed_stream(spark: SparkSession, failing: Any, tmp_path: Any) -> None:
     spark.range(0, 8, 1, 1).write.json(str(tmp_path / "in"))
     stream = spark.readStream.schema("id long").json(str(tmp_path / "in"))

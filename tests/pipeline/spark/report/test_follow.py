@@ -155,9 +155,9 @@ def _settings_for_few_rows(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(name, cast(str, known))
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def doomed(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Iterator[tuple[Growing, Path, Victim]]:
-    """A follower that starts, which takes seconds, while the other tests run."""
+    """A follower in a process of its own, which starts."""
     folder = tmp_path_factory.mktemp("doomed")
     journal = Growing(whole, folder / "journal")
     journal.grow(2)

@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, CapturedError
 
-from .harness import Harness
-
-MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
-ON_ERROR = RetryStrategy.fixed_delay(2, 10, retry_on_exception=ValueError)
+from .harness import MODES, ON_ERROR, Harness
 
 
 class UnknownNodeError(LookupError):
@@ -53,19 +49,6 @@ def test_capture_emits_the_error_in_place_of_the_results(mode: str) -> None:
         assert harness.operator.metrics.captured == 1
 
 
-def test_an_ordered_captured_error_waits_for_its_turn() -> None:
-    with Harness(output_mode="ordered", on_error="capture") as harness:
-        harness.process("a", "b", "c")
-        harness.answer_error("b", ValueError("no"))
-        harness.answer("c", "C")
-        assert harness.output == []
-
-        harness.answer("a", "A")
-
-        first, second, third = harness.values()
-        assert (first, second.input, third) == ("A", "b", "C")
-
-
 def test_a_captured_error_names_the_module_of_its_class() -> None:
     with Harness(on_error="capture") as harness:
         harness.process("a")
@@ -74,17 +57,6 @@ def test_a_captured_error_names_the_module_of_its_class() -> None:
 
         [captured] = harness.values()
         assert captured.error_class == f"{UnknownNodeError.__module__}.UnknownNodeError"
-
-
-def test_a_captured_error_counts_the_attempts() -> None:
-    with Harness(on_error="capture", retry=ON_ERROR) as harness:
-        harness.process("a")
-        for _ in range(3):
-            harness.answer_error("a", ValueError("busy"))
-            harness.advance(10)
-
-        [captured] = harness.values()
-        assert captured.attempts == 3
 
 
 def test_a_captured_timeout_is_an_async_timeout_error() -> None:
@@ -136,16 +108,6 @@ def test_a_function_may_turn_an_error_into_results(mode: str) -> None:
         assert harness.output == [StreamRecord("a", 7), StreamRecord("no", 7)]
 
 
-def test_a_function_may_turn_an_error_into_nothing() -> None:
-    with Harness(on_error=lambda captured: []) as harness:
-        harness.process("a", "b")
-
-        harness.answer_error("a", ValueError("no"))
-        harness.answer("b", "B")
-
-        assert harness.values() == ["B"]
-
-
 def test_an_error_function_that_raises_fails_the_task() -> None:
     def on_error(captured: CapturedError) -> list[Any]:
         assert captured.error is not None
@@ -165,24 +127,6 @@ def test_an_error_function_gets_timeouts_too() -> None:
         harness.advance(100)
 
         assert harness.values() == ["a"]
-
-
-@pytest.mark.parametrize("on_error", ["ignore", None, 3])
-def test_an_unknown_on_error_is_refused(on_error: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match="on_error"):
-        Harness(on_error=on_error)
-
-
-@MODES
-@pytest.mark.parametrize("on_error", ["drop", "capture"])
-def test_errors_free_the_place_in_the_queue(mode: str, on_error: str) -> None:
-    harness: Harness = Harness(
-        output_mode=mode, capacity=1, on_error=on_error, idle=lambda: harness.fail("a", ValueError("no"))
-    )
-    with harness:
-        harness.process("a", "b")
-
-        assert harness.called() == ["a", "b"]
 
 
 def test_fail_names_the_attempts_and_how_to_go_on() -> None:

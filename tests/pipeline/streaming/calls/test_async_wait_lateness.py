@@ -13,23 +13,9 @@ from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import AsyncTimeoutError, CallTimes, RetryAfter
 
-from .harness import TIMEOUT_S, HandCall, HandFunction, Harness, until
+from .harness import MODES, TIMEOUT_S, HandBatchFunction, Harness, fallback, until
 
-MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
 ON_ERROR = RetryStrategy.fixed_delay(3, 500, retry_on_exception=ValueError)
-
-
-def fallback() -> HandFunction:
-    return HandFunction(on_timeout=lambda value: [f"no {value}"])
-
-
-class BatchFunction(HandFunction):
-    """The batch form: the value of each HandCall is a list, and so is its answer."""
-
-    async def async_invoke_batch(self, values: list[Any]) -> list[Any]:
-        call = HandCall(list(values))
-        self.calls.append(call)
-        return await call.answer
 
 
 def one_clock(monkeypatch: pytest.MonkeyPatch, harness: Harness) -> None:
@@ -215,7 +201,7 @@ def test_a_call_that_waits_for_a_late_one_is_not_late_because_the_operator_was_h
 
 
 def test_a_value_of_a_batch_that_gathers_is_not_late() -> None:
-    function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
+    function = fallback(HandBatchFunction)
     with Harness(function, max_batch_size=2, linger_ms=500, timeout_ms=100) as harness:
         harness.process(1)
         harness.advance(400)

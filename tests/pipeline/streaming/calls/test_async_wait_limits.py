@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,19 +11,10 @@ import pytest
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
-from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord
 from pipeline.streaming.errors import CapturedError, RetryAfter
 
-from .harness import TIMEOUT_S, HandFunction, Harness, until
-
-MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
-ON_ERROR = RetryStrategy.fixed_delay(2, 10, retry_on_exception=ValueError)
-
-
-def fallback() -> HandFunction:
-    return HandFunction(on_timeout=lambda value: [f"no {value}"])
-
+from .harness import MODES, ON_ERROR, TIMEOUT_S, HandBatchFunction, HandFunction, Harness, fallback, until
 
 # --- rate limit ---
 
@@ -40,15 +30,6 @@ def test_calls_start_at_the_rate() -> None:
         assert harness.called() == ["a", "b"]
         harness.advance(100)
         assert harness.called() == ["a", "b", "c"]
-
-
-def test_a_burst_starts_at_once() -> None:
-    with Harness(rate_limit=RateLimit(10, burst=3)) as harness:
-        harness.process(*range(5))
-        assert harness.called() == [0, 1, 2]
-
-        harness.advance(100)
-        assert harness.called() == [0, 1, 2, 3]
 
 
 def test_a_call_counts_for_its_cost() -> None:
@@ -229,24 +210,6 @@ def test_after_a_pause_calls_start_at_the_rate_again() -> None:
         assert started == [1, 2, 3, 4, 5, 6, 6]
 
 
-def test_the_end_of_input_waits_for_the_rate() -> None:
-    def idle() -> None:
-        harness.settle()
-        call = next((call for call in harness.function.calls if call.is_open()), None)
-        if call is not None:
-            harness.complete(call.value, call.value)
-        else:
-            assert harness.clock.advance_to_next_timer()
-
-    harness: Harness = Harness(rate_limit=RateLimit(10, burst=1), timeout_ms=60_000, idle=idle)
-    with harness:
-        harness.process(*range(5))
-        harness.operator.end_input()
-
-        assert harness.values() == list(range(5))
-        assert harness.clock.current_processing_time() >= 400
-
-
 # --- concurrency ---
 
 
@@ -259,15 +222,6 @@ def test_no_more_calls_run_than_the_concurrency_allows() -> None:
         assert harness.called() == ["a", "b", "c"]
         harness.answer("a", "A")
         assert harness.called() == ["a", "b", "c", "d"]
-
-
-def test_a_failed_call_makes_room() -> None:
-    with Harness(concurrency=1, on_error="drop") as harness:
-        harness.process("a", "b")
-
-        harness.answer_error("a", ValueError("no"))
-
-        assert harness.called() == ["a", "b"]
 
 
 def test_a_late_call_makes_room() -> None:
@@ -341,12 +295,6 @@ def test_a_retry_that_is_late_before_its_turn_makes_no_room() -> None:
         assert harness.called() == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("concurrency", [0, -1])
-def test_a_concurrency_below_one_is_refused(concurrency: int) -> None:
-    with pytest.raises(ValueError, match="concurrency"):
-        Harness(concurrency=concurrency)
-
-
 # --- shared and remembered calls ---
 
 
@@ -367,15 +315,6 @@ def test_calls_for_the_same_key_are_shared(mode: str) -> None:
 
         assert harness.output == [StreamRecord("A", 1), StreamRecord("A", 2), StreamRecord("B", 3)]
         assert harness.operator.metrics.shared == 1
-
-
-def test_a_shared_call_that_is_answered_is_made_again_by_the_next() -> None:
-    with Harness(dedupe_by=first_letter) as harness:
-        harness.process("a1")
-        harness.answer("a1", "A")
-        harness.process("a2")
-
-        assert harness.called() == ["a1", "a2"]
 
 
 def test_a_shared_error_is_the_error_of_all() -> None:
@@ -516,60 +455,29 @@ def test_what_is_shared_is_combined_with_each_record() -> None:
         assert harness.values() == [("a1", "A"), ("a2", "A"), ("a3", "A")]
 
 
-def test_remember_without_dedupe_by_is_refused() -> None:
-    with pytest.raises(ValueError, match="dedupe_by"):
-        Harness(remember=10)
-
-
 # --- batches ---
-
-
-class BatchCall:
-    def __init__(self, values: list[Any]) -> None:
-        self.values = values
-        self._loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[Any] = self._loop.create_future()
-
-    def complete(self, answer: Any) -> None:
-        self._loop.call_soon_threadsafe(self.answer.set_result, answer)
-
-    def fail(self, error: BaseException) -> None:
-        self._loop.call_soon_threadsafe(self.answer.set_exception, error)
-
-
-class BatchFunction(HandFunction):
-    """Calls of many values; `batches` are answered by the test."""
-
-    def __init__(self, on_timeout: Any = None) -> None:
-        super().__init__(on_timeout)
-        self.batches: list[BatchCall] = []
-
-    async def async_invoke_batch(self, values: list[Any]) -> list[Any]:
-        batch = BatchCall(list(values))
-        self.batches.append(batch)
-        return await batch.answer  # type: ignore[no-any-return]
 
 
 def batches(harness: Harness) -> list[list[Any]]:
     harness.run_mail()
     harness.settle()
-    return [batch.values for batch in harness.function.batches]
+    return [call.value for call in harness.function.calls]
 
 
 def answer_batch(harness: Harness, number: int, answer: Any) -> None:
-    until(lambda: len(harness.function.batches) > number, f"batch {number}")
-    batch = harness.function.batches[number]
+    until(lambda: len(harness.function.calls) > number, f"batch {number}")
+    call = harness.function.calls[number]
     if isinstance(answer, BaseException):
-        batch.fail(answer)
+        call.fail(answer)
     else:
-        batch.complete(answer)
+        call.give(answer)
     harness.settle()
     harness.run_mail()
 
 
 @MODES
 def test_a_full_batch_is_sent_at_once(mode: str) -> None:
-    with Harness(BatchFunction(), output_mode=mode, max_batch_size=2, linger_ms=50) as harness:
+    with Harness(HandBatchFunction(), output_mode=mode, max_batch_size=2, linger_ms=50) as harness:
         harness.process(1, 2, 3)
         assert batches(harness) == [[1, 2]]
 
@@ -579,7 +487,7 @@ def test_a_full_batch_is_sent_at_once(mode: str) -> None:
 
 
 def test_a_batch_that_is_not_full_is_sent_after_the_linger() -> None:
-    with Harness(BatchFunction(), max_batch_size=10, linger_ms=50) as harness:
+    with Harness(HandBatchFunction(), max_batch_size=10, linger_ms=50) as harness:
         harness.process(1)
         harness.advance(30)
         harness.process(2)
@@ -591,14 +499,14 @@ def test_a_batch_that_is_not_full_is_sent_after_the_linger() -> None:
 
 
 def test_without_a_linger_a_batch_has_the_records_taken_in_before_the_next_mail() -> None:
-    with Harness(BatchFunction(), max_batch_size=10) as harness:
+    with Harness(HandBatchFunction(), max_batch_size=10) as harness:
         harness.process(1, 2, 3)
 
         assert batches(harness) == [[1, 2, 3]]
 
 
 def test_batches_without_a_linger_follow_each_other() -> None:
-    with Harness(BatchFunction(), max_batch_size=10) as harness:
+    with Harness(HandBatchFunction(), max_batch_size=10) as harness:
         for number in range(3):
             harness.process(number)
             harness.run_mail()
@@ -607,7 +515,7 @@ def test_batches_without_a_linger_follow_each_other() -> None:
 
 
 def test_a_batch_without_waiting_records_is_cancelled_and_frees_its_slot() -> None:
-    function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
+    function = fallback(HandBatchFunction)
     with Harness(function, max_batch_size=2, concurrency=1, timeout_ms=100) as harness:
         harness.process(1, 2)
         assert batches(harness) == [[1, 2]]
@@ -619,11 +527,11 @@ def test_a_batch_without_waiting_records_is_cancelled_and_frees_its_slot() -> No
 
         assert harness.values() == ["no 1", "no 2"]
         assert batches(harness) == [[1, 2], [3, 4]]
-        assert function.batches[0].answer.cancelled()
+        assert function.calls[0].is_cancelled()
 
 
 def test_an_exception_in_place_of_a_list_fails_that_value_only() -> None:
-    with Harness(BatchFunction(), max_batch_size=3, on_error="capture") as harness:
+    with Harness(HandBatchFunction(), max_batch_size=3, on_error="capture") as harness:
         harness.process(1, 2, 3)
 
         answer_batch(harness, 0, [["one"], KeyError("two"), []])
@@ -634,18 +542,9 @@ def test_an_exception_in_place_of_a_list_fails_that_value_only() -> None:
         assert captured.input == 2
 
 
-def test_a_batch_that_raises_fails_all_its_values() -> None:
-    with Harness(BatchFunction(), max_batch_size=2, on_error="capture") as harness:
-        harness.process(1, 2)
-
-        answer_batch(harness, 0, ValueError("no"))
-
-        assert [captured.input for captured in harness.values()] == [1, 2]
-
-
 @pytest.mark.parametrize("answer", [[["one"]], [["one"], ["two"], ["three"]], "ab", None, {"a": 1}])
 def test_a_batch_without_one_entry_for_each_value_fails_all_its_values(answer: Any) -> None:
-    with Harness(BatchFunction(), max_batch_size=2, on_error="capture") as harness:
+    with Harness(HandBatchFunction(), max_batch_size=2, on_error="capture") as harness:
         harness.process(1, 2)
 
         answer_batch(harness, 0, answer)
@@ -655,7 +554,7 @@ def test_a_batch_without_one_entry_for_each_value_fails_all_its_values(answer: A
 
 
 def test_a_value_that_failed_in_a_batch_is_retried_in_another() -> None:
-    with Harness(BatchFunction(), max_batch_size=2, linger_ms=20, retry=ON_ERROR) as harness:
+    with Harness(HandBatchFunction(), max_batch_size=2, linger_ms=20, retry=ON_ERROR) as harness:
         harness.process(1, 2)
         answer_batch(harness, 0, [["one"], ValueError("busy")])
         assert harness.values() == ["one"]
@@ -669,9 +568,7 @@ def test_a_value_that_failed_in_a_batch_is_retried_in_another() -> None:
 
 
 def test_a_value_that_is_late_leaves_a_batch_that_gathers() -> None:
-    with Harness(
-        BatchFunction(on_timeout=lambda value: [f"no {value}"]), max_batch_size=10, linger_ms=100, deadline_ms=60
-    ) as harness:
+    with Harness(fallback(HandBatchFunction), max_batch_size=10, linger_ms=100, deadline_ms=60) as harness:
         harness.process(1)
         harness.advance(50)
         harness.process(2)
@@ -683,7 +580,7 @@ def test_a_value_that_is_late_leaves_a_batch_that_gathers() -> None:
 
 
 def test_values_of_a_batch_that_is_late_are_late_each() -> None:
-    function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
+    function = fallback(HandBatchFunction)
     with Harness(function, max_batch_size=2, linger_ms=50, deadline_ms=100) as harness:
         harness.process(1)
         harness.advance(40)
@@ -700,7 +597,7 @@ def test_values_of_a_batch_that_is_late_are_late_each() -> None:
 
 
 def test_an_answer_to_a_batch_wins_against_a_timeout_whose_mail_runs_first() -> None:
-    function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
+    function = fallback(HandBatchFunction)
     with Harness(function, max_batch_size=2, timeout_ms=100) as harness:
         harness.process(1, 2)
         assert batches(harness) == [[1, 2]]
@@ -715,13 +612,13 @@ def test_an_answer_to_a_batch_wins_against_a_timeout_whose_mail_runs_first() -> 
 @pytest.mark.parametrize("ms", [100, 150])
 @pytest.mark.parametrize("timeout_first", [False, True])
 def test_a_timeout_beats_an_entry_of_a_batch_that_would_be_retried(ms: int, timeout_first: bool) -> None:
-    function = BatchFunction(on_timeout=lambda value: [f"no {value}"])
+    function = fallback(HandBatchFunction)
     with Harness(function, max_batch_size=2, timeout_ms=100, retry=ON_ERROR) as harness:
         harness.process(1, 2)
         assert batches(harness) == [[1, 2]]
         if timeout_first:
             harness.clock.advance(ms)
-        function.batches[0].complete([["one"], ValueError("busy")])
+        function.calls[0].give([["one"], ValueError("busy")])
         harness.settle()
         if not timeout_first:
             harness.clock.advance(ms)
@@ -736,10 +633,10 @@ def test_a_timeout_beats_an_entry_of_a_batch_that_would_be_retried(ms: int, time
 def test_the_end_of_input_sends_a_lingering_batch() -> None:
     def idle() -> None:
         harness.settle()
-        harness.function.batches[0].complete([["one"]])
+        harness.function.calls[0].give([["one"]])
         harness.settle()
 
-    harness: Harness = Harness(BatchFunction(), max_batch_size=10, linger_ms=500, idle=idle)
+    harness: Harness = Harness(HandBatchFunction(), max_batch_size=10, linger_ms=500, idle=idle)
     with harness:
         harness.process(1)
         harness.operator.end_input()
@@ -753,12 +650,11 @@ def test_a_full_queue_does_not_wait_for_a_batch_that_cannot_fill() -> None:
 
     def idle() -> None:
         harness.settle()
-        number = next(i for i, batch in enumerate(harness.function.batches) if not batch.answer.done())
-        batch = harness.function.batches[number]
-        batch.complete([[value] for value in batch.values])
+        call = next(call for call in harness.function.calls if call.is_open())
+        call.give([[value] for value in call.value])
         harness.settle()
 
-    harness: Harness = Harness(BatchFunction(), capacity=2, max_batch_size=10, linger_ms=500, idle=idle)
+    harness: Harness = Harness(HandBatchFunction(), capacity=2, max_batch_size=10, linger_ms=500, idle=idle)
     with harness:
         harness.process(1, 2, 3)
 
@@ -767,7 +663,7 @@ def test_a_full_queue_does_not_wait_for_a_batch_that_cannot_fill() -> None:
 
 
 def test_concurrency_counts_batches() -> None:
-    with Harness(BatchFunction(), max_batch_size=2, concurrency=1) as harness:
+    with Harness(HandBatchFunction(), max_batch_size=2, concurrency=1) as harness:
         harness.process(1, 2, 3, 4)
         assert batches(harness) == [[1, 2]]
 
@@ -777,7 +673,7 @@ def test_concurrency_counts_batches() -> None:
 
 
 def test_a_batch_of_shared_calls_has_each_key_once() -> None:
-    with Harness(BatchFunction(), max_batch_size=10, dedupe_by=first_letter) as harness:
+    with Harness(HandBatchFunction(), max_batch_size=10, dedupe_by=first_letter) as harness:
         harness.process("a1", "a2", "b1")
         assert batches(harness) == [["a1", "b1"]]
 
@@ -786,29 +682,9 @@ def test_a_batch_of_shared_calls_has_each_key_once() -> None:
         assert harness.values() == ["A", "A", "B"]
 
 
-@pytest.mark.parametrize(("option", "value"), [("max_batch_size", 0), ("linger_ms", -1)])
-def test_batch_options_out_of_range_are_refused(option: str, value: int) -> None:
-    options: dict[str, Any] = {option: value}
-
-    with pytest.raises(ValueError, match=option):
-        Harness(BatchFunction(), **options)
-
-
 def test_batch_options_for_a_function_without_batches_are_refused() -> None:
     with pytest.raises(ValueError, match="async_invoke_batch"):
         Harness(HandFunction(), max_batch_size=10)
-
-
-def test_a_function_may_have_the_batch_form_alone() -> None:
-    class Doubler(AsyncFunction[int, int]):
-        async def async_invoke_batch(self, values: list[int]) -> list[list[int]]:
-            return [[2 * value] for value in values]
-
-    with Harness(Doubler(), max_batch_size=7, capacity=50) as harness:
-        harness.process(*range(100))
-        harness.operator.end_input()
-
-        assert harness.values() == [2 * value for value in range(100)]
 
 
 # --- counts ---

@@ -24,19 +24,10 @@ from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 from pipeline.streaming.errors import AsyncTimeoutError, CapturedError, RetryAfter
 from pipeline.streaming.wait import WaitSettings, wait_in_chunks
 
-from .harness import TIMEOUT_S, HandCall, HandFunction, Harness, Switch
+from .harness import MODES, TIMEOUT_S, HandBatchFunction, HandCall, HandFunction, Harness, Switch
 
 KEYS = 3
 """How many keys there are where calls are shared."""
-
-
-class HandBatchFunction(HandFunction):
-    """The batch form: the value of each HandCall is a list, and so is its answer, one entry for each value."""
-
-    async def async_invoke_batch(self, values: list[Any]) -> list[Any]:
-        call = HandCall(list(values))
-        self.calls.append(call)
-        return await call.answer
 
 
 OPTIONS = st.fixed_dictionaries(
@@ -328,8 +319,8 @@ class UnorderedMachine(OperatorMachine):
     mode = "unordered"
 
 
-TestOrderedOperator = pytest.mark.slow(OrderedMachine.TestCase)
-TestUnorderedOperator = pytest.mark.slow(UnorderedMachine.TestCase)
+TestOrderedOperator = OrderedMachine.TestCase
+TestUnorderedOperator = UnorderedMachine.TestCase
 TestOrderedOperator.settings = TestUnorderedOperator.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None
 )
@@ -377,7 +368,7 @@ def timers() -> Iterator[SystemProcessingTimeService]:
     assert service.shutdown(TIMEOUT_S)
 
 
-@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+@MODES
 @pytest.mark.parametrize(
     "options",
     [

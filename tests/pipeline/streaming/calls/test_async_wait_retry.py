@@ -15,17 +15,10 @@ from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.elements import StreamRecord, Watermark
 from pipeline.streaming.errors import AsyncOperatorError, AsyncTimeoutError, RetryAfter
 
-from .harness import TIMEOUT_S, HandFunction, Harness, until
+from .harness import MODES, ON_ERROR, TIMEOUT_S, HandFunction, Harness, fallback, until
 
-MODES = pytest.mark.parametrize("mode", ["ordered", "unordered"])
-
-ON_ERROR = RetryStrategy.fixed_delay(2, 10, retry_on_exception=ValueError)
 ON_EMPTY = RetryStrategy.fixed_delay(2, 10, retry_on_result=operator.not_)
 ON_BOTH = RetryStrategy.fixed_delay(2, 10, retry_on_result=operator.not_, retry_on_exception=ValueError)
-
-
-def fallback() -> HandFunction:
-    return HandFunction(on_timeout=lambda value: [f"no {value}"])
 
 
 # --- what is retried, and when ---
@@ -59,19 +52,6 @@ def test_a_result_is_retried_after_the_delay(mode: str) -> None:
         assert harness.values() == ["A"]
 
 
-def test_the_result_predicate_gets_the_results() -> None:
-    def see(results: Any) -> bool:
-        seen.append(list(results))
-        return False
-
-    seen: list[Any] = []
-    with Harness(retry=RetryStrategy.fixed_delay(1, 10, retry_on_result=see)) as harness:
-        harness.process("a")
-        harness.answer("a", 1, 2)
-
-    assert seen == [[1, 2]]
-
-
 def test_with_both_predicates_both_outcomes_are_retried() -> None:
     with Harness(retry=ON_BOTH) as harness:
         harness.process("a")
@@ -93,43 +73,6 @@ def test_an_error_that_the_predicate_does_not_want_fails_at_once() -> None:
             harness.answer_error("a", KeyError("gone"))
 
         assert failure.value.attempts == 1
-
-
-def test_without_a_result_predicate_no_result_is_retried() -> None:
-    with Harness(retry=ON_ERROR) as harness:
-        harness.process("a", "b")
-
-        harness.answer("a")
-        harness.answer("b", "B")
-
-        assert harness.values() == ["B"]
-
-
-def test_without_an_exception_predicate_no_error_is_retried() -> None:
-    with Harness(retry=ON_EMPTY) as harness:
-        harness.process("a")
-
-        with pytest.raises(AsyncOperatorError):
-            harness.answer_error("a", ValueError("no"))
-
-
-def test_without_any_predicate_nothing_is_retried() -> None:
-    with Harness(retry=RetryStrategy.fixed_delay(5, 10)) as harness:
-        harness.process("a", "b")
-        harness.answer("a")
-
-        with pytest.raises(AsyncOperatorError):
-            harness.answer_error("b", ValueError("no"))
-
-        assert harness.called() == ["a", "b"]
-
-
-def test_no_retry_never_retries() -> None:
-    with Harness(retry=RetryStrategy.no_retry()) as harness:
-        harness.process("a")
-
-        with pytest.raises(AsyncOperatorError):
-            harness.answer_error("a", ValueError("no"))
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2, 5])
@@ -157,21 +100,6 @@ def test_the_last_result_is_emitted_although_the_predicate_wants_another() -> No
         harness.answer("a", 2)
 
         assert harness.values() == [2]
-
-
-def test_exponential_delays_grow_up_to_the_cap() -> None:
-    retry = RetryStrategy.exponential_backoff(5, 10, 30, 2.0, retry_on_exception=ValueError)
-    with Harness(retry=retry) as harness:
-        harness.process("a")
-        delays = []
-        for calls in range(1, 5):
-            harness.answer_error("a", ValueError("busy"))
-            before_ms = harness.clock.current_processing_time()
-            while len(harness.called()) == calls:
-                harness.advance(1)
-            delays.append(harness.clock.current_processing_time() - before_ms)
-
-    assert delays == [10, 20, 30, 30]
 
 
 def test_each_record_has_its_own_attempts() -> None:
@@ -203,19 +131,6 @@ def test_a_predicate_that_raises_fails_the_task() -> None:
 
 
 # --- order ---
-
-
-def test_an_ordered_record_waits_for_the_retries_before_it() -> None:
-    with Harness(output_mode="ordered", retry=ON_ERROR) as harness:
-        harness.process("a", "b")
-        harness.answer("b", "B")
-        harness.answer_error("a", ValueError("busy"))
-        assert harness.output == []
-
-        harness.advance(10)
-        harness.answer("a", "A")
-
-        assert harness.values() == ["A", "B"]
 
 
 def test_an_unordered_record_passes_one_that_is_retried_but_no_watermark() -> None:
@@ -316,115 +231,37 @@ def test_a_timeouts_results_are_not_retried_themselves() -> None:
         assert harness.operator.snapshot_state() == []
 
 
-def test_a_timeouts_error_is_not_retried() -> None:
-    retry = RetryStrategy.fixed_delay(2, 10, retry_on_exception=Exception)
-    with Harness(retry=retry, timeout_ms=100) as harness:
-        harness.process("a")
-
-        with pytest.raises(AsyncOperatorError):
-            harness.advance(100)
-
-        assert harness.called() == ["a"]
-
-
-WOULD_BE_RETRIED = pytest.mark.parametrize(
-    "outcome", [ValueError("busy"), RetryAfter(0.01), []], ids=["error", "retry after", "no result"]
+@MODES
+@pytest.mark.parametrize(
+    "outcome", [ValueError("busy"), RetryAfter(0.01), [], None], ids=["error", "retry after", "no result", "None"]
 )
-
-
-def give(harness: Harness, value: Any, outcome: Any) -> None:
-    if isinstance(outcome, BaseException):
-        harness.fail(value, outcome)
-    else:
-        harness.complete(value, *outcome)
-
-
-@MODES
-@WOULD_BE_RETRIED
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("ms", [100, 150])
-def test_a_timeouts_value_beats_an_outcome_that_would_be_retried(mode: str, outcome: Any, ms: int) -> None:
-    """The attempt has ended, its mail has not run, and the time is over: the retry could not help any more."""
-    with Harness(fallback(), output_mode=mode, retry=ON_BOTH, timeout_ms=100) as harness:
-        harness.process("a")
-        give(harness, "a", outcome)
+def test_a_timeout_beats_an_outcome_that_would_be_retried(mode: str, outcome: Any, is_late: bool, ms: int) -> None:
+    """The attempt has ended, its mail has not run, and the time is over: the retry could not help any more.
 
-        harness.advance(ms)
-
-        assert harness.values() == ["no a"]
-        harness.advance(1000)
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a"]
-        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
-
-
-@MODES
-@WOULD_BE_RETRIED
-@pytest.mark.parametrize("ms", [100, 150])
-def test_a_timeout_beats_an_outcome_that_would_be_retried_and_came_after_it(mode: str, outcome: Any, ms: int) -> None:
-    """As above, but the timeout's mail runs first."""
-    with Harness(fallback(), output_mode=mode, retry=ON_BOTH, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.settle()
-        harness.clock.advance(ms)
-        give(harness, "a", outcome)
-
-        harness.run_mail()
-
-        assert harness.values() == ["no a"]
-        harness.advance(1000)
-        assert harness.values() == ["no a"]
-        assert harness.called() == ["a"]
-        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
-
-
-@pytest.mark.parametrize("mail_runs", [True, False])
-@pytest.mark.parametrize("timeout_first", [True, False])
-@pytest.mark.parametrize("ms", [100, 150])
-def test_a_timeout_beats_the_retry_of_a_function_that_returned_none(
-    mail_runs: bool, timeout_first: bool, ms: int
-) -> None:
-    """Returning None is an error only once the operator looks at it."""
-    retry = RetryStrategy.fixed_delay(5, 500, retry_on_exception=TypeError)
-    with Harness(fallback(), retry=retry, timeout_ms=100) as harness:
+    `is_late`: the outcome comes after the timeout. Returning None is an error only once the operator looks at it.
+    """
+    retry = RetryStrategy.fixed_delay(2, 10, retry_on_result=operator.not_, retry_on_exception=(ValueError, TypeError))
+    with Harness(fallback(), output_mode=mode, retry=retry, timeout_ms=100) as harness:
         harness.process("a")
         call = harness.call("a")
-        if timeout_first:
+        if is_late:
             harness.clock.advance(ms)
-        call.give(None)
+        if isinstance(outcome, BaseException):
+            call.fail(outcome)
+        else:
+            call.give(outcome)
         harness.settle()
-        if mail_runs:
-            harness.run_mail()
-        if not timeout_first:
+        if not is_late:
             harness.clock.advance(ms)
         harness.run_mail()
 
         assert harness.values() == ["no a"]
         harness.advance(1000)
+        assert harness.values() == ["no a"]
         assert harness.called() == ["a"]
-
-
-def test_an_answer_that_is_final_beats_a_timeout_whose_mail_runs_first() -> None:
-    with Harness(fallback(), retry=ON_BOTH, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.settle()
-        harness.clock.advance(100)
-        harness.complete("a", "A")
-
-        harness.run_mail()
-
-        assert harness.values() == ["A"]
-        assert harness.function.timeouts == []
-
-
-def test_an_answer_that_is_final_beats_the_timeout_even_if_its_mail_has_not_run() -> None:
-    with Harness(fallback(), retry=ON_ERROR, timeout_ms=100) as harness:
-        harness.process("a")
-        harness.complete("a", "A")
-
-        harness.advance(100)
-
-        assert harness.values() == ["A"]
-        assert harness.function.timeouts == []
+        assert (harness.operator.metrics.timed_out, harness.operator.metrics.in_flight) == (1, 0)
 
 
 def test_a_retry_that_would_start_after_the_timeout_never_starts() -> None:
@@ -546,17 +383,6 @@ def test_restored_records_start_afresh() -> None:
             harness.answer_error("a", ValueError("busy"))
 
     assert failure.value.attempts == 3
-
-
-def test_a_retry_that_waits_ends_with_close() -> None:
-    with Harness(retry=ON_ERROR) as harness:
-        harness.process("a")
-        harness.answer_error("a", ValueError("busy"))
-
-    harness.clock.advance(1000)
-    harness.run_mail()
-
-    assert [call.value for call in harness.function.calls] == ["a"]
 
 
 def test_a_retry_that_waits_ends_with_close_on_a_host_that_goes_on() -> None:

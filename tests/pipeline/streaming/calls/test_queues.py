@@ -39,12 +39,6 @@ def put(queue: Queue, *elements: Element) -> list[ResultFuture[Any]]:
     return futures
 
 
-def emit_one(queue: Queue) -> list[Element]:
-    emitted: list[Element] = []
-    queue.emit_completed_element(emitted.append)
-    return emitted
-
-
 def emit_all(queue: Queue) -> list[Element]:
     emitted: list[Element] = []
     while queue.has_completed_elements():
@@ -93,29 +87,6 @@ def test_a_failed_future_has_its_error_and_no_results() -> None:
     assert future.results == ()
     assert future.error is error
     assert repr(future) == "<ResultFuture error=ValueError('no such row')>"
-
-
-def test_a_completion_after_a_result_is_ignored() -> None:
-    future = ResultFuture[str]()
-    future.complete(["first"])
-
-    assert not future.complete(["second"])
-    assert not future.complete_exceptionally(ValueError("third"))
-
-    assert future.results == ("first",)
-    assert future.error is None
-
-
-def test_a_completion_after_an_error_is_ignored() -> None:
-    future = ResultFuture[str]()
-    error = ValueError("first")
-    future.complete_exceptionally(error)
-
-    assert not future.complete(["second"])
-    assert not future.complete_exceptionally(ValueError("third"))
-
-    assert future.results == ()
-    assert future.error is error
 
 
 def test_results_are_copied() -> None:
@@ -284,18 +255,6 @@ def test_a_capacity_that_is_not_positive_is_refused(queue_class: type[Queue], ca
 
 
 @BOTH
-def test_a_record_completed_behind_a_watermark_waits_for_it(queue_class: type[Queue]) -> None:
-    queue = queue_class(3)
-    before, _, behind = put(queue, a(1), Watermark(1), b(2))
-    behind.complete(["y"])
-    assert not queue.has_completed_elements()
-
-    before.complete(["x"])
-
-    assert emit_all(queue) == [StreamRecord("x", 1), Watermark(1), StreamRecord("y", 2)]
-
-
-@BOTH
 def test_an_output_that_fails_does_not_make_the_queue_emit_again(queue_class: type[Queue]) -> None:
     queue = queue_class(2)
     for future in put(queue, a(1), b(2)):
@@ -341,30 +300,6 @@ def test_the_values_are_a_list_of_their_own(queue_class: type[Queue]) -> None:
 
 
 # --- where they differ ---
-
-
-def test_the_ordered_queue_emits_only_a_completed_head() -> None:
-    queue: OrderedStreamElementQueue[str, str] = OrderedStreamElementQueue(2)
-    head, second = put(queue, a(1), b(2))
-    second.complete(["y"])
-    assert not queue.has_completed_elements()
-    assert emit_one(queue) == []
-
-    head.complete(["x"])
-
-    assert emit_all(queue) == [StreamRecord("x", 1), StreamRecord("y", 2)]
-
-
-def test_the_unordered_queue_emits_in_the_order_of_the_completions() -> None:
-    queue: UnorderedStreamElementQueue[str, str] = UnorderedStreamElementQueue(3)
-    first, second, third = put(queue, StreamRecord(1), StreamRecord(2), StreamRecord(3))
-
-    third.complete(["3"])
-    first.complete(["1"])
-    assert emit_all(queue) == [StreamRecord("3"), StreamRecord("1")]
-
-    second.complete(["2"])
-    assert emit_all(queue) == [StreamRecord("2")]
 
 
 def test_drained_segments_do_not_pile_up() -> None:

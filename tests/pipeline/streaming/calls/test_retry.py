@@ -118,18 +118,6 @@ def test_an_exception_class_stands_for_its_subclasses_too(classes: Any) -> None:
     assert not strategy.retries_error(ValueError())
 
 
-def test_what_a_predicate_raises_is_passed_on() -> None:
-    def broken(_: object) -> bool:
-        raise LookupError("bug in the predicate")
-
-    strategy = fixed_delay(2, 1, retry_on_result=broken, retry_on_exception=broken)
-
-    with pytest.raises(LookupError):
-        strategy.retries_result([])
-    with pytest.raises(LookupError):
-        strategy.retries_error(OSError())
-
-
 @pytest.mark.parametrize(("drawn", "delay_ms"), [(0.0, 32), (0.5, 40), (0.999999, 47)])
 def test_jitter_makes_a_delay_shorter_or_longer_by_its_fraction(drawn: float, delay_ms: int) -> None:
     strategy = exponential_backoff(6, 10, 1000, 2, jitter=0.2)

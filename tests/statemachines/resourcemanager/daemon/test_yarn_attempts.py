@@ -48,7 +48,7 @@ def test_master_that_crashes_is_followed_by_another_and_the_last_crash_fails_the
     assert "failed 2 times, of 2 allowed" in report.diagnostics
 
 
-@pytest.mark.parametrize(("wanted", "given"), [(None, 3), (0, 3), (-1, 3), (1, 1), (2, 2), (9, 3)])
+@pytest.mark.parametrize(("wanted", "given"), [(None, 3), (2, 2), (9, 3)])
 def test_application_has_as_many_attempts_as_it_wants_and_may_have(wanted: int | None, given: int) -> None:
     with Yarn("n1", max_attempts=3) as yarn:
         app = yarn.submit(max_attempts=wanted)

@@ -174,18 +174,3 @@ def test_oldest_ended_applications_beyond_the_maximum_are_forgotten() -> None:
         assert kept == [running.app_id, *ended[2:]]
         assert yarn.clients.get_cluster_metrics().apps_completed == 4
         assert sorted(yarn.manager.store.load_state().applications) == sorted(kept)
-
-
-def test_applications_are_found_by_what_they_are() -> None:
-    with Yarn("n1", scheduler=tree(half("a"), half("b"))) as yarn:
-        first = yarn.submit(user="ann", queue="a", tags=("x",))
-        second = yarn.submit(user="bob", queue="b", application_type="SPARK")
-        yarn.kill(first)
-
-        def found(**filters: Any) -> list[str]:
-            return [report.application_id for report in yarn.clients.get_applications(**filters)]
-
-        assert found() == [first, second]
-        assert found(states=["KILLED"]) == found(users=["ann"]) == found(queues=["a"]) == found(tags=["x"]) == [first]
-        assert found(application_types=["SPARK"]) == [second]
-        assert found(limit=1) == [first]

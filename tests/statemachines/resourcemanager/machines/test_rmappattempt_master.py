@@ -156,18 +156,20 @@ def test_container_of_a_node_that_is_gone_is_left_to_its_end(workshop: Workshop)
 
 
 @pytest.mark.parametrize(
-    ("exit_status", "is_avoided"),
+    ("state", "exit_status", "is_avoided"),
     [
-        (1, True),
-        (EXIT_DISKS_FAILED, True),
-        (EXIT_SUCCESS, False),
-        (EXIT_ABORTED, False),
-        (EXIT_PREEMPTED, False),
-        (EXIT_KILLED_BY_RESOURCEMANAGER, False),
-        (EXIT_KILLED_AFTER_APP_COMPLETION, False),
+        ("LAUNCHED", 1, True),
+        ("RUNNING", 1, True),
+        ("FINAL_SAVING", 1, True),
+        ("FINISHING", 1, True),
+        ("RUNNING", EXIT_DISKS_FAILED, True),
+        ("RUNNING", EXIT_SUCCESS, False),
+        ("RUNNING", EXIT_ABORTED, False),
+        ("RUNNING", EXIT_PREEMPTED, False),
+        ("RUNNING", EXIT_KILLED_BY_RESOURCEMANAGER, False),
+        ("RUNNING", EXIT_KILLED_AFTER_APP_COMPLETION, False),
     ],
 )
-@pytest.mark.parametrize("state", ["LAUNCHED", "RUNNING", "FINAL_SAVING", "FINISHING"])
 def test_host_is_avoided_if_the_masters_end_may_be_its_fault(
     workshop: Workshop, state: str, exit_status: int, is_avoided: bool
 ) -> None:

@@ -76,7 +76,6 @@ CASES = [
     *(Case("KILLED", event, "KILLED") for event in ("EXPIRE", "RELEASED", "KILL", "ACQUIRED", "FINISHED")),
 ]
 END_STATES = ("COMPLETED", "EXPIRED", "RELEASED", "KILLED")
-LIVE_CASES = [case for case in CASES if case.state not in END_STATES]
 
 
 def take(container: RMContainer, case: Case) -> None:
@@ -84,26 +83,19 @@ def take(container: RMContainer, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_arc_leads_to_its_state_and_posts_its_events(workshop: Workshop, case: Case) -> None:
+def test_arc_leads_to_its_state_posts_its_events_and_forgets_what_has_ended(workshop: Workshop, case: Case) -> None:
     container = workshop.container(case.state)
 
     take(container, case)
 
     assert (container.state.name, workshop.recorder.machines["RMContainer"].invalid) == (case.to, 0)
     assert workshop.posted.news() == list(case.posts)
+    if case.state not in END_STATES:
+        assert workshop.context.containers == ({} if case.to in END_STATES else {TASK: container})
 
 
 def test_all_arcs_of_the_table_have_a_case() -> None:
     assert targets(CASES) == declared("RMContainer")
-
-
-@pytest.mark.parametrize("case", LIVE_CASES, ids=case_id)
-def test_container_is_forgotten_when_and_only_when_it_has_ended(workshop: Workshop, case: Case) -> None:
-    container = workshop.container(case.state)
-
-    take(container, case)
-
-    assert workshop.context.containers == ({} if case.to in END_STATES else {TASK: container})
 
 
 # -- what others hear -------------------------------------------------------------------------------------------------

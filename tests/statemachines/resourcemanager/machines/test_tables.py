@@ -11,12 +11,7 @@ from statemachines.resourcemanager import FACTORIES
 
 from ..builders import EVENT_TYPES, Workshop, declared, event_for
 
-PAIRS = [
-    (machine, state.name, event_type.name)
-    for machine, factory in FACTORIES.items()
-    for state in type(factory.initial_state)
-    for event_type in EVENT_TYPES[machine]
-]
+STATES = [(machine, state.name) for machine, factory in FACTORIES.items() for state in type(factory.initial_state)]
 
 
 class Written(NamedTuple):
@@ -43,36 +38,33 @@ class Journal:
         self.transitions.append(Written(machine, entity, from_state, event_type, to_state, valid))
 
 
-@pytest.fixture
-def journal(workshop: Workshop) -> Journal:
-    """What the workshop's machines journal."""
-    journal = Journal()
-    workshop.recorder = workshop.context.recorder = TransitionRecorder(journal)  # type: ignore[arg-type]
-    return journal
-
-
 def counted(recorder: TransitionRecorder, machine: str, metric: str) -> float:
     """A metric of the machine, over all its other labels."""
     samples = [sample for family in recorder.collect("RM") for sample in family.samples if sample.name == metric]
     return sum(sample.value for sample in samples if sample.labels["machine"] == machine)
 
 
-@pytest.mark.parametrize(("machine", "state", "event"), PAIRS)
-def test_each_event_in_each_state_makes_a_declared_transition_or_is_refused(
-    workshop: Workshop, journal: Journal, machine: str, state: str, event: str
-) -> None:
-    allowed = declared(machine).get((state, event))
+@pytest.mark.parametrize(("machine", "state"), STATES)
+def test_each_event_makes_a_declared_transition_or_is_refused(machine: str, state: str) -> None:
+    table = declared(machine)
+    for event_type in EVENT_TYPES[machine]:
+        check(machine, state, event_type.name, table.get((state, event_type.name)))
+
+
+def check(machine: str, state: str, event: str, allowed: set[str] | None) -> None:
+    workshop, journal = Workshop(), Journal()
+    workshop.recorder = workshop.context.recorder = TransitionRecorder(journal)  # type: ignore[arg-type]
     entity: Any = workshop.make(machine, state)
     journal.transitions.clear()
 
     entity.handle(event_for(entity, event))
 
     to_state = entity.state.name
-    assert to_state in (allowed if allowed is not None else {state})
+    assert to_state in (allowed if allowed is not None else {state}), event
     own = [written for written in journal.transitions if written.entity == entity.entity]
     assert own == [Written(machine, entity.entity, state, event, to_state, valid=allowed is not None)]
     made, refused = (1, 0) if allowed is not None else (0, 1)
-    assert counted(workshop.recorder, machine, "statemachine_transitions_total") == made
-    assert counted(workshop.recorder, machine, "statemachine_invalid_transitions_total") == refused
+    assert counted(workshop.recorder, machine, "statemachine_transitions_total") == made, event
+    assert counted(workshop.recorder, machine, "statemachine_invalid_transitions_total") == refused, event
     if allowed is None:
-        assert workshop.posted.events == []
+        assert workshop.posted.events == [], event

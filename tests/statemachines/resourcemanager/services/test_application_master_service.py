@@ -36,11 +36,6 @@ SMALL, LARGE = Resource(1024, 1000), Resource(2048, 2000)
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
 def masters(desk: Desk) -> ApplicationMasterService:
     return desk.masters
 

@@ -31,16 +31,6 @@ SUBMISSION = ApplicationSubmission("wordcount", Resource(1024, 1000), "alice", "
 FIRST = "application_0_0001"
 
 
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
-def clients(desk: Desk) -> ClientRMService:
-    return ClientRMService(desk.context)
-
-
 # -- on the handler thread --------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,6 @@ def desk() -> Desk:
     }
     desk.context.acls = QueueACLs(ResourceManagerConfig.model_validate(config))
     return desk
-
-
-@pytest.fixture
-def clients(desk: Desk) -> ClientRMService:
-    return ClientRMService(desk.context)
 
 
 @pytest.fixture
@@ -193,12 +188,6 @@ def test_refusals_are_in_the_future(desk: Desk, clients: ClientRMService, handle
         ApplicationNotFoundError,
     ]
     assert (desk.context.apps, desk.posted.events) == ({}, [])
-
-
-@pytest.fixture
-def handler(desk: Desk) -> Iterator[HandlerThread]:
-    with HandlerThread().of(desk) as handler:
-        yield handler
 
 
 @pytest.mark.parametrize(

@@ -31,16 +31,6 @@ NO_APP, NO_ATTEMPT = "application_0_0009", "appattempt_0_0009_000001"
 NOTHING = Resource(0, 0)
 
 
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
-def clients(desk: Desk) -> ClientRMService:
-    return ClientRMService(desk.context)
-
-
 # -- ids that are not known -------------------------------------------------------------------------------------------
 
 

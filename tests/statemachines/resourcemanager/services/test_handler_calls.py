@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
@@ -45,17 +45,6 @@ class Blackboard(HandlerThreadService):
         return write
 
     write_later = later(write)
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
-def handler(desk: Desk) -> Iterator[HandlerThread]:
-    with HandlerThread().of(desk) as handler:
-        yield handler
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -40,61 +40,6 @@ def watch() -> Watch:
 # -- silence ----------------------------------------------------------------------------------------------------------
 
 
-def test_id_that_is_silent_for_the_interval_expires_once(watch: Watch) -> None:
-    monitor = watch.liveliness
-    monitor.register("a")
-
-    watch.clock.advance(INTERVAL_MS - 1)
-    monitor.expire_due()
-    before = list(watch.expired)
-    watch.clock.advance(1)
-    monitor.expire_due()
-    monitor.expire_due()
-
-    assert (before, watch.expired, "a" in monitor, len(monitor)) == ([], ["a"], False, 0)
-
-
-@pytest.mark.parametrize("sign_of_life", ["received_ping", "register"])
-def test_ping_restarts_the_interval(watch: Watch, sign_of_life: str) -> None:
-    monitor = watch.liveliness
-    monitor.register("a")
-    watch.clock.advance(INTERVAL_MS - 1)
-
-    getattr(monitor, sign_of_life)("a")
-    watch.clock.advance(INTERVAL_MS - 1)
-    monitor.expire_due()
-
-    assert (watch.expired, monitor.next_deadline_ms()) == ([], watch.clock.current_processing_time() + 1)
-
-
-def test_ping_of_an_unmonitored_id_does_not_begin_monitoring(watch: Watch) -> None:
-    watch.liveliness.received_ping("a")
-
-    assert ("a" in watch.liveliness, watch.liveliness.next_deadline_ms()) == (False, None)
-
-
-def test_unregistered_id_does_not_expire(watch: Watch) -> None:
-    watch.liveliness.register("a")
-
-    watch.liveliness.unregister("a")
-    watch.liveliness.unregister("a")
-    watch.clock.advance(INTERVAL_MS)
-    watch.liveliness.expire_due()
-
-    assert watch.expired == []
-
-
-def test_ids_that_are_silent_for_longest_expire_first(watch: Watch) -> None:
-    for id in ("a", "b", "c"):
-        watch.liveliness.register(id)
-    watch.liveliness.received_ping("a")
-
-    watch.clock.advance(INTERVAL_MS)
-    watch.liveliness.expire_due()
-
-    assert watch.expired == ["b", "c", "a"]
-
-
 def test_without_an_interval_nothing_is_monitored() -> None:
     watch = Watch(None)
 
@@ -121,36 +66,6 @@ def test_id_that_reaches_its_deadline_expires_once(watch: Watch) -> None:
     monitor.expire_due()
 
     assert (first, watch.expired, len(monitor)) == (["early"], ["early", "late"], 0)
-
-
-@pytest.mark.parametrize(("deadline_ms", "expired"), [(1005, ["a"]), (1015, [])])
-def test_deadline_can_be_moved_earlier_and_later(watch: Watch, deadline_ms: int, expired: list[str]) -> None:
-    watch.deadlines.register("a", 1010)
-
-    watch.deadlines.register("a", deadline_ms)
-    watch.clock.advance(10)
-    watch.deadlines.expire_due()
-
-    assert watch.expired == expired
-
-
-def test_deadline_is_known_while_it_is_monitored(watch: Watch) -> None:
-    watch.deadlines.register("a", 1010)
-    before = watch.deadlines.deadline_ms("a")
-
-    watch.deadlines.unregister("a")
-
-    assert (before, watch.deadlines.deadline_ms("a"), "a" in watch.deadlines) == (1010, None, False)
-
-
-def test_deadline_that_is_set_twice_expires_once(watch: Watch) -> None:
-    watch.deadlines.register("a", 1010)
-    watch.deadlines.register("a", 1010)
-
-    watch.clock.advance(10)
-    watch.deadlines.expire_due()
-
-    assert watch.expired == ["a"]
 
 
 # -- what expiring leads to -------------------------------------------------------------------------------------------
@@ -298,7 +213,8 @@ class MonitorsAgainstModel(RuleBasedStateMachine):
         assert self.watch.deadlines.next_deadline_ms() == min(self.deadlines_ms.values(), default=None)
 
 
-TestMonitorsAgainstModel = pytest.mark.slow(MonitorsAgainstModel.TestCase)
+TestMonitorsAgainstModel = MonitorsAgainstModel.TestCase
+TestMonitorsAgainstModel.settings = settings(max_examples=50, deadline=None)
 
 
 @given(ids=st.lists(IDS, max_size=50), moves_ms=st.integers(1, 5))

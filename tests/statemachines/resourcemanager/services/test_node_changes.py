@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +14,15 @@ from statemachines.resourcemanager.machines.node_changes import NodeChange, Node
 pytestmark = pytest.mark.long
 
 USABLE, UNUSABLE = NodesListManagerEventType.NODE_USABLE, NodesListManagerEventType.NODE_UNUSABLE
+
+
+@pytest.fixture(autouse=True)
+def _older_objects_apart() -> Iterator[None]:
+    """Looking through what earlier tests have left takes seconds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def kept() -> int:

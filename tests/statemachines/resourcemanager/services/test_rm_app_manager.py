@@ -21,11 +21,6 @@ from .desk import Desk
 MOVABLE = ["SUBMITTED", "ACCEPTED", "RUNNING"]
 
 
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
 def stored(desk: Desk) -> list[RMApp]:
     """The submissions in the records that were posted to the store with `notify` False."""
     assert set(desk.posted.news()) <= {"RMStateStore UPDATE_APP"}

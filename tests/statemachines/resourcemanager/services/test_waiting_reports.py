@@ -18,16 +18,6 @@ ASKS = [
 ]
 
 
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-@pytest.fixture
-def clients(desk: Desk) -> ClientRMService:
-    return ClientRMService(desk.context)
-
-
 def sentence(clients: ClientRMService, app: Any) -> str | None:
     (report,) = clients.get_waiting([app.entity])
     assert report.application_id == app.entity
