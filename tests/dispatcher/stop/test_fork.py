@@ -39,9 +39,17 @@ def test_a_post_in_a_child_says_that_the_handler_thread_is_not_there(make: Make)
     assert "after the fork" in message
 
 
-@pytest.mark.parametrize("capacity", [None, 1])
 @pytest.mark.parametrize(
-    "call", ["post_without_waiting", "post_later", "await_drained", "when_drained", "mailbox_executor"]
+    ("call", "capacity"),
+    [
+        ("post_without_waiting", None),
+        ("post_without_waiting", 1),
+        ("post_later", None),
+        ("post_later", 1),
+        ("await_drained", None),
+        ("when_drained", None),
+        ("mailbox_executor", None),
+    ],
 )
 def test_other_uses_in_a_child_raise_as_well(make: Make, call: str, capacity: int | None) -> None:
     dispatcher = make(queue_capacity=capacity, handler=lambda _: None)
