@@ -131,11 +131,15 @@ def test_until_the_given_thread_starts_the_thread_that_prepares_it_may_act_for_i
 
 @by_name(PUTS)
 @pytest.mark.parametrize("end", ["quiesce", "close"])
-def test_a_put_after_the_end_raises_and_keeps_nothing(mailbox: TaskMailbox, call: Call, end: str) -> None:
+@pytest.mark.parametrize("from_another_thread", [False, True])
+def test_a_put_after_the_end_raises_and_keeps_nothing(
+    mailbox: TaskMailbox, call: Call, end: str, from_another_thread: bool
+) -> None:
     getattr(mailbox, end)()
+    run = on_another_thread if from_another_thread else (lambda action: action())
 
     with pytest.raises(MailboxClosedError, match=r"cannot put mail: the mailbox is (QUIESCED|CLOSED)") as caught:
-        call(mailbox)
+        run(lambda: call(mailbox))
 
     assert caught.value.state is mailbox.state
     assert mailbox.size() == 0
