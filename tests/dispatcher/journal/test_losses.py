@@ -165,8 +165,7 @@ def test_a_damaged_frame_amid_the_open_segment_is_a_loss(crashed: Path) -> None:
     assert recover(crashed).losses == (Loss(name(5), 5, 13, 13),)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("durability", ["none", "sync"])
+@pytest.mark.parametrize(("damage", "durability"), [*((damage, "none") for damage in DAMAGES), (zero, "sync")])
 def test_events_that_were_handled_are_not_lost(
     journal: Path, open_writer: Open, damage: Callable[[Path], None], durability: str
 ) -> None:
