@@ -163,6 +163,7 @@ def make_daemon(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Ma
 each_journal = pytest.mark.parametrize("write_ahead", [True, False])
 
 
+@pytest.mark.long
 @each_journal
 def test_a_dispatcher_bears_any_one_thread_that_cannot_be_started(
     system: Threads, make_daemon: MakeDaemon, write_ahead: bool

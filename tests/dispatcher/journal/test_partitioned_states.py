@@ -279,5 +279,6 @@ class Partitioned(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-Partitioned.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
-test_restored_states_are_exact_with_any_numbers_of_partitions = Partitioned.TestCase
+@pytest.mark.long
+class TestRestoredStatesAreExactWithAnyNumbersOfPartitions(Partitioned.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

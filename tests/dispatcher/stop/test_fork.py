@@ -209,7 +209,7 @@ def test_a_stop_in_a_child_needs_no_lock_that_another_thread_held_at_the_fork(ma
     dispatcher = make()
 
     with dispatcher._drain.finished._cond:  # type: ignore[attr-defined] - as a stop of another thread does for a moment
-        answer = in_child(lambda: (dispatcher.stop(), "stopped")[1], timeout=1.0)
+        answer = in_child(lambda: (dispatcher.stop(), "stopped")[1])
 
     assert answer == "stopped"
 
@@ -221,7 +221,7 @@ def test_a_multi_dispatcher_stops_in_a_child() -> None:
 
 def test_a_multi_dispatcher_stops_in_a_child_whatever_lock_another_thread_held_at_the_fork() -> None:
     with MultiDispatcher(partitions=2) as dispatcher, dispatcher._life:
-        answer = in_child(lambda: (dispatcher.stop(), "stopped")[1], timeout=1.0)
+        answer = in_child(lambda: (dispatcher.stop(), "stopped")[1])
 
     assert answer == "stopped"
 
