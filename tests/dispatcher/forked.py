@@ -20,7 +20,7 @@ forks: Final = [
 """The marks of a module whose tests fork."""
 
 
-def in_child(action: Callable[[], Any], timeout: float = TIMEOUT_S) -> Any:
+def in_child(action: Callable[[], Any]) -> Any:
     """What `action` returns in a forked child, or the error that it raises there; fails the test if it hangs."""
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -37,7 +37,7 @@ def in_child(action: Callable[[], Any], timeout: float = TIMEOUT_S) -> Any:
             os._exit(code)
     os.close(write_end)
     try:
-        answered, _, _ = select.select([read_end], [], [], timeout)
+        answered, _, _ = select.select([read_end], [], [], TIMEOUT_S)
         if not answered:
             os.kill(pid, signal.SIGKILL)
         data = os.read(read_end, 65536)

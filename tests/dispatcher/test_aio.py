@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from dispatcher import (
     AsyncDispatcher,
     DispatcherConfig,
-    EventDispatcher,
     JournalConfig,
     JournalWriter,
     MultiDispatcher,
@@ -147,31 +146,6 @@ def test_a_post_gives_up_after_the_queues_timeout(make: Make, gate: Gate) -> Non
 
     assert not run(main())
     assert dispatcher.stats().rejected == {"timeout": 1}
-
-
-def test_posts_that_are_awaited_keep_their_order_in_a_full_queue(make: Make) -> None:
-    got: list[int] = []
-    dispatcher = make(queue_capacity=1, handler=lambda event: got.append(event.number))
-
-    async def main() -> None:
-        for number in range(200):
-            assert await aio.post(dispatcher, Numbered(number))
-
-    run(main())
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert got == list(range(200))
-
-
-def test_posts_of_many_tasks_are_all_handled(make: Make) -> None:
-    dispatcher = make(queue_capacity=2, handler=lambda _: None)
-
-    async def main() -> list[bool]:
-        return await asyncio.gather(*(aio.post(dispatcher, Numbered(number)) for number in range(100)))
-
-    assert run(main()) == [True] * 100
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=100)
 
 
 def test_tasks_and_threads_get_room_in_the_order_in_which_they_came(make: Make) -> None:
@@ -700,13 +674,3 @@ def test_a_handler_hands_a_result_to_the_loop(make: Make) -> None:
         return await answer
 
     assert run(main()) == 7
-
-
-def test_an_async_handler_is_refused_with_advice() -> None:
-    class Handler:
-        async def handle(self, event: Any) -> None: ...
-
-    with pytest.raises(TypeError, match=r"async def.*AsyncDispatcher\(loop=loop\)"):
-        EventDispatcher(Handler())
-    with pytest.raises(TypeError, match=r"async def.*AsyncDispatcher\(loop=loop\)"):
-        MultiDispatcher().register(Work, Handler())

@@ -69,32 +69,6 @@ def test_handlers_run_on_one_thread_that_is_not_the_posters(make: Make) -> None:
     assert threading.get_ident() not in threads
 
 
-def test_a_second_handler_of_a_class_is_called_after_the_first(make: Make) -> None:
-    calls: list[str] = []
-    dispatcher = make(handler=lambda _: calls.append("first"))
-    dispatcher.register(Work, lambda _: calls.append("second"))
-    dispatcher.register(Work, lambda _: calls.append("third"))
-
-    dispatcher.event_handler.handle(Numbered())
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert calls == ["first", "second", "third"]
-
-
-def test_an_unregistered_handler_gets_nothing_more(make: Make) -> None:
-    first: list[Any] = []
-    second: list[Any] = []
-    dispatcher = make(handler=first.append)
-    dispatcher.register(Work, second.append)
-
-    assert dispatcher.unregister(Work, first.append)
-    assert not dispatcher.unregister(Work, first.append)
-    dispatcher.event_handler.handle(Numbered())
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert (len(first), len(second)) == (0, 1)
-
-
 def test_any_object_with_an_enum_type_is_an_event(make: Make) -> None:
     got: list[Any] = []
     dispatcher = make(handler=got.append)
@@ -104,19 +78,6 @@ def test_any_object_with_an_enum_type_is_an_event(make: Make) -> None:
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert got == [event]
-
-
-def test_events_posted_before_the_start_are_handled_after_it() -> None:
-    got: list[Any] = []
-    dispatcher = AsyncDispatcher()
-    dispatcher.register(Work, got.append)
-
-    assert dispatcher.event_handler.handle(Numbered(1))
-    assert dispatcher.queue_contents() == {Work.DO: 1}
-    with dispatcher:
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert [event.number for event in got] == [1]
 
 
 def test_an_exception_is_counted_and_logged_with_the_event_and_the_next_event_is_handled(
@@ -173,27 +134,6 @@ def test_registration_refuses_what_cannot_work() -> None:
         dispatcher.register(Work, lambda _: None, on_error="shrug")  # type: ignore[arg-type]
 
 
-def test_on_error_stop_stops_the_dispatcher_and_keeps_the_cause() -> None:
-    error = RuntimeError("broken")
-    stopped = threading.Event()
-
-    def fail(event: Any) -> None:
-        raise error
-
-    dispatcher = AsyncDispatcher()
-    dispatcher.register(Work, fail, on_error="stop")
-    dispatcher.init()
-    dispatcher.start()
-    dispatcher.register_service_listener(lambda s: stopped.set() if s.in_state(ServiceState.STOPPED) else None)
-
-    dispatcher.event_handler.handle(Numbered())
-
-    assert stopped.wait(TIMEOUT_S)
-    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-    assert dispatcher.failure_cause is error
-    assert dispatcher.is_stopped()
-
-
 def test_on_error_exit_calls_the_exit_action_once_on_another_thread() -> None:
     codes: list[tuple[int, str]] = []
     exited = threading.Event()
@@ -210,8 +150,10 @@ def test_on_error_exit_calls_the_exit_action_once_on_another_thread() -> None:
     with dispatcher:
         dispatcher.event_handler.handle(Numbered())
         assert exited.wait(TIMEOUT_S)
+        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
 
     assert codes == [(-1, "central-exit")]
+    assert isinstance(dispatcher.failure_cause, RuntimeError)
 
 
 def test_the_strictest_policy_of_a_class_holds(make: Make) -> None:

@@ -25,7 +25,7 @@ from dispatcher.errors import EventLoopClosedError
 from dispatcher.mailbox import ManualClock
 from dispatcher.queue.entries import DRAINING
 
-from .conftest import TIMEOUT_S, Numbered, Other, Work, assert_accounts_balance
+from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
 from .coroutines import Keyed, Latched, running_loop
 from .waiting import until
 
@@ -201,17 +201,6 @@ def test_events_of_a_key_run_one_after_another_and_other_keys_meanwhile(make: Ma
     assert [number for number in handler.ended if number != 2] == [0, 1, 3]
 
 
-def test_events_without_a_key_run_one_after_another(make: Make, handler: Latched) -> None:
-    dispatcher = make(loop=handler.loop, handler=handler)
-    post(dispatcher, Numbered(0), Numbered(1))
-    handler.await_begun(0)
-    in_handler_thread(dispatcher)
-
-    assert handler.begun == [0]
-    handler.end(0, 1)
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-
 def test_a_function_gives_the_key(make: Make, handler: Latched) -> None:
     by_parity = aio.AsyncioHandler(handler, loop=handler.loop, key=lambda event: event.number % 2)
     dispatcher = make(handler=by_parity)
@@ -222,62 +211,6 @@ def test_a_function_gives_the_key(make: Make, handler: Latched) -> None:
     assert handler.begun == [0, 1]
     handler.end(0, 1, 2)
     assert dispatcher.await_drained(TIMEOUT_S)
-
-
-def test_events_that_wait_for_their_key_leave_the_slots_to_other_keys(make: Make, handler: Latched) -> None:
-    """They held the capacity: one event of the five ran."""
-    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, capacity=3))
-    post(dispatcher, *(Keyed(number, key) for number, key in enumerate("aaabc")))
-
-    handler.await_begun(0, 3, 4)
-    assert handler.begun == [0, 3, 4]
-    handler.end(0, 1, 2, 3, 4)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=5)
-
-
-def test_several_events_of_a_key_run_at_a_time(make: Make, handler: Latched) -> None:
-    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, per_key=2))
-    post(dispatcher, *(Keyed(number, key) for number, key in enumerate("aaaab")))
-    handler.await_begun(0, 1, 4)
-    in_handler_thread(dispatcher)
-
-    assert handler.begun == [0, 1, 4]
-    handler.end(1)
-    handler.await_begun(2)
-    assert handler.begun == [0, 1, 4, 2]
-    handler.end(0, 2, 3, 4)
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-
-def test_events_without_a_key_run_one_after_another_whatever_other_keys_may(make: Make, handler: Latched) -> None:
-    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, per_key=2))
-    post(dispatcher, Keyed(0), Keyed(1), Keyed(2, "a"), Keyed(3, "a"))
-    handler.await_begun(0, 2, 3)
-    in_handler_thread(dispatcher)
-
-    assert handler.begun == [0, 2, 3]
-    handler.end(0, 1, 2, 3)
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-
-def test_events_stay_in_the_queue_while_as_many_wait_for_their_keys_as_may(make: Make, handler: Latched) -> None:
-    dispatcher = make(handler=aio.AsyncioHandler(handler, loop=handler.loop, max_waiting=1))
-    post(dispatcher, *(Keyed(number, key) for number, key in enumerate("aaaab")))
-    handler.await_begun(0)
-    until(lambda: dispatcher.queue_size() == 2)  # the third is in hand as well: it found the places taken
-    in_handler_thread(dispatcher)
-
-    assert handler.begun == [0]
-    assert dispatcher.queue_size() == 2
-    handler.end(0)
-    handler.await_begun(1)
-    until(lambda: dispatcher.queue_size() == 1)
-    handler.end(1)
-    handler.await_begun(2, 4)
-    handler.end(2, 3, 4)
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert_accounts_balance(dispatcher, accepted=5)
 
 
 def test_a_key_that_raises_fails_its_event_alone(make: Make, handler: Latched) -> None:

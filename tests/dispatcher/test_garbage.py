@@ -13,6 +13,8 @@ import pytest
 
 from dispatcher.util.garbage import EVERY_S, GROWTH, LEAST, LOOK_EVERY, YOUNG, Freezer, tune_garbage_collection
 
+pytestmark = pytest.mark.long
+
 TIMEOUT_S = 60.0
 
 

@@ -214,7 +214,7 @@ def show(registry: CollectorRegistry) -> str:
 
 
 @settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(
     events=st.lists(faults, max_size=6),
@@ -298,8 +298,7 @@ NAMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("measure_times", ["none", "sampled", "all"])
-@pytest.mark.parametrize("capacity", [None, 10])
+@pytest.mark.parametrize(("measure_times", "capacity"), [("none", 10), ("sampled", None), ("all", None)])
 def test_an_event_that_cannot_be_looked_at_fails_alone(
     make: Make, name: str, measure_times: Any, capacity: int | None
 ) -> None:
@@ -327,8 +326,10 @@ def test_an_event_that_cannot_be_looked_at_fails_alone(
     assert_accounts_balance(dispatcher, accepted=5)
 
 
-@pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("loud", [None, ValueError, SystemExit])
+@pytest.mark.parametrize(
+    ("name", "loud"),
+    [*((name, None) for name in NAMED), ("a repr that raises", ValueError), ("a repr that raises", SystemExit)],
+)
 def test_a_stop_that_gives_up_says_so_whatever_the_event_and_the_log_raise(
     name: str,
     loud: type[BaseException] | None,
@@ -338,7 +339,7 @@ def test_a_stop_that_gives_up_says_so_whatever_the_event_and_the_log_raise(
 ) -> None:
     """It raised the error of the event's repr, or the logging handler's, and the line was lost."""
     fault = NAMED[name]
-    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.1), name="stopped")
+    dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.01), name="stopped")
     dispatcher.register(Work, gate)
     dispatcher.init()
     dispatcher.start()

@@ -35,7 +35,7 @@ from .waiting import until
 MakeDaemon = Callable[..., "Daemon"]
 
 HANDLER = "AsyncDispatcher"
-MANY = 1400
+MANY = 1250
 """More than a batch and a queue whose length is logged."""
 COUNT = MANY + 20
 """Events that a daemon handles."""
@@ -107,9 +107,13 @@ class Daemon:
     def __init__(self, folder: Path, loop: AbstractEventLoop, *, write_ahead: bool) -> None:
         self.folder = folder
         self.timers = SystemProcessingTimeService("timers")
-        config = DispatcherConfig(print_events_info_threshold=20, handler_warn_after_s=60)
+        config = DispatcherConfig(batch_size=100, print_events_info_threshold=20, handler_warn_after_s=60)
         kept = JournalConfig(
-            write_ahead=write_ahead, durability="interval", segment_bytes=16384, buffer_rows=100, history_index=True
+            write_ahead=write_ahead,
+            durability="interval",
+            segment_bytes=65536 if write_ahead else 16384,  # each that is closed starts another thread
+            buffer_rows=100,
+            history_index=True,
         )
         journal = JournalWriter(folder, kept)
         self.dispatcher = AsyncDispatcher(config, journal=journal, loop=loop, time_service=self.timers)
@@ -159,6 +163,7 @@ def make_daemon(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Ma
 each_journal = pytest.mark.parametrize("write_ahead", [True, False])
 
 
+@pytest.mark.long
 @each_journal
 def test_a_dispatcher_bears_any_one_thread_that_cannot_be_started(
     system: Threads, make_daemon: MakeDaemon, write_ahead: bool

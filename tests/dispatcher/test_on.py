@@ -377,8 +377,14 @@ def test_an_asyncio_handler_for_members_is_refused(loop: asyncio.AbstractEventLo
         AsyncDispatcher(loop=loop).on(Work.DO)(AsyncioHandler(coroutine))  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("kind", [AsyncDispatcher, MultiDispatcher, InlineDispatcher])
-@pytest.mark.parametrize("arguments", [(), (print,), ("DO",), (Work.DO, int)])
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        *((AsyncDispatcher, arguments) for arguments in [(), (print,), ("DO",), (Work.DO, int)]),
+        (MultiDispatcher, (print,)),
+        (InlineDispatcher, (print,)),
+    ],
+)
 def test_something_other_than_enum_classes_and_members_is_refused(kind: Any, arguments: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match="on takes Enum classes"):
         kind().on(*arguments)

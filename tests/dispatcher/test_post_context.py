@@ -25,7 +25,6 @@ from .waiting import until
 
 REQUEST: ContextVar[Any] = ContextVar("the request that is served", default=None)
 
-Post = Callable[[AsyncDispatcher, Any], Any]
 MODES = ["all", "sampled", "none"]
 
 
@@ -71,13 +70,9 @@ kinds = pytest.mark.parametrize("kind", ["plain", "async"])
 
 
 @kinds
-@pytest.mark.parametrize("measure_times", MODES)
-@pytest.mark.parametrize("partitions", [0, 2])
-def test_a_handler_sees_the_context_of_its_events_post(
-    loop: asyncio.AbstractEventLoop, kind: str, measure_times: Any, partitions: int
-) -> None:
-    seen, config = Seen(), DispatcherConfig(measure_times=measure_times)
-    dispatcher = MultiDispatcher(config, partitions=partitions) if partitions else AsyncDispatcher(config)
+def test_a_handler_sees_the_context_of_its_events_post(loop: asyncio.AbstractEventLoop, kind: str) -> None:
+    seen = Seen()
+    dispatcher = MultiDispatcher(partitions=2)
     dispatcher.register(Work, handler_of(seen, loop, kind), context=True)
     with dispatcher:
         for number in range(5):
@@ -184,23 +179,6 @@ def test_a_post_that_waited_for_room_keeps_its_context(gate: Gate) -> None:
         assert dispatcher.await_drained(TIMEOUT_S)
 
     assert seen.requests == {1: "first", 2: "second"}
-
-
-@kinds
-@pytest.mark.parametrize("measure_times", MODES)
-def test_a_coalesced_event_has_the_context_of_its_own_post(
-    loop: asyncio.AbstractEventLoop, kind: str, measure_times: Any
-) -> None:
-    seen = Seen()
-    dispatcher = AsyncDispatcher(DispatcherConfig(measure_times=measure_times))
-    dispatcher.register(Work, handler_of(seen, loop, kind), coalesce_by=lambda event: "all", context=True)
-    for number in range(3):
-        within(f"request {number}", lambda number=number: dispatcher.post(Keyed(number)))
-    with dispatcher:
-        assert dispatcher.await_drained(TIMEOUT_S)
-
-    assert seen.requests == {2: "request 2"}
-    assert dispatcher.stats().discarded_by_reason == {"superseded": 2}
 
 
 def write_ahead(path: Path, handler: Any, **options: Any) -> AsyncDispatcher:

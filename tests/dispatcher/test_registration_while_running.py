@@ -133,21 +133,6 @@ def test_a_handler_unregistered_by_another_thread_gets_no_more_of_the_batch(
     assert others == [0, 1, 2, 3]
 
 
-def test_a_class_can_be_registered_again_after_its_handler_was_taken_back(make: Make) -> None:
-    first: list[Any] = []
-    second: list[Any] = []
-    dispatcher = make(handler=first.append)
-    dispatcher.event_handler.handle(Numbered(1))
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-    dispatcher.unregister(Work, first.append)
-    dispatcher.register(Work, second.append)
-    dispatcher.event_handler.handle(Numbered(2))
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert ([event.number for event in first], [event.number for event in second]) == ([1], [2])
-
-
 def test_registrations_from_many_threads_while_events_flow_are_all_kept_and_lose_no_event(make: Make) -> None:
     counts = [0] * 8
     dispatcher = make(handler=lambda _: None)

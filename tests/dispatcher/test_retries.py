@@ -222,28 +222,6 @@ def test_the_answer_to_an_ask_comes_after_the_last_attempt(make: Make, clock: Ma
     assert isinstance(fails.exception(TIMEOUT_S), OSError)
 
 
-def test_with_ordered_by_key_later_events_of_the_key_wait_behind(make: Make, clock: ManualClock) -> None:
-    seen: list[tuple[Any, int]] = []
-    failures = {("a", 1): 2, ("a", 3): 1}
-    dispatcher = make(time_service=clock)
-
-    def handle(event: Keyed) -> None:
-        seen.append((event.lock_key, event.number))
-        if failures.get((event.lock_key, event.number)):
-            failures[event.lock_key, event.number] -= 1
-            raise OSError
-
-    dispatcher.register(Work, handle, on_error=Retry(delay_s=1, factor=1, jitter=0, ordered_by_key=True))
-    for number in range(1, 5):
-        dispatcher.post(Keyed(number, "a"))
-        dispatcher.post(Keyed(number, "b"))
-    settle(dispatcher, clock, 5000)
-
-    assert [number for key, number in seen if key == "b"] == [1, 2, 3, 4]
-    assert [number for key, number in seen if key == "a"] == [1, 1, 1, 2, 3, 3, 4]
-    assert_accounts_balance(dispatcher, 8)
-
-
 def test_a_full_queue_does_not_lose_an_event_that_comes_again(make: Make, clock: ManualClock, gate: Gate) -> None:
     handler = Failing({1: 1})
     dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"), time_service=clock)
@@ -315,30 +293,6 @@ def test_an_event_that_fails_amid_a_stop_is_not_waited_for(make: Make, gate: Gat
     assert not stop.is_alive()
     assert dispatcher.stats().discarded_by_reason == {"stop": 1}
     assert_accounts_balance(dispatcher, 2)
-
-
-def test_a_coroutine_is_tried_again(clock: ManualClock) -> None:
-    attempts: list[int] = []
-    with running_loop() as loop:
-        dispatcher = AsyncDispatcher(loop=loop, time_service=clock)
-
-        async def handle(event: Keyed) -> int:
-            await asyncio.sleep(0)
-            attempts.append(dispatcher.attempt())
-            if len(attempts) < 3:
-                raise OSError
-            return event.number
-
-        dispatcher.register(Work, handle, on_error=Retry(delay_s=0.1, factor=1, jitter=0))
-        with dispatcher:
-            asked = dispatcher.ask(Keyed(7))
-            for _ in range(2):
-                until(lambda: dispatcher.stats().retrying == 1, "an attempt has failed")
-                clock.advance(100)
-            assert asked.result(TIMEOUT_S) == 7
-
-    assert attempts == [1, 2, 3]
-    assert_accounts_balance(dispatcher, 1)
 
 
 def test_a_coroutine_that_is_tried_again_holds_up_its_key_alone(make: Make, clock: ManualClock) -> None:

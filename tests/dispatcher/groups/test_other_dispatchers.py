@@ -109,11 +109,6 @@ def test_an_event_without_a_key_goes_to_the_first_partition() -> None:
     assert dispatcher.queue_size() == 0
 
 
-def test_a_multi_dispatcher_needs_a_partition() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        MultiDispatcher(partitions=0)
-
-
 def test_a_group_needs_a_dispatcher() -> None:
     with pytest.raises(ValueError, match="g: a DispatcherGroup needs at least one dispatcher; partitions is empty"):
         DispatcherGroup("g", [])

@@ -72,7 +72,7 @@ def raw_rows(segment: Path) -> list[dict[str, Any]]:
     return [row for frame in frames for row in decode_rows(frame.payload).rows(EVENTS, frame.header.first_seq)]
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 12), max_size=60))
 def test_every_reader_shows_the_fields_of_accepted_events(steps: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalWriter
@@ -91,6 +91,7 @@ def test_rows_follow_the_system_clock_and_never_go_back_within_a_segment(
 ) -> None:
     """After a step of the clock or a suspend, all rows were off until the restart."""
 
+    @settings(max_examples=40)
     @given(steps)
     def check(steps_ms: list[int]) -> None:
         with TemporaryDirectory() as folder:

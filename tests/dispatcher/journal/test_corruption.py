@@ -230,10 +230,9 @@ def test_each_of_a_thousand_corruptions_is_found_and_no_reader_believes_it(
 
 @pytest.mark.slow
 def test_a_start_after_a_corruption_returns_each_accepted_event_or_names_it_as_lost(
-    journals: list[Sound], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    journals: list[Sound], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    monkeypatch.setattr("os.fsync", lambda _: None)
     for source, copy, what, _ in corruptions(journals, tmp_path, CORRUPTIONS // 5):
         before = {path.name: path.read_bytes() for path in files(copy)}
         losses: tuple[Loss, ...] = ()

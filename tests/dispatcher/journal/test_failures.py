@@ -331,8 +331,9 @@ def test_a_producer_is_refused_when_the_log_fails_and_the_dispatcher_stops(
     assert [accepted.seq for accepted in recover(journal).accepted] == ([1] if call == "write" else [1, 2])
 
 
-@pytest.mark.parametrize("durability", ["none", "interval", "sync"])
-@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize(
+    ("durability", "keyed"), [("none", False), ("interval", True), ("sync", False), ("sync", True)]
+)
 def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
     journal: Path,
     gate: Gate,

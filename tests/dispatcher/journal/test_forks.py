@@ -204,8 +204,10 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [*(("write-ahead", state) for state in STATES), *((kind, "started") for kind in KINDS if kind != "write-ahead")],
+)
 def test_a_child_uses_nothing_of_its_parents_journal(make: Callable[[str, str], Daemon], kind: str, state: str) -> None:
     daemon = make(kind, state)
     journal = daemon.folder
@@ -234,8 +236,10 @@ def test_a_child_uses_nothing_of_its_parents_journal(make: Callable[[str, str], 
     assert len(list(read_rows(journal, EVENTS))) == daemon.accepted == daemon.dispatcher.stats().handled
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("state", ["made", "inited"])
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [("journaled", "made"), ("write-ahead", "inited"), ("grouped", "made"), ("timed", "inited")],
+)
 def test_a_dispatcher_made_before_the_fork_with_a_journal_starts_in_no_worker(
     make: Callable[[str, str], Daemon], kind: str, state: str
 ) -> None:

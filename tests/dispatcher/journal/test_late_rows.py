@@ -85,16 +85,16 @@ def test_rows_of_a_dispatcher_that_is_idle_from_its_start_are_written(open_write
     until(lambda: seqs(journal) == [1], "the row")
 
 
-@pytest.mark.parametrize("busy", ["handler", "mail", "handler that yields"])
 @pytest.mark.parametrize(
-    "config",
+    ("busy", "config"),
     [
-        JournalConfig(),
-        JournalConfig(durability="sync"),
-        JournalConfig(durability="interval"),
-        JournalConfig(segment_bytes=1024),
+        ("handler", JournalConfig()),
+        ("mail", JournalConfig()),
+        ("handler that yields", JournalConfig()),
+        ("handler", JournalConfig(durability="sync")),
+        ("handler", JournalConfig(durability="interval")),
+        ("handler", JournalConfig(segment_bytes=1024)),
     ],
-    ids=["none", "sync", "interval", "small segments"],
 )
 def test_rows_of_the_events_before_a_long_run_are_written(
     journal: Path, released: threading.Event, busy: str, config: JournalConfig

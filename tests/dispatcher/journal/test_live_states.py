@@ -96,19 +96,6 @@ def closed(journal: Path) -> list[int]:
     return [int(path.stem.rpartition("-")[2]) for path in segments(journal)]
 
 
-def test_a_new_journal_has_no_entities(open_writer: Open) -> None:
-    assert restore(open_writer()) == {}
-
-
-def test_each_entity_comes_back_in_its_last_state_without_those_that_have_ended(open_writer: Open) -> None:
-    writer = open_writer(write_ahead=True)
-    for entity, to in [("a", State.OPEN), ("b", State.OPEN), ("c", State.OPEN), ("a", State.HELD), ("b", State.ENDED)]:
-        move(writer, entity, to)
-    writer.close()
-
-    assert restore(open_writer(write_ahead=True)) == {"a": "HELD", "c": "OPEN"}
-
-
 def test_refused_transitions_and_other_machines_change_nothing(open_writer: Open) -> None:
     writer = open_writer(write_ahead=True)
     move(writer, "a", State.OPEN)
@@ -118,15 +105,6 @@ def test_refused_transitions_and_other_machines_change_nothing(open_writer: Open
 
     writer = open_writer(write_ahead=True)
     assert (restore(writer), restore(writer, "Parcel")) == ({"a": "OPEN"}, {"a": "HELD"})
-
-
-def test_an_entity_that_ended_and_began_again_is_live(open_writer: Open) -> None:
-    writer = open_writer(write_ahead=True)
-    for to in (State.OPEN, State.ENDED, State.HELD):
-        move(writer, "a", to)
-    writer.close()
-
-    assert restore(open_writer(write_ahead=True)) == {"a": "HELD"}
 
 
 def test_the_first_frame_and_then_every_so_many_transitions_bring_a_snapshot(open_writer: Open, journal: Path) -> None:
@@ -252,23 +230,6 @@ def test_a_snapshot_of_an_earlier_run_is_kept_until_there_is_another_one(open_wr
     writer.log.retain()
 
     assert read(journal) == {f"order_{number}": "OPEN" for number in range(3)}
-
-
-@pytest.mark.parametrize("damaged", [1, 2, 3])
-def test_damaged_snapshots_fall_back_to_the_one_before_or_to_the_rows(
-    open_writer: Open, journal: Path, damaged: int
-) -> None:
-    writer = open_writer(write_ahead=True)
-    restore(writer, every=2)
-    for number in range(6):
-        move(writer, f"order_{number % 4}", State.HELD if number > 3 else State.OPEN)
-        flush(writer)
-    writer.close()
-    expected = replayed(journal)
-    for segment, frame in snapshot_frames(journal)[-damaged:]:
-        flip(segment, frame.end - 5)
-
-    assert restore(open_writer(write_ahead=True)) == expected
 
 
 def test_rows_that_are_missing_are_logged(open_writer: Open, journal: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -165,8 +165,7 @@ def test_a_damaged_frame_amid_the_open_segment_is_a_loss(crashed: Path) -> None:
     assert recover(crashed).losses == (Loss(name(5), 5, 13, 13),)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("durability", ["none", "sync"])
+@pytest.mark.parametrize(("damage", "durability"), [*((damage, "none") for damage in DAMAGES), (zero, "sync")])
 def test_events_that_were_handled_are_not_lost(
     journal: Path, open_writer: Open, damage: Callable[[Path], None], durability: str
 ) -> None:
@@ -302,9 +301,8 @@ def test_a_kill_at_any_moment_of_a_start_is_no_loss(open_writer: Open, tmp_path:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("number", [1, 2])
 def test_a_journal_without_accepted_events_loses_none(
-    journal: Path, open_writer: Open, damage: Callable[[Path], None], number: int
+    journal: Path, open_writer: Open, damage: Callable[[Path], None]
 ) -> None:
     writer = open_writer()
     for _ in range(2):
@@ -312,7 +310,7 @@ def test_a_journal_without_accepted_events_loses_none(
         writer.flush()
         writer.roll()
     writer.close()
-    damage(segment_path(journal, number))
+    damage(segment_path(journal, 2))
 
     assert recover(journal).losses == ()
 

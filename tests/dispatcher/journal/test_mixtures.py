@@ -124,10 +124,8 @@ def states_of(steps: Sequence[str | int], folder: Path) -> States:
 
 
 @pytest.fixture(params=PAIRS)
-def states(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> States:
-    made = states_of(PAIRS[request.param], tmp_path / "states")
-    monkeypatch.setattr("os.fsync", lambda _: None)
-    return made
+def states(request: pytest.FixtureRequest, tmp_path: Path) -> States:
+    return states_of(PAIRS[request.param], tmp_path / "states")
 
 
 def mixtures(states: States, folder: Path) -> Iterator[tuple[Path, str]]:
@@ -409,10 +407,9 @@ def test_a_manifest_of_another_journal_is_told_and_set_aside(two: tuple[Path, Pa
 
 @pytest.mark.slow
 def test_recovery_shortens_and_removes_nothing_whole_in_any_mixture_of_two_journals(
-    two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    two: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")
-    monkeypatch.setattr("os.fsync", lambda _: None)
     for mixture, what in mixtures(States(two[0], two[1], {}, {}), tmp_path):
         whole = {path.read_bytes() for path in segments(mixture)}
         ids = {journal_of(path) for path in segments(mixture)}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections import defaultdict, deque
 from functools import partial
 from itertools import count
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -36,8 +34,6 @@ class Partitioned(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.no_disk = patch.object(os, "fsync", lambda descriptor: None)
-        self.no_disk.start()
         self.generation = 0
         self.number = 0
         self.outstanding: dict[int, list[int]] = {key: [] for key in range(KEYS)}
@@ -122,7 +118,6 @@ class Partitioned(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.journal.close()
-        self.no_disk.stop()
         shutil.rmtree(self.folder)
 
 
@@ -130,6 +125,7 @@ TestPartitioned = pytest.mark.slow(Partitioned.TestCase)
 TestPartitioned.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 
 
+@pytest.mark.long
 def test_a_move_that_crashes_anywhere_is_finished_or_begun_again(tmp_path: Path) -> None:
     machine = Partitioned()
     machine.begin(2)

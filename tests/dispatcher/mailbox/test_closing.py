@@ -10,7 +10,7 @@ import pytest
 from dispatcher.errors import MailboxStateError, RejectedExecutionError
 from dispatcher.mailbox import Mail, MailboxController, MailboxProcessor, MailboxState
 
-from .conftest import TIMEOUT_S, mail, on_another_thread
+from .conftest import TIMEOUT_S, on_another_thread
 
 
 class BadCancel:
@@ -61,43 +61,6 @@ def test_after_prepare_close_no_mail_is_taken_and_what_is_there_is_run_by_drain(
     assert processor.mailbox.size() == 0
 
 
-def test_drain_runs_the_rest_of_the_batch_and_the_queue_and_counts_them(
-    processor: MailboxProcessor, log: list[str]
-) -> None:
-    send(processor, log, "a", "b")
-    processor.run_mailbox_step()
-    send(processor, log, "c")
-
-    processor.drain()
-
-    assert log == ["a", "b", "c"]
-    assert processor.mails_run == 3
-
-
-@pytest.mark.parametrize("end", [MailboxProcessor.suspend, MailboxProcessor.all_actions_completed])
-def test_drain_runs_mail_of_a_suspended_and_of_a_completed_loop(
-    processor: MailboxProcessor, log: list[str], end: Callable[[MailboxProcessor], None]
-) -> None:
-    end(processor)
-    processor.run_mailbox_loop()
-    send(processor, log, "a")
-
-    processor.drain()
-
-    assert log == ["a"]
-
-
-def test_mail_that_drained_mail_sends_is_left_to_the_next_drain(processor: MailboxProcessor, log: list[str]) -> None:
-    processor.mailbox.put(Mail(lambda: send(processor, log, "next"), 0))
-
-    processor.drain()
-    after_first = list(log)
-    processor.drain()
-
-    assert after_first == []
-    assert log == ["next"]
-
-
 def test_behind_mail_that_fails_in_a_drain_nothing_is_lost(processor: MailboxProcessor, log: list[str]) -> None:
     """The rest was dropped: neither run nor given back by close, and its futures were never done."""
     processor.mailbox.put(Mail(lambda: 1 / 0, 0))
@@ -112,25 +75,6 @@ def test_behind_mail_that_fails_in_a_drain_nothing_is_lost(processor: MailboxPro
     assert left == 3
     assert future.cancelled()
     assert log == []
-
-
-def test_close_closes_the_mailbox_and_drops_its_mail(processor: MailboxProcessor, log: list[str]) -> None:
-    send(processor, log, "a")
-
-    processor.close()
-    processor.drain()
-
-    assert log == []
-    assert processor.mailbox.state is MailboxState.CLOSED
-
-
-def test_close_cancels_the_futures_among_the_mail(processor: MailboxProcessor) -> None:
-    executor = processor.main_mailbox_executor
-    futures = [executor.submit(lambda: 1), executor.as_executor().submit(lambda: 2)]
-
-    processor.close()
-
-    assert all(future.cancelled() for future in futures)
 
 
 def test_close_ends_a_wait_for_the_futures_that_it_cancels(processor: MailboxProcessor) -> None:
@@ -158,15 +102,6 @@ def test_close_cancels_all_and_raises_the_first_error_with_the_others_as_notes(p
     assert [each.asked for each in bad] == [1, 1]
     assert caught.value.__notes__ == ["and mail 2: ValueError('second')"]
     assert future.cancelled()
-
-
-def test_close_can_be_repeated(processor: MailboxProcessor) -> None:
-    processor.mailbox.put(mail("a"))
-
-    processor.close()
-    processor.close()
-
-    assert processor.mailbox.size() == 0
 
 
 @pytest.mark.parametrize("end", [MailboxProcessor.prepare_close, MailboxProcessor.close])

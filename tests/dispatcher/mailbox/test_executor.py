@@ -13,10 +13,8 @@ import pytest
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError, RejectedExecutionError
 from dispatcher.mailbox import (
-    MAX_PRIORITY,
     MIN_PRIORITY,
     MailboxExecutor,
-    MailboxProcessor,
     MailOptions,
     TaskMailbox,
 )
@@ -215,45 +213,6 @@ def test_a_yield_waits_for_mail() -> None:
 
         yielded.result(TIMEOUT_S)
         assert future.result(0) != threading.get_ident()
-
-
-def test_deferrable_mail_is_run_by_the_main_loop_and_never_by_a_yield(log: list[Any]) -> None:
-    processor = MailboxProcessor(lambda controller: controller.all_actions_completed())
-    executor = processor.mailbox_executor(MAX_PRIORITY)
-    executor.execute(lambda: log.append("deferrable"), options=MailOptions.DEFERRABLE)
-
-    yielded = [processor.mailbox_executor(priority).try_yield() for priority in (0, 1, MAX_PRIORITY)]
-    processor.run_mailbox_loop()
-
-    assert yielded == [False] * 3
-    assert log == ["deferrable"]
-
-
-def test_a_yield_that_ignores_deferrable_runs_such_mail_of_its_priority(mailbox: TaskMailbox, log: list[Any]) -> None:
-    for priority in (0, 1, 2):
-        MailboxExecutor(mailbox, priority).execute(
-            lambda priority=priority: log.append(priority),  # type: ignore[misc]
-            options=MailOptions.DEFERRABLE,
-        )
-
-    yielded = [MailboxExecutor(mailbox, 1).try_yield(ignore_deferrable=True) for _ in range(3)]
-
-    assert yielded == [True, True, False]
-    assert log == [1, 2]
-    assert mailbox.size() == 1
-
-
-def test_mail_may_yield(executor: MailboxExecutor, log: list[Any]) -> None:
-    def wait_for_the_inner() -> None:
-        executor.yield_()
-        log.append("outer")
-
-    executor.execute(wait_for_the_inner)
-    executor.execute(lambda: log.append("inner"))
-
-    executor.yield_()
-
-    assert log == ["inner", "outer"]
 
 
 @pytest.mark.parametrize("yield_once", [MailboxExecutor.yield_, MailboxExecutor.try_yield])

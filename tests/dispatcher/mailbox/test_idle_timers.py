@@ -55,15 +55,6 @@ def suspend(processor: MailboxProcessor, action: Action, timer: LoggingTimer | I
 # -- what the processor marks ----------------------------------------------------------------------------------------
 
 
-def test_suspending_does_not_start_the_timer(processor: MailboxProcessor, action: Action) -> None:
-    timer = LoggingTimer(action.log)
-    action.turns = [lambda controller: action.suspensions.append(controller.suspend_default_action(timer))]
-
-    processor.run_mailbox_step()
-
-    assert action.log == ["action"]
-
-
 def test_a_batch_is_left_out_as_a_whole(processor: MailboxProcessor, action: Action, timer: LoggingTimer) -> None:
     suspend(processor, action, timer)
     action.mail(processor, "a")
@@ -99,103 +90,6 @@ def test_the_run_of_a_mail_that_was_waited_for_does_not_count_as_idle(action: Ac
         *("waited", "timer ends", "b", "timer starts"),
         *("waited", "timer ends", "timer starts"),
     ]
-
-
-def test_mail_that_comes_while_a_mail_is_run_is_left_out_on_its_own(
-    processor: MailboxProcessor, action: Action, timer: LoggingTimer
-) -> None:
-    suspend(processor, action, timer)
-
-    def send_more() -> None:
-        action.mail(processor, "sent")
-        processor.main_mailbox_executor.execute(processor.suspend)
-
-    processor.main_mailbox_executor.execute(send_more)
-
-    processor.run_mailbox_loop()
-
-    assert action.log == [
-        *("timer ends", "timer starts"),
-        *("timer ends", "sent", "timer starts"),
-        *("timer ends", "timer starts"),
-        *("timer ends", "timer starts"),
-    ]
-
-
-@pytest.mark.parametrize("step", [MailboxProcessor.run_mailbox_step, MailboxProcessor.run_single_mailbox_loop])
-def test_a_single_steps_mail_is_left_out(
-    processor: MailboxProcessor, action: Action, timer: LoggingTimer, step: Callable[[MailboxProcessor], bool]
-) -> None:
-    suspend(processor, action, timer)
-    action.mail(processor, "a")
-
-    step(processor)
-
-    assert action.log == ["timer ends", "a", "timer starts"]
-
-
-def test_a_step_without_mail_marks_nothing(processor: MailboxProcessor, action: Action, timer: LoggingTimer) -> None:
-    suspend(processor, action, timer)
-
-    processor.run_mailbox_step()
-    processor.run_single_mailbox_loop()
-
-    assert action.log == []
-
-
-@pytest.mark.parametrize("call", [lambda resume: resume(), on_another_thread], ids=["mailbox thread", "another"])
-def test_a_batch_with_mail_that_resumes_the_action_does_not_start_the_timer_again(
-    processor: MailboxProcessor,
-    action: Action,
-    timer: LoggingTimer,
-    call: Callable[[Callable[[], None]], None],
-) -> None:
-    suspend(processor, action, timer)
-    processor.main_mailbox_executor.execute(lambda: call(action.suspensions[0].resume))
-    action.mail(processor, "b")
-    action.turns = [lambda _: processor.suspend()]
-
-    processor.run_mailbox_loop()
-
-    assert action.log == ["timer ends", "b", "action"]
-
-
-def test_a_mail_that_resumes_the_action_after_a_wait_does_not_start_the_timer_again(
-    action: Action, timer: LoggingTimer
-) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        processor = pool.submit(MailboxProcessor, action).result(TIMEOUT_S)
-        action.turns = [suspend_with(timer, action), lambda controller: controller.all_actions_completed()]
-        waiting = announce_waits(processor.mailbox)
-        loop = pool.submit(processor.run_mailbox_loop)
-        assert waiting.wait(TIMEOUT_S)
-
-        action.suspensions[0].resume()
-        loop.result(TIMEOUT_S)
-
-    assert action.log == ["action", "timer starts", "timer ends", "action"]
-
-
-def test_resuming_outside_of_mail_marks_nothing(
-    processor: MailboxProcessor, action: Action, timer: LoggingTimer
-) -> None:
-    suspend(processor, action, timer)
-
-    action.suspensions[0].resume()
-
-    assert action.log == []
-
-
-def test_mail_that_fails_leaves_the_timer_ended(
-    processor: MailboxProcessor, action: Action, timer: LoggingTimer
-) -> None:
-    suspend(processor, action, timer)
-    processor.main_mailbox_executor.execute(lambda: 1 / 0)
-
-    with pytest.raises(ZeroDivisionError):
-        processor.run_mailbox_loop()
-
-    assert action.log == ["timer ends"]
 
 
 def test_a_suspension_without_a_timer_marks_nothing(
@@ -251,16 +145,6 @@ def test_a_period_that_has_not_ended_counts_so_far(clock: Clock) -> None:
         totals.append(timer.total_ns)
 
     assert totals == [5, 7, 9]
-
-
-def test_an_end_without_a_start_counts_nothing(clock: Clock) -> None:
-    timer = IdleTimer(clock)
-    clock.advance(3)
-
-    timer.mark_end()
-    clock.advance(3)
-
-    assert timer.total_ns == 0
 
 
 def test_a_second_end_counts_nothing(clock: Clock) -> None:

@@ -5,14 +5,13 @@ And whether the mailbox thread waits, which others may ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dispatcher.mailbox import MIN_PRIORITY, MailboxProcessor, MailOptions
+from dispatcher.mailbox import MIN_PRIORITY, MailboxProcessor
 
-from .conftest import TIMEOUT_S, Action, announce_waits, do_nothing, on_another_thread
+from .conftest import TIMEOUT_S, Action, announce_waits, do_nothing
 
 
 @pytest.fixture
@@ -37,50 +36,8 @@ def test_an_available_default_action_is_not_idle(processor: MailboxProcessor) ->
     assert not is_idle(processor)
 
 
-@pytest.mark.parametrize("options", [MailOptions.DEFAULT, MailOptions.URGENT, MailOptions.DEFERRABLE])
-@pytest.mark.parametrize("batched", [False, True])
-def test_with_mail_of_any_kind_nothing_is_idle(
-    suspended: MailboxProcessor, options: MailOptions, batched: bool
-) -> None:
-    suspended.main_mailbox_executor.execute(do_nothing, options=options)
-    if batched:
-        suspended.mailbox.create_batch()
-
-    assert not is_idle(suspended)
-
-
-def test_with_the_last_mail_gone_it_is_idle_again(suspended: MailboxProcessor) -> None:
+def test_with_mail_nothing_is_idle(suspended: MailboxProcessor) -> None:
     suspended.main_mailbox_executor.execute(do_nothing)
-
-    suspended.run_mailbox_step()
-
-    assert is_idle(suspended)
-
-
-def test_a_mail_may_find_its_processor_idle(suspended: MailboxProcessor) -> None:
-    seen: list[bool] = []
-    suspended.main_mailbox_executor.execute(lambda: seen.append(is_idle(suspended)))
-
-    suspended.run_mailbox_step()
-
-    assert seen == [True]
-
-
-@pytest.mark.parametrize("call", [lambda resume: resume(), on_another_thread], ids=["mailbox thread", "another"])
-def test_a_resumed_default_action_is_not_idle(
-    suspended: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    """From another thread the resume is a mail, so it is not idle at once either."""
-    call(action.suspensions[0].resume)
-
-    assert not is_idle(suspended)
-
-
-@pytest.mark.parametrize("end", [MailboxProcessor.prepare_close, MailboxProcessor.close])
-def test_a_processor_that_takes_no_more_mail_is_not_idle(
-    suspended: MailboxProcessor, end: Callable[[MailboxProcessor], None]
-) -> None:
-    end(suspended)
 
     assert not is_idle(suspended)
 

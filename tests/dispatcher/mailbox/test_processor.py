@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
-from dispatcher.mailbox import MailboxController, MailboxProcessor, MailOptions
+from dispatcher.mailbox import MailboxController, MailboxProcessor
 
 from .conftest import TIMEOUT_S, Action, on_another_thread
 
@@ -53,17 +53,6 @@ def test_mail_that_sends_mail_does_not_starve_the_default_action(processor: Mail
     assert action.log == ["mail", "mail", "action", "mail", "action", "mail", "action"]
 
 
-def test_urgent_mail_goes_before_the_rest_of_the_batch(processor: MailboxProcessor, action: Action) -> None:
-    executor = processor.main_mailbox_executor
-    executor.execute(lambda: action.mail(processor, "urgent", MailOptions.URGENT))
-    action.mail(processor, "normal")
-    action.turns = [lambda _: processor.all_actions_completed()]
-
-    processor.run_mailbox_loop()
-
-    assert action.log == ["urgent", "normal", "action"]
-
-
 def test_the_loop_runs_on_the_mailbox_thread_only(processor: MailboxProcessor, action: Action) -> None:
     for run in (processor.run_mailbox_loop, processor.run_mailbox_step, processor.run_single_mailbox_loop):
         with pytest.raises(MailboxStateError, match="on the mailbox thread only"):
@@ -101,23 +90,6 @@ def test_an_error_in_a_mail_ends_the_loop_and_leaves_the_rest(processor: Mailbox
     assert action.log == ["after", "action"]
 
 
-def test_an_error_in_the_default_action_ends_the_loop(processor: MailboxProcessor, action: Action) -> None:
-    action.turns = [lambda _: 1 / 0]
-
-    with pytest.raises(ZeroDivisionError):
-        processor.run_mailbox_loop()
-
-
-def test_mails_run_counts_mail_that_fails_as_well(processor: MailboxProcessor, action: Action) -> None:
-    action.mail(processor, "a")
-    processor.main_mailbox_executor.execute(lambda: 1 / 0)
-
-    with pytest.raises(ZeroDivisionError):
-        processor.run_mailbox_loop()
-
-    assert processor.mails_run == 2
-
-
 # -- suspending and completing the loop -------------------------------------------------------------------------------
 
 
@@ -134,19 +106,6 @@ def test_suspend_makes_the_loop_return_and_it_can_run_again(
     assert after_first_run == ["action"]
     assert action.log == ["action", "action"]
     assert processor.is_mailbox_loop_running()
-
-
-def test_suspend_leaves_the_rest_of_the_batch_to_the_next_run(processor: MailboxProcessor, action: Action) -> None:
-    action.turns = [lambda _: processor.all_actions_completed()]
-    processor.main_mailbox_executor.execute(processor.suspend)
-    action.mail(processor, "rest")
-
-    processor.run_mailbox_loop()
-    left_to_do = list(action.log)
-    processor.run_mailbox_loop()
-
-    assert left_to_do == []
-    assert action.log == ["rest", "action"]
 
 
 def test_suspend_ends_a_wait_for_mail(processor: MailboxProcessor, action: Action) -> None:
@@ -175,19 +134,6 @@ def test_completion_is_for_ever(
     assert not processor.is_mailbox_loop_running()
 
 
-@pytest.mark.parametrize("end", [MailboxProcessor.prepare_close, MailboxProcessor.close])
-def test_suspending_and_completing_do_nothing_once_the_mailbox_is_not_open(
-    processor: MailboxProcessor, end: Callable[[MailboxProcessor], None]
-) -> None:
-    end(processor)
-
-    on_another_thread(processor.suspend)
-    processor.all_actions_completed()
-
-    assert processor.mailbox.size() == 0
-    assert processor.is_mailbox_loop_running()
-
-
 @pytest.mark.parametrize("call", [lambda report: report(), on_another_thread], ids=["mailbox thread", "another"])
 def test_a_reported_error_is_raised_in_the_loop_before_other_mail(
     processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
@@ -201,13 +147,6 @@ def test_a_reported_error_is_raised_in_the_loop_before_other_mail(
 
     assert caught.value is error
     assert action.log == []
-
-
-def test_an_error_cannot_be_reported_to_a_closed_mailbox(processor: MailboxProcessor) -> None:
-    processor.close()
-
-    with pytest.raises(MailboxClosedError):
-        processor.report_throwable(LookupError("lost"))
 
 
 # -- single steps ----------------------------------------------------------------------------------------------------
@@ -225,16 +164,6 @@ def test_a_step_runs_one_mail_or_else_one_turn_of_the_default_action(
     assert ran == [True, True, True, False]
 
 
-def test_a_step_after_suspend_runs_as_usual(processor: MailboxProcessor, action: Action) -> None:
-    action.turns = [stay]
-    processor.suspend()
-
-    ran = [processor.run_mailbox_step(), processor.run_mailbox_step()]
-
-    assert ran == [True, True]
-    assert action.log == ["action"]
-
-
 def test_a_single_loop_runs_one_mail_and_then_one_turn_of_the_default_action(
     processor: MailboxProcessor, action: Action
 ) -> None:
@@ -246,100 +175,6 @@ def test_a_single_loop_runs_one_mail_and_then_one_turn_of_the_default_action(
 
     assert ran
     assert action.log == ["a", "action"]
-
-
-def test_single_loops_say_whether_anything_ran(processor: MailboxProcessor, action: Action) -> None:
-    """The turn suspends the default action, so only mail is left to run, and then nothing."""
-    action.mail(processor, "a")
-    action.mail(processor, "b")
-
-    ran = [processor.run_single_mailbox_loop() for _ in range(3)]
-
-    assert action.log == ["a", "action", "b"]
-    assert ran == [True, True, False]
-
-
-def test_a_single_loop_without_mail_runs_the_default_action(processor: MailboxProcessor, action: Action) -> None:
-    ran = processor.run_single_mailbox_loop()
-
-    assert ran
-    assert action.log == ["action"]
-
-
-@pytest.mark.parametrize("call", [lambda suspend: suspend(), on_another_thread], ids=["mailbox thread", "another"])
-def test_a_single_loop_whose_mail_suspends_it_does_not_run_the_default_action(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    call(processor.suspend)
-
-    ran = processor.run_single_mailbox_loop()
-
-    assert ran
-    assert action.log == []
-
-
-def test_a_single_loop_after_a_suspended_one_runs_as_usual(processor: MailboxProcessor, action: Action) -> None:
-    processor.suspend()
-    processor.run_single_mailbox_loop()
-
-    ran = processor.run_single_mailbox_loop()
-
-    assert ran
-    assert action.log == ["action"]
-
-
-def test_a_single_loop_whose_mail_resumes_the_default_action_runs_it(
-    processor: MailboxProcessor, action: Action
-) -> None:
-    processor.run_mailbox_step()
-    on_another_thread(action.suspensions[0].resume)
-    action.log.clear()
-
-    processor.run_single_mailbox_loop()
-
-    assert action.log == ["action"]
-
-
-def test_a_single_loop_whose_mail_completes_the_loop_runs_no_default_action_any_more(
-    processor: MailboxProcessor, action: Action
-) -> None:
-    processor.all_actions_completed()
-    action.mail(processor, "late")
-
-    ran = [processor.run_single_mailbox_loop() for _ in range(2)]
-
-    assert ran == [True, False]
-    assert action.log == []
-
-
-def test_after_a_single_loop_whose_mail_fails_the_next_one_goes_on(processor: MailboxProcessor, action: Action) -> None:
-    processor.main_mailbox_executor.execute(lambda: 1 / 0)
-    action.mail(processor, "a")
-
-    with pytest.raises(ZeroDivisionError):
-        processor.run_single_mailbox_loop()
-    processor.run_single_mailbox_loop()
-
-    assert action.log == ["a", "action"]
-
-
-def test_mail_that_sends_mail_takes_turns_with_the_default_action_in_single_loops(
-    processor: MailboxProcessor, action: Action
-) -> None:
-    """FLINK-14304 again: neither starves the other."""
-
-    def send_another() -> None:
-        action.log.append("mail")
-        processor.main_mailbox_executor.execute(send_another)
-
-    action.turns = [stay] * 3
-    send_another()
-    action.log.clear()
-
-    for _ in range(3):
-        processor.run_single_mailbox_loop()
-
-    assert action.log == ["mail", "action"] * 3
 
 
 def test_mail_that_sends_mail_can_be_suspended_while_the_default_action_is(

@@ -238,5 +238,10 @@ class ProcessorMachine(RuleBasedStateMachine):
             assert not waiting
 
 
-ProcessorMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestProcessorAgainstItsModel = pytest.mark.slow(ProcessorMachine.TestCase)
+class TestProcessorAgainstItsModelBriefly(ProcessorMachine.TestCase):
+    settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.slow
+class TestProcessorAgainstItsModel(ProcessorMachine.TestCase):
+    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -54,45 +54,6 @@ def test_resuming_from_another_thread_ends_the_wait(processor: MailboxProcessor,
     assert action.log == ["action", "action"]
 
 
-def test_resuming_on_the_mailbox_thread_is_done_at_once(processor: MailboxProcessor, action: Action) -> None:
-    processor.run_mailbox_step()
-
-    action.suspensions[0].resume()
-
-    assert processor.is_default_action_available()
-    assert processor.mailbox.size() == 0
-
-
-@pytest.mark.parametrize("call", [lambda resume: resume(), on_another_thread], ids=["mailbox thread", "another"])
-def test_resuming_ends_this_suspension_only(
-    processor: MailboxProcessor, action: Action, call: Callable[[Callable[[], None]], None]
-) -> None:
-    processor.run_mailbox_step()
-    old = action.suspensions[0]
-    old.resume()
-    processor.run_mailbox_step()
-
-    call(old.resume)
-    while processor.run_mailbox_step():
-        pass
-
-    assert len(action.suspensions) == 2
-    assert not processor.is_default_action_available()
-
-
-def test_resuming_twice_is_as_good_as_once(processor: MailboxProcessor, action: Action) -> None:
-    processor.run_mailbox_step()
-    resume = action.suspensions[0].resume
-
-    on_another_thread(lambda: (resume(), resume()))
-    resume()
-    while processor.run_mailbox_step():
-        pass
-
-    assert action.log == ["action", "action"]
-    assert not processor.is_default_action_available()
-
-
 def test_a_suspended_default_action_cannot_be_suspended_again(processor: MailboxProcessor, action: Action) -> None:
     action.turns = [lambda controller: (action.suspend(controller), action.suspend(controller))]
 
@@ -107,15 +68,6 @@ def test_only_the_mailbox_thread_suspends_the_default_action(processor: MailboxP
         processor.run_mailbox_step()
 
     assert processor.is_default_action_available()
-
-
-def test_resuming_does_nothing_once_the_mailbox_is_closed(processor: MailboxProcessor, action: Action) -> None:
-    processor.run_mailbox_step()
-    processor.close()
-
-    on_another_thread(action.suspensions[0].resume)
-
-    assert not processor.is_default_action_available()
 
 
 def test_no_resume_is_lost_among_many_threads(processor: MailboxProcessor, action: Action) -> None:

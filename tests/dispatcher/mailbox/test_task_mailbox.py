@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox import MIN_PRIORITY, MailboxState, TaskMailbox
 
-from .conftest import TIMEOUT_S, announce_waits, do_nothing, mail, names, on_another_thread, urgent
+from .conftest import TIMEOUT_S, do_nothing, mail, names, on_another_thread, urgent
 
 Call = Callable[[TaskMailbox], Any]
 
@@ -130,12 +129,6 @@ def test_until_the_given_thread_starts_the_thread_that_prepares_it_may_act_for_i
 # -- states ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_mailbox_is_open_and_empty(mailbox: TaskMailbox) -> None:
-    assert mailbox.state is MailboxState.OPEN
-    assert mailbox.size() == 0
-    assert not mailbox.has_mail()
-
-
 @by_name(PUTS)
 @pytest.mark.parametrize("end", ["quiesce", "close"])
 @pytest.mark.parametrize("from_another_thread", [False, True])
@@ -152,28 +145,6 @@ def test_a_put_after_the_end_raises_and_keeps_nothing(
     assert mailbox.size() == 0
 
 
-@by_name(PUTS)
-def test_a_put_into_the_batch_of_a_quiesced_mailbox_raises_and_keeps_nothing(mailbox: TaskMailbox, call: Call) -> None:
-    mailbox.put(mail("a"))
-    mailbox.create_batch()
-    mailbox.quiesce()
-
-    with pytest.raises(MailboxClosedError):
-        call(mailbox)
-
-    assert names(mailbox.drain()) == ["a"]
-
-
-@by_name(TAKES)
-def test_a_quiesced_mailbox_still_gives_what_it_has(mailbox: TaskMailbox, call: Call) -> None:
-    mailbox.put(mail("there"))
-    mailbox.quiesce()
-
-    taken = call(mailbox)
-
-    assert names([taken]) == ["there"]
-
-
 @by_name(TAKES | {"try_take_from_batch": lambda mailbox: mailbox.try_take_from_batch()})
 def test_a_closed_mailbox_gives_nothing(mailbox: TaskMailbox, call: Call) -> None:
     """create_batch once returned False, as if there was no mail yet."""
@@ -183,28 +154,10 @@ def test_a_closed_mailbox_gives_nothing(mailbox: TaskMailbox, call: Call) -> Non
         call(mailbox)
 
 
-def test_quiesce_can_be_repeated(mailbox: TaskMailbox) -> None:
-    mailbox.quiesce()
-    mailbox.quiesce()
-
-    assert mailbox.state is MailboxState.QUIESCED
-
-
-def test_quiesce_does_not_reopen_a_closed_mailbox(mailbox: TaskMailbox) -> None:
-    mailbox.close()
-
-    mailbox.quiesce()
-
-    assert mailbox.state is MailboxState.CLOSED
-
-
-@pytest.mark.parametrize("quiesced_before", [False, True])
-def test_close_returns_the_mail_that_was_not_taken(mailbox: TaskMailbox, quiesced_before: bool) -> None:
+def test_close_returns_the_mail_that_was_not_taken(mailbox: TaskMailbox) -> None:
     mailbox.put(mail("batched"))
     mailbox.create_batch()
     mailbox.put(mail("queued"))
-    if quiesced_before:
-        mailbox.quiesce()
 
     left = mailbox.close()
 
@@ -212,75 +165,6 @@ def test_close_returns_the_mail_that_was_not_taken(mailbox: TaskMailbox, quiesce
     assert mailbox.state is MailboxState.CLOSED
     assert mailbox.size() == 0
     assert mailbox.close() == []
-
-
-def test_draining_leaves_the_state_as_it_is(mailbox: TaskMailbox) -> None:
-    mailbox.put(mail("a"))
-
-    mailbox.drain()
-    mailbox.put(mail("b"))
-
-    assert mailbox.state is MailboxState.OPEN
-    assert names([mailbox.try_take(MIN_PRIORITY)]) == ["b"]
-
-
-@pytest.mark.parametrize("batched", [False, True])
-def test_has_mail_and_size_see_the_queue_and_the_batch(mailbox: TaskMailbox, batched: bool) -> None:
-    mailbox.put(mail("a"))
-    if batched:
-        mailbox.create_batch()
-
-    assert mailbox.has_mail()
-    assert mailbox.size() == 1
-    mailbox.try_take(MIN_PRIORITY)
-    assert not mailbox.has_mail()
-    assert mailbox.size() == 0
-
-
-# -- waiting ---------------------------------------------------------------------------------------------------------
-
-
-@by_name(PUTS)
-def test_a_put_wakes_a_take_that_waits(call: Call) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        mailbox = pool.submit(TaskMailbox).result(TIMEOUT_S)
-        waiting = announce_waits(mailbox)
-        taken = pool.submit(mailbox.take, MIN_PRIORITY)
-        assert waiting.wait(TIMEOUT_S)
-
-        call(mailbox)
-
-        assert taken.result(TIMEOUT_S).description == "late"
-
-
-def test_a_take_waits_on_for_mail_of_its_priority() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        mailbox = pool.submit(TaskMailbox).result(TIMEOUT_S)
-        waiting = announce_waits(mailbox)
-        taken = pool.submit(mailbox.take, 1)
-        assert waiting.wait(TIMEOUT_S)
-        waiting.clear()
-
-        mailbox.put(mail("low", priority=0))
-        assert waiting.wait(TIMEOUT_S)
-        mailbox.put(mail("high", priority=1))
-
-        assert taken.result(TIMEOUT_S).description == "high"
-        assert names(mailbox.drain()) == ["low"]
-
-
-def test_close_wakes_a_take_that_waits() -> None:
-    # The mailbox of a thread that never starts: any thread may then take, and another one close.
-    mailbox = TaskMailbox(threading.Thread(target=do_nothing))
-    waiting = announce_waits(mailbox)
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(mailbox.take, MIN_PRIORITY)
-        assert waiting.wait(TIMEOUT_S)
-
-        mailbox.close()
-
-        with pytest.raises(MailboxClosedError):
-            taken.result(TIMEOUT_S)
 
 
 # -- run_exclusively -------------------------------------------------------------------------------------------------

@@ -144,8 +144,13 @@ class MailboxMachine(RuleBasedStateMachine):
         assert self.mailbox.new_urgent_mail is bool(self.model.queue.urgent)
 
 
-MailboxMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestMailboxAgainstItsModel = pytest.mark.slow(MailboxMachine.TestCase)
+class TestMailboxAgainstItsModelBriefly(MailboxMachine.TestCase):
+    settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.slow
+class TestMailboxAgainstItsModel(MailboxMachine.TestCase):
+    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 def produce(mailbox: TaskMailbox, producer: int, start: threading.Barrier) -> None:

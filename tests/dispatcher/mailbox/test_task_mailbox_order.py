@@ -1,4 +1,7 @@
-"""Rules C2 of the reference: in which order mail is taken, what a batch is, what a priority hides."""
+"""Rules C2 of the reference: in which order mail is taken, what a batch is, what a priority hides.
+
+Examples of what test_task_mailbox_model.py compares with a model, and what has gone wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dispatcher.mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, TaskMailbox
+from dispatcher.mailbox import MIN_PRIORITY, Mail, TaskMailbox
 
 from .conftest import TIMEOUT_S, announce_waits, deferrable, mail, names, on_another_thread, urgent
 
@@ -38,18 +41,8 @@ def take_batch(mailbox: TaskMailbox) -> list[str | None]:
 # -- put -------------------------------------------------------------------------------------------------------------
 
 
-def test_mail_is_taken_in_the_order_it_was_put(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a"), mail("b"))
-    put_from_outside(mailbox, mail("c"))
-
-    assert take_all(mailbox) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("outside", [False, True])
-def test_urgent_mail_is_taken_first_and_in_its_own_order(mailbox: TaskMailbox, outside: bool) -> None:
-    put = put_from_outside if outside else put_all
-
-    put(mailbox, mail("a"), urgent("u1"), mail("b"), urgent("u2"), urgent("u3"))
+def test_urgent_mail_is_taken_first_and_in_its_own_order(mailbox: TaskMailbox) -> None:
+    put_all(mailbox, mail("a"), urgent("u1"), mail("b"), urgent("u2"), urgent("u3"))
 
     assert take_all(mailbox) == ["u1", "u2", "u3", "a", "b"]
 
@@ -66,26 +59,6 @@ def test_urgent_mail_goes_before_the_rest_of_a_batch_in_its_own_order(mailbox: T
     assert names([first]) == ["a"]
     assert take_batch(mailbox) == ["u1", "u2", "b", "c"]
     assert take_all(mailbox) == ["d"]
-
-
-def test_urgent_mail_of_the_mailbox_thread_comes_after_older_urgent_mail_in_the_queue(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a"), mail("b"))
-    mailbox.create_batch()
-
-    put_from_outside(mailbox, urgent("older"))
-    mailbox.put(urgent("newer"))
-
-    assert take_batch(mailbox) == ["older", "newer", "a", "b"]
-
-
-def test_urgent_mail_that_comes_while_older_urgent_mail_is_in_the_batch_waits_for_it(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, urgent("u1"), urgent("u2"), mail("a"))
-    mailbox.create_batch()
-
-    put_from_outside(mailbox, urgent("u3"))
-    mailbox.put(urgent("u4"))
-
-    assert take_batch(mailbox) == ["u1", "u2", "u3", "u4", "a"]
 
 
 def test_urgent_mail_of_the_mailbox_thread_enters_a_batch_without_the_lock(mailbox: TaskMailbox) -> None:
@@ -113,57 +86,14 @@ def test_urgent_mail_of_the_mailbox_thread_enters_a_batch_without_the_lock(mailb
 # -- put_first -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outside", [False, True])
-@pytest.mark.parametrize("batched", [False, True])
-def test_the_mail_put_first_last_is_taken_first(mailbox: TaskMailbox, outside: bool, batched: bool) -> None:
-    put_all(mailbox, mail("a"), mail("b"))
-    if batched and not outside:
-        mailbox.create_batch()
-
-    def put_two_first() -> None:
-        mailbox.put_first(mail("x"))
-        mailbox.put_first(mail("y"))
-
-    if outside:
-        on_another_thread(put_two_first)
-    else:
-        put_two_first()
-
-    assert take_all(mailbox) == ["y", "x", "a", "b"]
-
-
-def test_mail_put_first_from_outside_does_not_enter_the_batch(mailbox: TaskMailbox) -> None:
+def test_the_mail_put_first_last_is_taken_first(mailbox: TaskMailbox) -> None:
     put_all(mailbox, mail("a"), mail("b"))
     mailbox.create_batch()
-    mailbox.put(mail("c"))
 
-    on_another_thread(lambda: mailbox.put_first(mail("x")))
+    mailbox.put_first(mail("x"))
+    mailbox.put_first(mail("y"))
 
-    assert take_batch(mailbox) == ["a", "b"]
-    assert take_all(mailbox) == ["x", "c"]
-
-
-@pytest.mark.parametrize("outside", [False, True])
-@pytest.mark.parametrize("batched", [False, True])
-def test_mail_put_first_stays_behind_urgent_mail(mailbox: TaskMailbox, outside: bool, batched: bool) -> None:
-    put_all(mailbox, urgent("u1"), urgent("u2"))
-    if batched:
-        mailbox.create_batch()
-
-    if outside:
-        on_another_thread(lambda: mailbox.put_first(mail("x")))
-    else:
-        mailbox.put_first(mail("x"))
-
-    assert take_all(mailbox) == ["u1", "u2", "x"]
-
-
-def test_urgent_mail_put_first_keeps_the_order_of_urgent_mail(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a"), urgent("u1"))
-
-    mailbox.put_first(urgent("u2"))
-
-    assert take_all(mailbox) == ["u1", "u2", "a"]
+    assert take_all(mailbox) == ["y", "x", "a", "b"]
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
@@ -179,43 +109,6 @@ def test_a_batch_is_what_was_queued_when_it_was_made(mailbox: TaskMailbox) -> No
     assert mailbox.size() == 1
 
 
-def test_without_mail_there_is_no_batch(mailbox: TaskMailbox) -> None:
-    assert not mailbox.create_batch()
-    assert mailbox.try_take_from_batch() is None
-
-
-def test_an_unfinished_batch_is_not_topped_up(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a"), mail("b"))
-    mailbox.create_batch()
-    mailbox.try_take_from_batch()
-    mailbox.put(mail("c"))
-
-    assert mailbox.create_batch()
-
-    assert take_batch(mailbox) == ["b"]
-    assert take_all(mailbox) == ["c"]
-
-
-def test_an_unfinished_batch_with_an_urgent_head_is_left_alone(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, urgent("u1"), mail("a"))
-    mailbox.create_batch()
-    put_from_outside(mailbox, urgent("u2"), mail("b"))
-
-    assert mailbox.create_batch()
-
-    assert names(mailbox.drain()) == ["u1", "a", "u2", "b"]
-
-
-def test_making_a_batch_because_of_urgent_mail_brings_all_of_the_queue(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a"))
-    mailbox.create_batch()
-    put_from_outside(mailbox, mail("b"), urgent("u1"), urgent("u2"))
-
-    assert mailbox.create_batch()
-
-    assert take_batch(mailbox) == ["u1", "u2", "a", "b"]
-
-
 def test_taking_from_a_batch_brings_only_urgent_mail_into_it(mailbox: TaskMailbox) -> None:
     put_all(mailbox, mail("a"), mail("b"))
     mailbox.create_batch()
@@ -224,27 +117,6 @@ def test_taking_from_a_batch_brings_only_urgent_mail_into_it(mailbox: TaskMailbo
     assert take_batch(mailbox) == ["u", "a", "b"]
 
     assert take_all(mailbox) == ["c"]
-
-
-def test_taking_from_an_empty_batch_leaves_normal_mail_in_the_queue(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a"))
-
-    assert mailbox.try_take_from_batch() is None
-
-    assert mailbox.size() == 1
-
-
-def test_taking_from_an_empty_batch_because_of_urgent_mail_brings_all_of_the_queue(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a"), urgent("u"), mail("b"))
-
-    assert take_batch(mailbox) == ["u", "a", "b"]
-
-
-def test_taking_from_the_batch_ignores_priorities(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("low", MIN_PRIORITY), mail("high", MAX_PRIORITY), deferrable("deferrable", 5))
-    mailbox.create_batch()
-
-    assert take_batch(mailbox) == ["low", "high", "deferrable"]
 
 
 # -- priorities ------------------------------------------------------------------------------------------------------
@@ -256,32 +128,6 @@ def test_a_priority_filters_and_does_not_sort(mailbox: TaskMailbox) -> None:
     assert take_all(mailbox, priority=1) == ["1", "3", "2"]
     assert take_all(mailbox, priority=0) == ["0"]
     assert take_all(mailbox) == ["-1"]
-
-
-def test_a_take_looks_through_the_batch_before_the_queue(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("batched 0", 0), mail("batched 1", 1))
-    mailbox.create_batch()
-    put_all(mailbox, mail("queued 0", 0), mail("queued 1", 1))
-
-    assert take_all(mailbox, priority=1) == ["batched 1", "queued 1"]
-    assert take_all(mailbox) == ["batched 0", "queued 0"]
-
-
-def test_a_take_that_finds_no_mail_of_its_priority_leaves_all_of_it(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("batched", 0))
-    mailbox.create_batch()
-    put_all(mailbox, mail("queued", 0))
-
-    assert mailbox.try_take(1) is None
-
-    assert take_all(mailbox) == ["batched", "queued"]
-
-
-def test_a_take_prefers_urgent_mail_only_if_its_priority_is_high_enough(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a", 1), urgent("u", 0))
-
-    assert take_all(mailbox, priority=1) == ["a"]
-    assert take_all(mailbox) == ["u"]
 
 
 def test_a_blocking_take_filters_as_well(mailbox: TaskMailbox) -> None:
@@ -299,43 +145,13 @@ def test_deferrable_mail_is_for_takes_at_the_lowest_priority_only(mailbox: TaskM
     assert take_all(mailbox, priority=MIN_PRIORITY) == ["deferrable"]
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_a_take_that_ignores_deferrable_filters_by_the_original_priority(mailbox: TaskMailbox, batched: bool) -> None:
+def test_a_take_that_ignores_deferrable_filters_by_the_original_priority(mailbox: TaskMailbox) -> None:
     put_all(mailbox, mail("too low", 4), deferrable("deferrable", 5), mail("normal", 5))
-    if batched:
-        mailbox.create_batch()
 
     taken = [mailbox.try_take(5, ignore_deferrable=True) for _ in range(3)]
 
     assert names(taken) == ["deferrable", "normal", None]
     assert take_all(mailbox) == ["too low"]
-
-
-@pytest.mark.parametrize("batched", [False, True])
-def test_deferrable_mail_that_was_sent_with_a_lower_priority_is_hidden_from_all(
-    mailbox: TaskMailbox, batched: bool
-) -> None:
-    put_all(mailbox, deferrable("deferrable", 4))
-    if batched:
-        mailbox.create_batch()
-
-    assert mailbox.try_take(5, ignore_deferrable=True) is None
-
-    assert take_all(mailbox) == ["deferrable"]
-
-
-def test_a_take_that_ignores_deferrable_still_takes_urgent_mail_first(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, deferrable("deferrable", 5), urgent("u", 5))
-
-    taken = [mailbox.try_take(5, ignore_deferrable=True) for _ in range(2)]
-
-    assert names(taken) == ["u", "deferrable"]
-
-
-def test_deferrable_mail_does_not_lose_its_place(mailbox: TaskMailbox) -> None:
-    put_all(mailbox, mail("a"), deferrable("deferrable", 5), mail("b"))
-
-    assert take_all(mailbox) == ["a", "deferrable", "b"]
 
 
 def test_urgent_mail_is_still_seen_after_takes_from_the_queue(mailbox: TaskMailbox) -> None:

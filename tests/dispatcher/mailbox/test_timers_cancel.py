@@ -54,15 +54,6 @@ def test_cancelling_a_future_ends_every_wait_for_it(service: Service, register: 
     assert is_done_for_waiters(future)
 
 
-@pytest.mark.parametrize("register", [once, at_fixed_rate])
-def test_a_future_can_be_cancelled_again(service: Service, register: Register) -> None:
-    future = register(service, lambda _: None)
-
-    answers = [future.cancel(), future.cancel()]
-
-    assert answers == [True, True]
-
-
 def test_done_callbacks_of_a_cancelled_timer_run_once(service: Service) -> None:
     notified: list[Future[None]] = []
     future = once(service, lambda _: None)
@@ -93,15 +84,6 @@ def test_an_object_that_a_callback_releases_may_cancel_another_timer(service: Se
     future.cancel()
 
     assert other.cancelled()
-
-
-def test_a_cancelled_timer_does_not_count_as_pending() -> None:
-    clock = ManualClock()
-    clock.register_timer(1, lambda _: None)
-
-    clock.register_timer(2, lambda _: None).cancel()
-
-    assert clock.pending_timers() == 1
 
 
 def test_a_timer_that_runs_cannot_be_cancelled(system: SystemProcessingTimeService) -> None:
@@ -163,22 +145,6 @@ def test_cancelling_a_periodic_task_that_runs_ends_it_with_that_run(system: Syst
     assert cancelled
     assert is_done_for_waiters(future)
     assert len(runs) == 1
-
-
-def test_a_periodic_task_can_cancel_itself(fired: list[int]) -> None:
-    clock = ManualClock()
-
-    def run(scheduled_ms: int) -> None:
-        fired.append(scheduled_ms)
-        if len(fired) == 2:
-            future.cancel()
-
-    future = clock.schedule_at_fixed_rate(run, 10, 10)
-    clock.advance(100)
-
-    assert fired == [10, 20]
-    assert future.cancelled()
-    assert clock.pending_timers() == 0
 
 
 def test_a_timer_that_is_cancelled_while_it_fires_is_either_cancelled_or_fired(

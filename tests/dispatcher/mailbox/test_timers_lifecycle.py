@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import wait
 from typing import Any
 
@@ -13,7 +13,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import ManualClock, SystemProcessingTimeService, TimerFuture
 
 from .conftest import TIMEOUT_S, on_another_thread
-from .timer_services import Hold, Register, Service, each_kind, once
+from .timer_services import Hold, Register, Service, at_fixed_rate, each_kind, once, with_fixed_delay
 
 
 @pytest.fixture(params=[ManualClock, SystemProcessingTimeService])
@@ -37,16 +37,6 @@ def test_a_quiesced_service_takes_tasks_that_never_complete(service: Service, re
 
 
 @each_kind
-def test_a_task_of_a_quiesced_service_can_be_cancelled(service: Service, register: Register) -> None:
-    service.quiesce()
-    future = register(service, lambda _: None)
-
-    assert future.cancel()
-
-    assert future in wait([future], timeout=0).done
-
-
-@each_kind
 def test_a_service_that_is_shut_down_refuses_tasks(service: Service, register: Register) -> None:
     service.shutdown(TIMEOUT_S)
 
@@ -54,20 +44,9 @@ def test_a_service_that_is_shut_down_refuses_tasks(service: Service, register: R
         register(service, lambda _: None)
 
 
-def test_quiescing_a_service_that_is_shut_down_changes_nothing(service: Service) -> None:
-    service.shutdown(TIMEOUT_S)
-
-    terminated = service.quiesce()
-
-    assert terminated.result(TIMEOUT_S) is None
-    with pytest.raises(DispatcherError, match="shut down"):
-        once(service, lambda _: None)
-
-
-@each_kind
 @pytest.mark.parametrize("end", ["quiesce", "shutdown"])
-def test_the_end_of_a_service_cancels_what_waits(service: Service, register: Register, end: str) -> None:
-    futures = [register(service, lambda _: None) for _ in range(100)]
+def test_the_end_of_a_service_cancels_what_waits(service: Service, end: str) -> None:
+    futures = [register(service, lambda _: None) for register in (once, at_fixed_rate, with_fixed_delay) * 30]
 
     getattr(service, end)()
 
@@ -95,59 +74,6 @@ def test_a_service_without_tasks_is_shut_down_at_once(service: Service) -> None:
     assert service.shutdown(0)
     assert service.shutdown_uninterruptible(0)
     assert service.is_terminated()
-
-
-# -- the manual clock ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("end", [ManualClock.quiesce, ManualClock.shutdown])
-def test_nothing_fires_in_a_clock_that_has_ended(end: Callable[[ManualClock], object], fired: list[int]) -> None:
-    clock = ManualClock(100)
-    clock.register_timer(110, fired.append)
-
-    end(clock)
-    clock.advance(20)
-
-    assert fired == []
-    assert clock.current_processing_time() == 120
-
-
-def test_a_callback_that_quiesces_its_clock_is_waited_for(fired: list[int]) -> None:
-    clock = ManualClock()
-    during: list[bool] = []
-    clock.register_timer(10, lambda _: during.append(clock.quiesce().done()))
-    clock.register_timer(10, fired.append)
-
-    clock.advance(10)
-
-    assert during == [False]
-    assert clock.quiesce().done()
-    assert fired == []
-
-
-def test_a_shutdown_from_a_callback_reports_that_a_callback_still_runs() -> None:
-    clock = ManualClock()
-    during: list[bool] = []
-    clock.register_timer(10, lambda _: during.append(clock.shutdown(TIMEOUT_S)))
-
-    clock.advance(10)
-
-    assert during == [False]
-    assert clock.is_terminated()
-
-
-def test_a_periodic_task_that_quiesces_its_clock_is_cancelled_with_its_run(fired: list[int]) -> None:
-    clock = ManualClock()
-
-    def run(scheduled_ms: int) -> None:
-        fired.append(scheduled_ms)
-        clock.quiesce()
-
-    future = clock.schedule_at_fixed_rate(run, 10, 10)
-    clock.advance(100)
-
-    assert fired == [10]
-    assert future.cancelled()
 
 
 # -- the thread of the real service ----------------------------------------------------------------------------------

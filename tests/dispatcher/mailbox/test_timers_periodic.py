@@ -80,55 +80,6 @@ def test_with_a_fixed_delay_the_next_run_is_a_period_after_the_end_of_a_run(cloc
     assert clock.pending_timers() == 1
 
 
-def test_without_an_initial_delay_a_task_runs_with_the_next_advance(clock: ManualClock) -> None:
-    runs = Runs()
-    clock.schedule_at_fixed_rate(runs, 0, 5)
-
-    before = list(runs.times)
-    clock.advance(0)
-
-    assert before == []
-    assert runs.times == [1000]
-
-
-def test_timers_and_tasks_of_one_time_run_in_the_order_in_which_they_came_to_wait(clock: ManualClock) -> None:
-    names: list[str] = []
-    clock.schedule_at_fixed_rate(lambda _: names.append("rate"), 10, 10)
-    clock.register_timer(1020, lambda _: names.append("timer"))
-    clock.schedule_with_fixed_delay(lambda _: names.append("delay"), 10, 10)
-
-    clock.advance(20)
-
-    assert names == ["rate", "delay", "timer", "rate", "delay"]
-
-
-def test_advance_to_next_timer_goes_on_with_a_periodic_task(clock: ManualClock) -> None:
-    runs = Runs()
-    clock.schedule_at_fixed_rate(runs, 10, 5)
-
-    answers = [clock.advance_to_next_timer() for _ in range(3)]
-
-    assert answers == [True, True, True]
-    assert runs.times == [1010, 1015, 1020]
-
-
-def test_a_periodic_task_that_raises_stops_the_advance_and_carries_on_with_the_next(clock: ManualClock) -> None:
-    runs: list[int] = []
-
-    def run(scheduled_ms: int) -> None:
-        runs.append(scheduled_ms)
-        if len(runs) == 1:
-            raise LookupError("first run")
-
-    future = clock.schedule_at_fixed_rate(run, 10, 5)
-    with pytest.raises(LookupError, match="first run"):
-        clock.advance(20)
-    clock.advance(5)
-
-    assert runs == [1010, 1015]
-    assert not future.done()
-
-
 @pytest.mark.parametrize("period_ms", [0, -5])
 @pytest.mark.parametrize("service", [ManualClock, SystemProcessingTimeService])
 def test_a_period_of_less_than_1_ms_is_refused(service: type, period_ms: int) -> None:

@@ -220,18 +220,6 @@ def test_two_registries_show_the_same_dispatcher(make: Make) -> None:
     assert of(one, "dispatcher_events_accepted_total") == of(two, "dispatcher_events_accepted_total") == 3
 
 
-def test_two_dispatchers_in_one_registry_count_apart(make: Make) -> None:
-    registry = CollectorRegistry()
-    for name, events in (("one", 1), ("two", 2)):
-        dispatcher = make(name=name, handler=lambda _: None)
-        register_metrics(dispatcher, registry)
-        handle_events(dispatcher, events)
-
-    accepted = [of(registry, "dispatcher_events_accepted_total", dispatcher=name) for name in ("one", "two")]
-
-    assert accepted == [1, 2]
-
-
 def test_after_a_restart_there_is_each_sample_once_and_from_the_new_one(make: Make) -> None:
     registry = CollectorRegistry()
     for events in (5, 2):

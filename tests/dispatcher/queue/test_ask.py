@@ -23,7 +23,6 @@ from dispatcher import (
     JournalWriter,
     MultiDispatcher,
     QueueFullError,
-    UnregisteredEventTypeError,
     aio,
 )
 from dispatcher.journal import recover
@@ -59,13 +58,6 @@ def test_the_error_of_the_handler_is_the_futures_and_the_event_has_failed(make: 
     assert dispatcher.stats().failed == 1
 
 
-def test_an_event_without_a_handler_fails(make: Make) -> None:
-    dispatcher = make()
-
-    with pytest.raises(UnregisteredEventTypeError):
-        dispatcher.ask(Numbered()).result(TIMEOUT_S)
-
-
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
 def test_asks_among_posts_are_answered_and_keep_their_order(make: Make, measure_times: Any) -> None:
     gate = Gate()
@@ -87,16 +79,6 @@ def test_asks_among_posts_are_answered_and_keep_their_order(make: Make, measure_
     assert [ask.result(TIMEOUT_S) for ask in asks] == list(range(1, 200, 2))
     assert handled == list(range(200))
     assert_accounts_balance(dispatcher, 200)
-
-
-def test_a_class_with_several_handlers_is_not_asked(make: Make) -> None:
-    dispatcher = make(handler=number_of)
-    dispatcher.register(Work, print)
-
-    with pytest.raises(AskError, match="Work has 2 handlers"):
-        dispatcher.ask(Numbered())
-
-    assert dispatcher.stats().accepted == 0
 
 
 def test_a_handler_that_asks_its_own_dispatcher_gets_an_error_at_once(make: Make) -> None:
@@ -167,18 +149,6 @@ def test_a_stop_that_gives_up_on_a_handler_leaves_no_future_undone(make: Make, g
     gate.opened.set()
     with pytest.raises(EventRefusedError, match="stopped"):
         dispatcher.ask(Numbered()).result(0)
-
-
-def test_an_ask_of_a_full_queue_is_refused_with_the_reason(make: Make, gate: Gate) -> None:
-    dispatcher = make(DispatcherConfig(queue_capacity=1, queue_full_policy="reject"), handler=gate)
-    dispatcher.post(Numbered())
-    assert gate.entered.wait(TIMEOUT_S)
-    queued, refused = dispatcher.ask(Numbered()), dispatcher.ask(Numbered())
-
-    with pytest.raises(EventRefusedError, match="full"):
-        refused.result(0)
-    gate.opened.set()
-    queued.result(TIMEOUT_S)
 
 
 def test_an_ask_that_would_wait_for_the_start_raises() -> None:

@@ -505,8 +505,7 @@ def test_posts_made_before_the_start_are_handled_after_it(journal: Path) -> None
 # -- a disk that fails -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["write", "fdatasync"])
-@pytest.mark.parametrize("number", [28, 5], ids=["ENOSPC", "EIO"])
+@pytest.mark.parametrize(("call", "number"), [("write", 28), ("fdatasync", 5)], ids=["ENOSPC", "EIO"])
 def test_each_post_under_way_gets_the_disks_error_and_none_of_their_events_is_handled(
     start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:

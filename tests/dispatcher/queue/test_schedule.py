@@ -81,18 +81,6 @@ def test_events_of_one_time_are_posted_in_the_order_of_the_calls(make: Make, clo
     assert [number for _, number in seen.events] == list(range(100))
 
 
-def test_a_cancelled_event_is_not_posted(make: Make, clock: ManualClock) -> None:
-    seen = Seen(clock)
-    dispatcher = make(time_service=clock, handler=seen)
-    later = [dispatcher.post_after(1, Numbered(number)) for number in range(200)]
-
-    assert all(each.cancel() for each in later[1:])
-    assert later[1].cancel()
-    advance(dispatcher, clock, 1000)
-
-    assert [number for _, number in seen.events] == [0]
-
-
 def test_real_time_follows_the_monotonic_clock_and_post_at_the_wall_clock(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

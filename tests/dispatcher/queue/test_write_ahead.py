@@ -267,7 +267,7 @@ def test_an_event_that_failed_was_handled(start: Start) -> None:
     assert handled_by_the_next(start, 0) == []
 
 
-@pytest.mark.parametrize("durability", ["none", "interval", "sync"])
+@pytest.mark.parametrize("durability", ["none", "sync"])
 def test_an_accepted_event_is_in_the_log_at_once(
     start: Start, gate: Gate, journal: Path, tmp_path: Path, durability: str
 ) -> None:

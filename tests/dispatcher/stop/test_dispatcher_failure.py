@@ -183,24 +183,6 @@ def test_on_error_stop_handles_what_is_queued_and_keeps_the_first_cause(make: Ma
     assert_accounts_balance(dispatcher, accepted=5)
 
 
-def test_on_error_exit_ends_with_minus_one_and_stops_the_dispatcher() -> None:
-    codes: list[int] = []
-    exited = threading.Event()
-    dispatcher = AsyncDispatcher(exit_action=lambda code: (codes.append(code), exited.set()))
-
-    def handle(_: Any) -> None:
-        raise Broken("worse")
-
-    dispatcher.register(Work, handle, on_error="exit")
-    with dispatcher:
-        dispatcher.event_handler.handle(Numbered())
-        assert exited.wait(TIMEOUT_S)
-        assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
-
-    assert codes == [-1]
-    assert isinstance(dispatcher.failure_cause, Broken)
-
-
 def test_a_start_that_fails_leaves_a_stopped_dispatcher_that_refuses() -> None:
     clock = ManualClock()
     clock.shutdown()

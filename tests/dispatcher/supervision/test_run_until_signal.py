@@ -181,7 +181,7 @@ def test_a_hanging_handler_does_not_keep_it_from_returning(gate: Gate, pool: Thr
         send(signal.SIGTERM)
         until(lambda: dispatcher.in_state(ServiceState.STOPPED))
         # It waits a few seconds more for the end of the thread; that is not this test's subject.
-        dispatcher._drain.finished.wait(1.0)
+        dispatcher._drain.finished.wait(0.1)
         gate.opened.set()
 
     helper = pool.submit(terminate)
