@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from .documents import PAGES, ROOT, examples_of, module_for, run_examples
-from .tutorials import ON_SPARK, TUTORIALS, Wrong, blocks_of, changed, commands_in, follow, is_followed
-
-pytestmark = pytest.mark.long
+from .tutorials import ON_SPARK, TUTORIALS, Wrong, blocks_of, changed, commands_in, follow, is_followed, needs
 
 SHORT_PAGES = [page for folder in ("coming-from", "how-to") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
 STEPS = sorted((ROOT / "docs" / "tutorials" / "daemon").glob("shop_*.py"))
@@ -22,8 +21,13 @@ def name_of(page: Path) -> str:
     return f"{page.parent.name}/{page.stem}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", FOLLOWED, ids=name_of)
 def test_a_tutorial_does_what_it_says(page: Path, tmp_path: Path) -> None:
+    for needed in needs(page):
+        if shutil.which(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+
     follow(page, tmp_path)
 
 

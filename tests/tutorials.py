@@ -62,6 +62,12 @@ def is_followed(page: Path) -> bool:
     return any(block.language == "console" for block in blocks_of(page))
 
 
+def needs(page: Path) -> list[str]:
+    """The commands of the page that a machine may lack."""
+    typed = "".join(block.text for block in blocks_of(page) if block.language == "console")
+    return [command for command in ("curl", "uvicorn") if f"{command} " in typed]
+
+
 def follow(page: Path, folder: Path) -> None:
     """Do what the page says, in a folder."""
     ports = {port: str(free_port()) for port in PORTS}
