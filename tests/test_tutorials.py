@@ -1,0 +1,85 @@
+"""The tutorials do what they say, in a fresh folder; the examples of the how-to pages run. Spark's: see its tests."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from .documents import PAGES, ROOT, examples_of, module_for, run_examples
+from .tutorials import ON_SPARK, TUTORIALS, Wrong, blocks_of, changed, commands_in, follow, is_followed, needs
+
+SHORT_PAGES = [page for folder in ("coming-from", "how-to") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+STEPS = sorted((ROOT / "docs" / "tutorials" / "daemon").glob("shop_*.py"))
+FOLLOWED = [page for page in [*TUTORIALS, *SHORT_PAGES] if is_followed(page) and page.stem not in ON_SPARK]
+
+
+def name_of(page: Path) -> str:
+    return f"{page.parent.name}/{page.stem}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", FOLLOWED, ids=name_of)
+def test_a_tutorial_does_what_it_says(page: Path, tmp_path: Path) -> None:
+    for needed in needs(page):
+        if shutil.which(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+
+    follow(page, tmp_path)
+
+
+def test_the_programs_of_the_daemon_are_those_that_its_steps_make() -> None:
+    [page] = [page for page in TUTORIALS if page.stem == "daemon"]
+    programs, program = [], ""
+    for block in blocks_of(page):
+        if block.language == "diff":
+            program = changed(program, block.text)
+            programs.append(program)
+        elif block.name == "shop.py":
+            program = block.text
+            programs.append(program)
+
+    assert programs == [step.read_text(encoding="utf-8") for step in STEPS]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in SHORT_PAGES if page not in PAGES and examples_of(page, "python")], ids=name_of
+)
+def test_the_examples_of_a_page_run_one_after_the_other(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = module_for(page)
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # where dataclasses look for the module of a class
+
+    run_examples(page, "python", module)
+
+
+@pytest.mark.parametrize("page", [*SHORT_PAGES, *TUTORIALS], ids=name_of)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", prose)
+
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert missing == [], f"{page.name} links to files that do not exist: {missing}"
+
+
+def test_a_page_that_says_something_else_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```text a.txt\none\ntwo\n```\n```diff a.txt\n one\n-two\n+2\n```\n```console\n$ cat a.txt\none\ntwo\n```\n"
+    )
+
+    with pytest.raises(Wrong, match="2"):
+        follow(page, tmp_path)
+
+
+def test_a_job_in_the_background_goes_on_from_command_to_command(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ cat > b.txt; (echo a; sleep 1000) &\na\n$ kill $!; ls\nb.t...\n```\n")
+
+    follow(page, tmp_path)
+
+
+def test_commands_have_the_lines_that_follow() -> None:
+    assert commands_in("$ a\n$ b\nc\n...\n") == [("a", []), ("b", ["c", "..."])]
