@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ServiceStateError,
         UnregisteredEventTypeError,
     )
-    from dispatcher.event import DispatcherEventHandler, Event, EventHandler, HasType, MultiListenerHandler
+    from dispatcher.event import Event, EventHandler, HasType, MultiListenerHandler
     from dispatcher.groups import DispatcherGroup, EventDispatcher, MultiDispatcher
     from dispatcher.interface import Dispatcher
     from dispatcher.journal import JournalWriter, PartitionedJournal
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from dispatcher.retry import Retry
     from dispatcher.service import CompositeService, Service, ServiceState, ServiceStateChangeListener
     from dispatcher.stats import DispatcherStats
-    from dispatcher.supervision.signals import run_until_signal
-    from dispatcher.view import DispatcherView, FailureRecord, QueueCounts, RunningNow, TypeNumbers, dispatchers
+    from dispatcher.supervision.health import HealthAnswer, health, register_check
+    from dispatcher.supervision.signals import StopSignals, run_until_signal
+    from dispatcher.view import DispatcherView, dispatchers
 
 __all__ = [
     "AskError",
@@ -50,7 +51,6 @@ __all__ = [
     "Dispatcher",
     "DispatcherConfig",
     "DispatcherError",
-    "DispatcherEventHandler",
     "DispatcherGroup",
     "DispatcherStats",
     "DispatcherView",
@@ -60,10 +60,10 @@ __all__ = [
     "EventHandler",
     "EventNotDeclaredError",
     "EventRefusedError",
-    "FailureRecord",
     "ForkedProcessError",
     "GilDisabledError",
     "HasType",
+    "HealthAnswer",
     "JournalConfig",
     "JournalError",
     "JournalLossError",
@@ -77,27 +77,35 @@ __all__ = [
     "MultiDispatcher",
     "MultiListenerHandler",
     "PartitionedJournal",
-    "QueueCounts",
     "QueueFullError",
     "RejectedExecutionError",
     "Retry",
-    "RunningNow",
     "Service",
     "ServiceState",
     "ServiceStateChangeListener",
     "ServiceStateError",
+    "StopSignals",
     "TaskMailbox",
-    "TypeNumbers",
     "UnregisteredEventTypeError",
     "dispatchers",
+    "health",
     "load_config",
+    "register_check",
     "register_metrics",
     "run_until_signal",
 ]
 
 # Each of the imports above happens when its name is first used, so that the command handles signals before it imports
 # all this.
-__getattr__ = lazy_names(__name__)
+_find = lazy_names(__name__)
+
+
+def __getattr__(name: str) -> object:
+    if name != "__version__":
+        return _find(name)
+    from importlib.metadata import version
+
+    return version("central-dispatcher")
 
 
 def __dir__() -> list[str]:

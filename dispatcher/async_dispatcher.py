@@ -324,6 +324,7 @@ class AsyncDispatcher(PostingService):
         return bool(self._queue.entries) or self._mailbox.new_mail
 
     def is_handler_thread(self) -> bool:
+        """Whether the caller is the handler thread."""
         return self._mailbox.is_mailbox_thread()
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:

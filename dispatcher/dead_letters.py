@@ -64,6 +64,7 @@ class DeadLetter:
 
     @property
     def entity(self) -> str | None:
+        """The event's entity, if it has one."""
         return entity_of(self.event)
 
     @property

@@ -31,7 +31,8 @@ class HasType(Protocol[E_co]):
     """Any event: an object whose `type` is an Enum member. `HasType[JobEventType]` is any event of that class."""
 
     @property
-    def type(self) -> E_co: ...
+    def type(self) -> E_co:
+        """The member of an Enum class by which the event is routed."""
 
 
 class Event(Generic[E_co]):
@@ -215,6 +216,7 @@ class MultiListenerHandler:
             self.add_handler(handler)
 
     def add_handler(self, handler: Handler) -> None:
+        """Have another handler get the events too, after those before it."""
         handle = handling_callable(handler)
         self.handlers = (*self.handlers, handler)
         self._handles = (*self._handles, handle)
@@ -229,6 +231,7 @@ class MultiListenerHandler:
         return True
 
     def handle(self, event: Any) -> None:
+        """Hand the event to each handler."""
         for handle in self._handles:
             handle(event)
 

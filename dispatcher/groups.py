@@ -274,6 +274,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         return any(found)
 
     def queue_size(self) -> int:
+        """Events queued in all partitions."""
         return sum(partition.queue_size() for partition in self.partitions)
 
     def queue_contents(self) -> dict[Enum, int]:

@@ -37,7 +37,8 @@ class Dispatcher(Protocol):
     name: str
 
     @property
-    def event_handler(self) -> DispatcherEventHandler: ...
+    def event_handler(self) -> DispatcherEventHandler:
+        """Hadoop's way to post: `event_handler.handle(event)` is `post(event)`."""
 
     def register(
         self,
@@ -55,21 +56,29 @@ class Dispatcher(Protocol):
         on_error: OnError = "continue",
         coalesce_by: KeyOf | None = None,
         context: bool = False,
-    ) -> Callable[[F], F]: ...
+    ) -> Callable[[F], F]:
+        """Register a function by decoration, for an Enum class or for some of its members."""
 
-    def unregister(self, event_type: type[Enum], handler: Handler) -> bool: ...
+    def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
+        """Remove a handler; returns whether it was registered."""
 
-    def post(self, event: HasType[Enum], /) -> bool: ...
+    def post(self, event: HasType[Enum], /) -> bool:
+        """Returns whether the event was accepted."""
 
-    def post_nowait(self, event: HasType[Enum]) -> bool: ...
+    def post_nowait(self, event: HasType[Enum]) -> bool:
+        """As `post`, without waiting for room or for the disk."""
 
-    def post_later(self, event: HasType[Enum]) -> Future[bool]: ...
+    def post_later(self, event: HasType[Enum]) -> Future[bool]:
+        """A future that is True once the event is accepted."""
 
-    def ask(self, event: HasType[Enum]) -> Future[Any]: ...
+    def ask(self, event: HasType[Enum]) -> Future[Any]:
+        """A future for what the event's handler returns or raises."""
 
-    def post_after(self, seconds: float, event: HasType[Enum]) -> ScheduledEvent: ...
+    def post_after(self, seconds: float, event: HasType[Enum]) -> ScheduledEvent:
+        """Post an event after so many seconds."""
 
-    def post_at(self, unix_s: float, event: HasType[Enum]) -> ScheduledEvent: ...
+    def post_at(self, unix_s: float, event: HasType[Enum]) -> ScheduledEvent:
+        """Post an event at a time, in Unix seconds."""
 
     def post_every(
         self,
@@ -79,4 +88,5 @@ class Dispatcher(Protocol):
         first: float | None = None,
         jitter: float = 0.0,
         key: str = "",
-    ) -> ScheduledEvent: ...
+    ) -> ScheduledEvent:
+        """Post an event again and again."""

@@ -51,7 +51,8 @@ class ServiceState(Enum):
 class ServiceStateChangeListener(Protocol):
     """Called after each change of a service's state."""
 
-    def state_changed(self, service: Service) -> None: ...
+    def state_changed(self, service: Service) -> None:
+        """The service has entered another state."""
 
 
 _ALLOWED = {
@@ -146,6 +147,7 @@ class Service:
 
     @property
     def state(self) -> ServiceState:
+        """The service's state. Any thread."""
         return self._state
 
     @property
@@ -168,6 +170,7 @@ class Service:
         return found
 
     def in_state(self, *states: ServiceState) -> bool:
+        """Whether the service is in this state now."""
         return self._state in states
 
     def is_starting(self) -> bool:

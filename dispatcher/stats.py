@@ -167,10 +167,12 @@ class DispatcherStats:
 
     @property
     def handled(self) -> int:
+        """Events whose handlers returned."""
         return sum(self.handled_by_type.values())
 
     @property
     def failed(self) -> int:
+        """Events whose handler raised."""
         return sum(self.failed_by_type.values())
 
     @property

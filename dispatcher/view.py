@@ -126,6 +126,7 @@ class DispatcherView:
 
     @property
     def name(self) -> str:
+        """The dispatcher's name."""
         return self._dispatcher.name
 
     @property
@@ -135,10 +136,12 @@ class DispatcherView:
 
     @property
     def state(self) -> ServiceState:
+        """The dispatcher's state."""
         return self._dispatcher.state
 
     @property
     def failure_cause(self) -> BaseException | None:
+        """Why the dispatcher failed; None: it has not."""
         return self._dispatcher.failure_cause
 
     def stats(self) -> DispatcherStats:

@@ -14,7 +14,7 @@ from dispatcher import AsyncDispatcher, CompositeService, JournalWriter, Service
 from dispatcher.cli.console import echo, echo_text
 from dispatcher.config import configure_logging, parse_config
 from dispatcher.errors import ConfigError
-from dispatcher.journal import write_run_config
+from dispatcher.journal.run_config import write_run_config
 from dispatcher.supervision.health import parts_of
 from dispatcher.supervision.signals import StopSignals
 from dispatcher.supervision.systemd import Supervision

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 
 from dispatcher.errors import DispatcherError
 from statemachines.registry import factory_of
-from statemachines.releases import ANY, CURRENT, EARLY, RELEASES, Arc, differences, of_release
+from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES, Arc, differences, of_release
 
 Arcs = Mapping[str, Mapping[str, frozenset[str]]]
 """Post states by state and event. Every state of the machine has an entry."""

@@ -97,10 +97,12 @@ class StateMachineFactory(Generic[S, OPERAND]):
 
     @property
     def name(self) -> str:
+        """The machines' name, in errors, metrics and the journal."""
         return self._name
 
     @property
     def initial_state(self) -> S:
+        """The state in which a machine begins."""
         return self._initial_state
 
     def add_transition(
@@ -257,6 +259,7 @@ class StateMachine(Generic[S, OPERAND]):
 
     @property
     def current_state(self) -> S:
+        """The state, a member of an Enum. Any thread."""
         return self._node.state  # type: ignore[return-value]
 
     @property

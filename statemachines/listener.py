@@ -14,9 +14,11 @@ class StateTransitionListener(Protocol):
     `pre_transition` call but no `post_transition` call. A listener may also have the methods of MachineListener.
     """
 
-    def pre_transition(self, operand: Any, before: Any, event: Any) -> None: ...
+    def pre_transition(self, operand: Any, before: Any, event: Any) -> None:
+        """A transition is about to be made. What is raised here prevents it."""
 
-    def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None: ...
+    def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None:
+        """A transition was made: the machine is in the state after it."""
 
 
 class MachineListener(StateTransitionListener, Protocol):
@@ -55,6 +57,7 @@ class MultiStateTransitionListener:
 
     def add_listener(self, listener: StateTransitionListener) -> None:
         # New tuples of bound methods: a loop in progress does not see the change.
+        """Tell another listener too, after those before it."""
         self._before = (*self._before, listener.pre_transition)
         self._after = (*self._after, listener.post_transition)
         made, refused = getattr(listener, "machine_made", None), getattr(listener, "transition_refused", None)
@@ -64,10 +67,12 @@ class MultiStateTransitionListener:
             self._refused = (*self._refused, refused)
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None:
+        """Tell each listener."""
         for notify in self._before:
             notify(operand, before, event)
 
     def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None:
+        """Tell each listener."""
         errors: list[BaseException] = []
         for notify in self._after:
             try:
@@ -78,6 +83,7 @@ class MultiStateTransitionListener:
             _raise(errors, f"after {before.name} -> {after.name}")
 
     def machine_made(self, operand: Any, machine: str, state: Any) -> None:
+        """Tell each listener."""
         errors: list[BaseException] = []
         for notify in self._made:
             try:
@@ -88,6 +94,7 @@ class MultiStateTransitionListener:
             _raise(errors, f"as a machine was made in {state.name}")
 
     def transition_refused(self, operand: Any, error: Any) -> None:
+        """Tell each listener."""
         errors: list[BaseException] = []
         for notify in self._refused:
             try:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
+import tomllib
+from enum import Enum
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -20,6 +23,10 @@ PACKAGES = [
     for package in TOP_PACKAGES
     for init in sorted((ROOT / package).rglob("__init__.py"))
 ]
+PUBLIC = {
+    package: table["names"]
+    for package, table in tomllib.loads((ROOT / "tests/public_names.toml").read_text("utf-8")).items()
+}
 EXTRAS = ("pyspark", "pyarrow", "pandas", "starlette", "uvicorn", "h11", "typer", "rich", "jinja2", "textual")
 
 
@@ -110,3 +117,36 @@ def test_the_extras_are_those_that_users_need() -> None:
     described = metadata("central-dispatcher")
 
     assert set(described.get_all("Provides-Extra") or []) == {"cli", "connect", "postgres", "spark", "web"}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_public_names_are_those_that_are_kept_in_the_list(package: str) -> None:
+    exported = set(importlib.import_module(package).__all__)
+
+    new, gone = sorted(exported - set(PUBLIC[package])), sorted(set(PUBLIC[package]) - exported)
+    assert (new, gone) == ([], []), "change tests/public_names.toml, and tell of it in CHANGELOG.md"
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_class_function_and_method_has_a_docstring(package: str) -> None:
+    module = importlib.import_module(package)
+    public = {f"{package}.{name}": getattr(module, name) for name in PUBLIC[package]}
+    classes = {name: value for name, value in public.items() if inspect.isclass(value)}
+    members = {
+        f"{name}.{attribute}": getattr(value, attribute)
+        for name, value in classes.items()
+        if not issubclass(value, (Enum, BaseException))
+        for attribute, found in vars(value).items()
+        if not attribute.startswith("_")
+        and (isinstance(found, property) or inspect.isroutine(getattr(value, attribute)))
+    }
+    functions = {name: value for name, value in public.items() if inspect.isroutine(value)}
+
+    bare = [name for name, value in classes.items() if not value.__dict__.get("__doc__") or _is_made(value)]
+    bare += [name for name, value in (functions | members).items() if not inspect.getdoc(value)]
+    assert bare == []
+
+
+def _is_made(value: type) -> bool:
+    """Whether the docstring is the one that NamedTuple or a dataclass makes."""
+    return str(value.__doc__).startswith(f"{value.__name__}(")

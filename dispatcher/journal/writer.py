@@ -257,6 +257,7 @@ class JournalWriter:
 
     @property
     def failure(self) -> JournalError | None:
+        """The error after which nothing is written any more; None: there was none."""
         return self.log.failure
 
     @property

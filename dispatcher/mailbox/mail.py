@@ -69,6 +69,7 @@ class Mail:
 
     @property
     def is_urgent(self) -> bool:
+        """Whether it is taken before all other mail."""
         return self.options.is_urgent
 
     @property
@@ -82,6 +83,7 @@ class Mail:
             return self._description
 
     def run(self) -> None:
+        """Run the command. The mailbox thread."""
         if self._action_executor is None:
             self.runnable()
         else:

@@ -65,6 +65,7 @@ class Suspension:
         self._timer = timer
 
     def resume(self) -> None:
+        """Let the default action run again. Any thread."""
         processor = self._processor
 
         def resume() -> None:
@@ -145,18 +146,23 @@ class MailboxProcessor:
 
     @property
     def main_mailbox_executor(self) -> MailboxExecutor:
+        """The executor of mail with the least priority."""
         return MailboxExecutor(self.mailbox, MIN_PRIORITY, action_executor=self._action_executor)
 
     def mailbox_executor(self, priority: int) -> MailboxExecutor:
+        """An executor of mail with this priority."""
         return MailboxExecutor(self.mailbox, priority, is_idle=self.is_idle, action_executor=self._action_executor)
 
     def is_mailbox_loop_running(self) -> bool:
+        """Whether the loop goes on."""
         return self._loop_running
 
     def is_default_action_available(self) -> bool:
+        """Whether the default action may run; it is not suspended."""
         return self._suspension is None
 
     def is_idle(self) -> bool:
+        """Whether the loop waits for mail with the default action suspended."""
         return self._suspension is not None and not self.mailbox.has_mail() and self.mailbox.state is MailboxState.OPEN
 
     def running(self) -> tuple[Mail, int] | None:

@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 
 class MailboxState(Enum):
+    """OPEN, then QUIESCED (takes no more mail), then CLOSED."""
+
     OPEN = "OPEN"
     QUIESCED = "QUIESCED"
     CLOSED = "CLOSED"
@@ -61,6 +63,7 @@ class TaskMailbox:
         self.state = MailboxState.OPEN
 
     def is_mailbox_thread(self) -> bool:
+        """Whether the caller is the thread that owns the mailbox."""
         ident = self._ident
         if ident is None:
             ident = self._ident = self._owner.ident
@@ -103,6 +106,7 @@ class TaskMailbox:
             self.parking.unpark()
 
     def has_mail(self) -> bool:
+        """Whether mail waits, of any priority."""
         self._check_thread("ask for mail")
         return bool(self.batch) or self.new_mail
 

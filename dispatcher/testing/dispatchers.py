@@ -91,6 +91,7 @@ class InlineDispatcher(Service):
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
+        """Hadoop's way to post."""
         return self._event_handler
 
     def register(self, event_type: type[E], handler: HandlerFunction[E] | EventHandler, **options: Any) -> None:
@@ -105,6 +106,7 @@ class InlineDispatcher(Service):
         )
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
+        """Remove a handler; returns whether it was registered."""
         return self._routes.unregister(event_type, handler)
 
     def post(self, event: HasType[Enum]) -> bool:

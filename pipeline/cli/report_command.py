@@ -14,8 +14,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.errors import ConfigError
-from dispatcher.journal import check_journal, read_run_config
+from dispatcher.journal import check_journal
 from dispatcher.journal.format.segments import segments
+from dispatcher.journal.run_config import read_run_config
 from dispatcher.journal.snapshot import parts_of
 from dispatcher.supervision.signals import StopSignals
 from dispatcher.util.figures import counted, duration

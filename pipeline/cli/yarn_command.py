@@ -15,9 +15,11 @@ from dispatcher.util.figures import counted
 from dispatcher.util.folders import drafts
 from pipeline.cli.report_command import print_report
 from pipeline.cli.sessions import Master, open_spark
-from pipeline.yarnlog import LogClock, LogSummary, is_declared, log_files, summarize
+from pipeline.yarnlog.clock import LogClock
+from pipeline.yarnlog.files import log_files
 from pipeline.yarnlog.headers import Layout
-from statemachines.releases import ANY, CURRENT, EARLY, RELEASES
+from pipeline.yarnlog.summary import LogSummary, is_declared, summarize
+from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES
 
 _SAMPLES = 5
 _SAMPLE_CHARACTERS = 300

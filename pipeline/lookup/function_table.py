@@ -54,6 +54,7 @@ class FunctionTable:
         check_distinct((column.name for column in (*self._key, *self._columns)), self.name)
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
+        """The schema that was given."""
         declared = [column.name for column in self._key]
         if sorted(key_columns) != sorted(declared):
             raise LookupTableError(
@@ -63,6 +64,7 @@ class FunctionTable:
         return choose(self.name, present, key_columns, None)
 
     def reader(self, schema: LookupSchema) -> FunctionReader:
+        """A reader that calls the function."""
         return FunctionReader(self, schema)
 
     def __repr__(self) -> str:

@@ -157,6 +157,7 @@ class PostgresTable:
         self.name = self._access.name
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
+        """The table's columns, read from the server."""
         import psycopg
 
         settings = self._access.connection_settings()
@@ -176,6 +177,7 @@ class PostgresTable:
         return {row[0]: _column_of(*row) for row in connection.execute(_COLUMNS, [found[0]])}
 
     def reader(self, schema: LookupSchema) -> LookupReader:
+        """A reader with a connection of its own."""
         return PostgresReader(self._access, schema)
 
     def __repr__(self) -> str:

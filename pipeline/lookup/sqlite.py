@@ -113,6 +113,7 @@ class SqliteTable:
             )
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
+        """The table's columns, read from the file."""
         with contextlib.closing(self.connect()) as connection, self.translated_errors():
             schema = choose(self.name, self._present(connection), key_columns, self._columns)
             for column in (*schema.key, *schema.values):
@@ -162,9 +163,11 @@ class SqliteTable:
             )
 
     def translated_errors(self) -> AbstractContextManager[None]:
+        """Turn SQLite's errors into LookupTableErrors that name the table."""
         return _READING.translated(self.name, TableUnavailableError, LookupTableError)
 
     def reader(self, schema: LookupSchema) -> SqliteReader:
+        """A reader with a connection of its own."""
         return SqliteReader(self, self._table, schema, self._pool_size)
 
     def __repr__(self) -> str:

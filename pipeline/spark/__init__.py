@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
     from pipeline.spark.async_io.column.async_column import async_column, register_async
     from pipeline.spark.async_io.lookup_join import lookup_join
-    from pipeline.spark.call_metrics import CallMetricsListener, format_call_metrics
+    from pipeline.spark.call_metrics import CallMetricsListener, call_metrics, format_call_metrics
     from pipeline.spark.errors import ExecutorError
     from pipeline.spark.executors import prepare_executors
     from pipeline.spark.failures import task_failure
@@ -19,50 +19,46 @@ if TYPE_CHECKING:
     from pipeline.spark.result_caches import PostgresResults, SqliteResults
     from pipeline.spark.session import spark_session
     from pipeline.spark.source.journal import (
-        JournalTables,
         journal_damage,
         journal_failure,
         read_journal,
         stream_journal,
     )
     from pipeline.spark.source.journal_source import register_journal
-    from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
+    from pipeline.spark.source.yarn_log import conformance, read_yarn_log
 
 _MODULES = {
     "async_io.column.async_column": ("async_column", "register_async"),
     "async_io.async_wait": ("ordered_wait", "unordered_wait"),
     "result_caches": ("PostgresResults", "SqliteResults"),
-    "call_metrics": ("CallMetricsListener", "format_call_metrics"),
+    "call_metrics": ("CallMetricsListener", "call_metrics", "format_call_metrics"),
     "errors": ("ExecutorError",),
     "executors": ("prepare_executors",),
     "failures": ("task_failure",),
-    "source.journal": ("JournalTables", "journal_damage", "journal_failure", "read_journal", "stream_journal"),
+    "source.journal": ("journal_damage", "journal_failure", "read_journal", "stream_journal"),
     "source.journal_source": ("register_journal",),
     "async_io.lookup_join": ("lookup_join",),
     "report.report": ("Report", "write_report"),
     "java": ("SparkUnavailableError",),
     "session": ("spark_session",),
-    "source.yarn_log": ("YarnLogTables", "conformance", "declared_for", "not_in_table", "read_yarn_log"),
+    "source.yarn_log": ("conformance", "read_yarn_log"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CallMetricsListener",
     "ExecutorError",
-    "JournalTables",
     "PostgresResults",
     "Report",
     "SparkUnavailableError",
     "SqliteResults",
-    "YarnLogTables",
     "async_column",
+    "call_metrics",
     "conformance",
-    "declared_for",
     "format_call_metrics",
     "journal_damage",
     "journal_failure",
     "lookup_join",
-    "not_in_table",
     "ordered_wait",
     "prepare_executors",
     "read_journal",

@@ -136,6 +136,7 @@ class AsyncOptions:
 
     @property
     def batch_size(self) -> int:
+        """How many rows a call takes at most."""
         return self.max_batch_size or min(self.capacity or _DEFAULT_BATCH_SIZE, _DEFAULT_BATCH_SIZE)
 
     @property
@@ -163,6 +164,7 @@ class AsyncOptions:
         return self.capacity or self.records_for_calls(is_batch)
 
     def arguments(self) -> dict[str, Any]:
+        """The options as keyword arguments."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _check_kinds(self) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from statemachines.conformance import arcs_of
 from statemachines.registry import FACTORIES, HADOOP_CLASSES, factory_of
-from statemachines.releases import ANY, RELEASES
+from statemachines.releases.differences import ANY, RELEASES
 
 Kind = Literal[
     "transition",  # a machine changed its state

@@ -16,7 +16,7 @@ from pipeline.yarnlog.messages import MARKERS
 from pipeline.yarnlog.parser import Record, Unparsed
 from statemachines.conformance import releases_with, violation, wrong_refusal
 from statemachines.registry import FACTORIES
-from statemachines.releases import ANY, CURRENT
+from statemachines.releases.differences import ANY, CURRENT
 
 TRANSITION_KINDS = ("transition", "invalid_transition")
 """The kinds of message that are rows of the transitions table."""

@@ -15,22 +15,19 @@ from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventT
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEventType
-from statemachines.resourcemanager.events.services import (
-    AMLauncherEventType,
-    NodesListManagerEventType,
-    RMAppManagerEventType,
-    RMStateStoreEventType,
-)
 from statemachines.resourcemanager.machines.rmapp import RMApp, RMAppState
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
 from statemachines.resourcemanager.machines.rmnode import RMNode, RMNodeState
+from statemachines.resourcemanager.records.acls import Caller
 from statemachines.resourcemanager.records.config import ResourceManagerConfig
 from statemachines.resourcemanager.records.errors import (
+    AccessDeniedError,
     ApplicationMasterNotRegisteredError,
     ApplicationNotFoundError,
     ApplicationRejectedError,
     InvalidApplicationMasterRequestError,
+    InvalidResourceRequestError,
     UnknownAttemptError,
 )
 from statemachines.resourcemanager.records.resource import Resource
@@ -42,11 +39,14 @@ from statemachines.resourcemanager.records.submission import (
     LogAggregationContext,
 )
 from statemachines.resourcemanager.resource_manager import ResourceManager
-from statemachines.resourcemanager.scheduler import CapacityScheduler, FifoScheduler, QueueInfo, ResourceScheduler
-from statemachines.resourcemanager.statestore import (
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
+from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
+from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
+from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
+from statemachines.resourcemanager.statestore.store import (
     MemoryRMStateStore,
     RMStateStore,
-    SqliteRMStateStore,
     StateStoreError,
     StateStoreVersionError,
 )
@@ -56,11 +56,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FACTORIES",
-    "AMLauncherEventType",
+    "AccessDeniedError",
     "ApplicationMasterNotRegisteredError",
     "ApplicationNotFoundError",
     "ApplicationRejectedError",
     "ApplicationSubmission",
+    "Caller",
     "CapacityScheduler",
     "ContainerRequest",
     "ContainerStatus",
@@ -68,19 +69,18 @@ __all__ = [
     "FifoScheduler",
     "FinalApplicationStatus",
     "InvalidApplicationMasterRequestError",
+    "InvalidResourceRequestError",
     "LaunchContext",
     "LocalResource",
     "LogAggregationContext",
     "MemoryRMStateStore",
     "NMContainerStatus",
-    "NodesListManagerEventType",
     "QueueInfo",
     "RMApp",
     "RMAppAttempt",
     "RMAppAttemptEventType",
     "RMAppAttemptState",
     "RMAppEventType",
-    "RMAppManagerEventType",
     "RMAppState",
     "RMContainer",
     "RMContainerEventType",
@@ -89,7 +89,6 @@ __all__ = [
     "RMNodeEventType",
     "RMNodeState",
     "RMStateStore",
-    "RMStateStoreEventType",
     "Replay",
     "ReplayProgress",
     "Resource",

@@ -41,7 +41,8 @@ from statemachines.resourcemanager.machines.entity import EntityEventHandler
 from statemachines.resourcemanager.machines.liveliness import DeadlineMonitor, LivelinessMonitor
 from statemachines.resourcemanager.machines.rmcontainer import CONTAINER_FINAL_STATES, RMContainer
 from statemachines.resourcemanager.records.config import ResourceManagerConfig
-from statemachines.resourcemanager.scheduler import make_scheduler
+from statemachines.resourcemanager.records.stored_state import RMState
+from statemachines.resourcemanager.scheduler.factory import make_scheduler
 from statemachines.resourcemanager.services.admin_service import AdminService
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher, NodeManagers
 from statemachines.resourcemanager.services.application_master_service import ApplicationMasterService
@@ -51,7 +52,8 @@ from statemachines.resourcemanager.services.resource_tracker_service import Reso
 from statemachines.resourcemanager.services.rm_app_manager import RMAppManager, recover
 from statemachines.resourcemanager.services.scheduling_monitor import SchedulingMonitor
 from statemachines.resourcemanager.services.virtual_time import VirtualTime
-from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMState, RMStateStore, SqliteRMStateStore
+from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
+from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStore
 
 log = logging.getLogger(__name__)
 

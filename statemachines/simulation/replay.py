@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from dispatcher import JournalWriter
-from dispatcher.journal import write_run_config
+from dispatcher.journal.run_config import write_run_config
 from dispatcher.mailbox import ManualClock
 from dispatcher.util.figures import counted
 from statemachines.recorder import TransitionRecorder
@@ -51,6 +51,7 @@ class ReplayProgress:
 
     @property
     def events_per_s(self) -> float:
+        """Events handled in each second of real time."""
         return self.events / self.wall_s if self.wall_s > 0 else 0.0
 
 
@@ -105,11 +106,13 @@ class Replay:
         self._stopped_s: float | None = None  # written and read as _started_s
 
     def start(self) -> None:
+        """Start the resource manager and the simulated cluster."""
         self.manager.init()
         self._started_s = time.perf_counter()
         self.manager.start()
 
     def is_done(self) -> bool:
+        """Whether all applications have ended."""
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dispatcher.journal import EVENTS, TRANSITIONS, Table
+from dispatcher.journal import EVENTS, TRANSITIONS
 from dispatcher.journal.format.columns import encode_rows
-from dispatcher.journal.format.schema import EventRow, Kind, TransitionRow
+from dispatcher.journal.format.schema import EventRow, Kind, Table, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile
 from dispatcher.journal.format.summary import Summary
 from pipeline.journal.arrow import arrow_schema

@@ -6,7 +6,7 @@ import pytest
 
 from statemachines.conformance import UnknownReleaseError, arcs_of, releases_with, violation, wrong_refusal
 from statemachines.registry import FACTORIES
-from statemachines.releases import ANY, CURRENT, EARLY, RELEASES, Arc, differences
+from statemachines.releases.differences import ANY, CURRENT, EARLY, RELEASES, Arc, differences
 
 ROWS = {  # pairs of a state and an event that the older releases declare: 2.4, 2.7
     "RMApp": (55, 70),

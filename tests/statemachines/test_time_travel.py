@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import StateMachineFactory, TransitionRecorder
 from statemachines.resourcemanager import Replay, ResourceManager
-from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.entity import Entity
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import read_workload

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from dispatcher.errors import DispatcherError
-from dispatcher.journal import read_run_config
+from dispatcher.journal.run_config import read_run_config
 from dispatcher.util.files import replace_file
 from dispatcher.util.folders import drafts
 from pipeline.journal.damage import quick_check

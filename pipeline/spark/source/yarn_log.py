@@ -15,14 +15,15 @@ from dispatcher.journal.format.schema import EVENTS, TIME_UNIT, TRANSITIONS, WAL
 from dispatcher.journal.format.schema import Column as JournalColumn
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.spark.source.journal import JournalTables
-from pipeline.yarnlog import LogClock, is_declared, log_files, mismatch
+from pipeline.yarnlog.clock import LogClock
+from pipeline.yarnlog.files import log_files
 from pipeline.yarnlog.messages import AUDIT_KEYS, MARKERS
 from pipeline.yarnlog.rows import FORMATS, RECORDS, UNPARSED, LogRow, format_batches, record_batches, unparsed_batches
-from pipeline.yarnlog.summary import MARKED_KINDS, TRANSITION_KINDS
+from pipeline.yarnlog.summary import MARKED_KINDS, TRANSITION_KINDS, is_declared, mismatch
 from statemachines.conformance import arcs_of, check_release, releases_with
 from statemachines.factory import StateMachineFactory
 from statemachines.registry import FACTORIES
-from statemachines.releases import ANY, CURRENT
+from statemachines.releases.differences import ANY, CURRENT
 
 _OF_RECORDS = ("kind", "file", "level", "thread", "logger", "text", "line", "line_count")
 _FILES = "file_number int, file string"

@@ -52,6 +52,7 @@ class ResultFuture(Generic[Out]):
         return self._error
 
     def is_done(self) -> bool:
+        """Whether it has a result or an error."""
         return self._done
 
     def complete(self, results: Iterable[Out]) -> bool:

@@ -63,6 +63,7 @@ class RateLimit:
 
     @property
     def burst_calls(self) -> float:
+        """How many calls may begin at once after a pause."""
         return max(1.0, self.calls_per_s * _DEFAULT_BURST_S) if self.burst is None else self.burst
 
     def cost_of(self, value: object) -> float:

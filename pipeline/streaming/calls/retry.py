@@ -132,10 +132,12 @@ class RetryStrategy:
         return int(shortest_ms + (longest_ms - shortest_ms) * draw())
 
     def retries_result(self, results: Sequence[Any]) -> bool:
+        """Whether a call with this result is made again."""
         predicate = self.retry_on_result
         return predicate is not None and bool(predicate(results))
 
     def retries_error(self, error: BaseException) -> bool:
+        """Whether a call that raised this is made again."""
         predicate = self.retry_on_exception
         if predicate is None:
             return False

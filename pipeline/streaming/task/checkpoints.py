@@ -84,6 +84,7 @@ class Recovery:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Recovery:
+        """The recovery of this checkpoint."""
         return cls(
             checkpoint_id=checkpoint.checkpoint_id,
             redone=tuple(element for state in checkpoint.operator_states for element in state),

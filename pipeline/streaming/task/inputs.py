@@ -82,6 +82,7 @@ class IterableInput(Generic[T]):
         self._read = 0
 
     def emit_next(self, output: ElementOutput, /) -> InputStatus:
+        """Hand the next element to the output."""
         for element in self._elements:
             self._read += 1
             output(_as_element(element))
@@ -89,9 +90,11 @@ class IterableInput(Generic[T]):
         return END
 
     def available(self) -> Future[None]:
+        """A future that is done once there is an element."""
         return AVAILABLE
 
     def snapshot_state(self) -> int:
+        """How many elements were read."""
         return self._read
 
     def initialize_state(self, state: Any, /) -> None:
@@ -108,6 +111,7 @@ class IterableInput(Generic[T]):
             )
 
     def close(self) -> None:
+        """Close the iterable's iterator."""
         close = getattr(self._elements, "close", None)  # a generator releases connections in its finally blocks
         if close is not None:
             close()
@@ -185,6 +189,7 @@ class QueueInput(Generic[T]):
             self._room.notify_all()
 
     def emit_next(self, output: ElementOutput, /) -> InputStatus:
+        """Hand the next element to the output."""
         try:
             element = self._queue.popleft()
         except IndexError:
@@ -196,6 +201,7 @@ class QueueInput(Generic[T]):
         return MORE
 
     def available(self) -> Future[None]:
+        """A future that is done once there is an element."""
         with self._lock:
             if self._queue or self._ended:
                 return AVAILABLE
@@ -204,6 +210,7 @@ class QueueInput(Generic[T]):
             return self._waiting
 
     def snapshot_state(self) -> Any:
+        """The elements that wait."""
         return self.snapshot_with(lambda: None)[0]
 
     def snapshot_with(self, take: Callable[[], S]) -> tuple[list[Any], S]:
@@ -212,12 +219,14 @@ class QueueInput(Generic[T]):
             return elements_to_lists(self._queue), take()
 
     def initialize_state(self, state: Any, /) -> None:
+        """Begin with the elements of a checkpoint."""
         if type(state) is not list:
             raise CheckpointError(f"the input is a queue, and its state is {state!r}: another kind of input took it")
         with self._lock:
             self._queue.extendleft(reversed(elements_from_lists(state)))
 
     def close(self) -> None:
+        """Take no more elements."""
         self.interrupt(lambda: InputClosedError("the task of this input is over; put nothing more into it"))
 
     def _nothing(self) -> InputStatus:

@@ -44,6 +44,7 @@ class JsonSerializer:
         return value
 
     def load(self, stored: Any) -> Any:
+        """The value as it was dumped."""
         return stored
 
 
@@ -53,9 +54,11 @@ class PickleSerializer:
     name = "pickle"
 
     def dump(self, value: Any) -> Any:
+        """The pickled value, as base64 text."""
         return base64.b64encode(pickle.dumps(value)).decode("ascii")
 
     def load(self, stored: Any) -> Any:
+        """The value of such a text."""
         return pickle.loads(base64.b64decode(stored))
 
 

@@ -19,13 +19,13 @@ from typing import Any, TypedDict
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.mailbox import (
     MAX_PRIORITY,
-    IdleTimer,
     MailboxController,
     MailboxProcessor,
     MailOptions,
     SystemProcessingTimeService,
-    TimerService,
 )
+from dispatcher.mailbox.processor import IdleTimer
+from dispatcher.mailbox.time_service import TimerService
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery
@@ -114,10 +114,12 @@ class StreamTask:
 
     @property
     def state(self) -> TaskState:
+        """The task's state. Any thread."""
         return self._control.state
 
     @property
     def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
         return self._control.is_cancelled
 
     def cancel(self) -> None:

@@ -42,11 +42,14 @@ class StreamOperator(Protocol):
     def initialize_state(self, state: list[StreamElement[Any]], /) -> None:
         """Restore what `snapshot_state` returned; called before `open` if there is a checkpoint."""
 
-    def open(self) -> None: ...
+    def open(self) -> None:
+        """Called once, before the first element."""
 
-    def process_element(self, record: StreamRecord[Any], /) -> None: ...
+    def process_element(self, record: StreamRecord[Any], /) -> None:
+        """Take a record."""
 
-    def process_watermark(self, watermark: Watermark, /) -> None: ...
+    def process_watermark(self, watermark: Watermark, /) -> None:
+        """Take a watermark."""
 
     def end_input(self) -> None:
         """No element follows: emit what is left, and yield until that is done. Timers still fire meanwhile."""
@@ -69,9 +72,11 @@ class StreamTaskOutput:
         raise NotImplementedError
 
     def is_available(self) -> bool:
+        """Whether there is room."""
         return True
 
     def available_future(self) -> Future[None] | None:
+        """A future that is done once there is room."""
         return None
 
     def initialize_state(self, state: Any) -> None:

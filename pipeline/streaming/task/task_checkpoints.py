@@ -11,7 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 
 from dispatcher.errors import RejectedExecutionError
-from dispatcher.mailbox import MAX_PRIORITY, MailboxExecutor, MailboxProcessor, MailboxTimeService, TimerService
+from dispatcher.mailbox import (
+    MAX_PRIORITY,
+    MailboxExecutor,
+    MailboxProcessor,
+    MailboxTimeService,
+)
+from dispatcher.mailbox.time_service import TimerService
 from pipeline.streaming.errors import CheckpointError
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
 

@@ -18,7 +18,9 @@ from measure import Figures, Settings, Spread, print_table
 from dispatcher.util.garbage import tune_garbage_collection
 from pipeline.spark.session import spark_session
 from pipeline.spark.sweep import sweep
-from pipeline.sweep import Combination, combine, parse_settings, run_all
+from pipeline.sweep.combinations import Combination, combine
+from pipeline.sweep.outcome import run_all
+from pipeline.sweep.settings import parse_settings
 from statemachines.simulation.workload import Workload, read_workload
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,17 +18,17 @@ from dispatcher.util.garbage import tune_garbage_collection
 from statemachines import TransitionRecorder
 from statemachines.resourcemanager import ApplicationSubmission, Replay, Resource, ResourceManager
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.events.scheduler import (
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
-    ContainerRequest,
     NodeAddedSchedulerEvent,
-    RMContainerEventType,
 )
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmnode import RMNode
 from statemachines.resourcemanager.records.config import ResourceManagerConfig
-from statemachines.resourcemanager.scheduler import make_scheduler
+from statemachines.resourcemanager.scheduler.factory import make_scheduler
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload
 
 SLOT = Resource(4096, 1000)

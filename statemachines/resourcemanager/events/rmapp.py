@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class RMAppEventType(Enum):
+    """The events of applications, as YARN's RMAppEventType."""
+
     START = auto()
     RECOVER = auto()
     KILL = auto()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class RMAppAttemptEventType(Enum):
+    """The events of attempts, as YARN's RMAppAttemptEventType."""
+
     START = auto()
     KILL = auto()
     FAIL = auto()

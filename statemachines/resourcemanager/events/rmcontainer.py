@@ -11,6 +11,8 @@ from statemachines.resourcemanager.records.resource import Resource
 
 
 class RMContainerEventType(Enum):
+    """The events of containers, as YARN's RMContainerEventType."""
+
     START = auto()
     ACQUIRED = auto()
     KILL = auto()

@@ -14,6 +14,8 @@ _About = TypeVar("_About")
 
 
 class RMNodeEventType(Enum):
+    """The events of nodes, as YARN's RMNodeEventType."""
+
     STARTED = auto()
     DECOMMISSION = auto()
     GRACEFUL_DECOMMISSION = auto()

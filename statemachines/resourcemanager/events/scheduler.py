@@ -10,6 +10,8 @@ from statemachines.resourcemanager.records.resource import Resource
 
 
 class SchedulerEventType(Enum):
+    """The scheduler's events, as YARN's SchedulerEventType."""
+
     NODE_ADDED = auto()
     NODE_REMOVED = auto()
     NODE_UPDATE = auto()

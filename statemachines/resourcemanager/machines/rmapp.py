@@ -112,6 +112,7 @@ class RMApp(Entity[AppContext]):
 
     @property
     def current_attempt(self) -> RMAppAttempt | None:
+        """The last attempt; None: there is none yet."""
         return self.attempts[-1] if self.attempts else None
 
     @property
@@ -156,6 +157,7 @@ class RMApp(Entity[AppContext]):
         notify: bool = True,
         on_stored: Callable[[], None] | None = None,
     ) -> None:
+        """Have the state store keep the application."""
         self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify, on_stored))
 
     def note(self, diagnostics: str) -> None:

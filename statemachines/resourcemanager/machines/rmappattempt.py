@@ -262,6 +262,7 @@ class RMAppAttempt(Entity[AttemptContext]):
         self.diagnostics.append(f"the master's container {status.container} exited with {status.exit_status}{reason}")
 
     def note_finished_container(self, event: RMAppAttemptEvent) -> None:
+        """Keep a finished container for the master."""
         assert event.status is not None
         self.finished_containers.append((event.node, event.status))
 
@@ -315,12 +316,15 @@ class RMAppAttempt(Entity[AttemptContext]):
         self.finish_ms = data.finish_ms
 
     def notify_app(self, type: RMAppEventType, diagnostics: str = "") -> None:
+        """Post an event to the application."""
         self.context.post(RMAppEvent(type, self.app.entity, diagnostics))
 
     def notify_launcher(self, type: AMLauncherEventType) -> None:
+        """Post an event to the launcher of masters."""
         self.context.post(AMLauncherEvent(type, self.entity))
 
     def store(self, type: RMStateStoreEventType, *, notify: bool = True) -> None:
+        """Have the state store keep the attempt."""
         self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
 
     def save_final(

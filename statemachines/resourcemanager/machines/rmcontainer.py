@@ -30,6 +30,8 @@ from statemachines.table import STAY, Row, from_table
 
 
 class RMContainerState(Enum):
+    """The states of containers, as YARN's RMContainerState."""
+
     NEW = auto()
     RESERVED = auto()
     ALLOCATED = auto()

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class RMNodeState(Enum):
+    """The states of nodes, as YARN's NodeState."""
+
     NEW = auto()
     RUNNING = auto()
     UNHEALTHY = auto()

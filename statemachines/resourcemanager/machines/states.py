@@ -6,6 +6,8 @@ from enum import Enum, auto
 
 
 class RMAppState(Enum):
+    """The states of applications, as YARN's RMAppState."""
+
     NEW = auto()
     NEW_SAVING = auto()
     SUBMITTED = auto()
@@ -20,6 +22,8 @@ class RMAppState(Enum):
 
 
 class RMAppAttemptState(Enum):
+    """The states of attempts, as YARN's RMAppAttemptState."""
+
     NEW = auto()
     SUBMITTED = auto()
     SCHEDULED = auto()

@@ -35,6 +35,8 @@ class NotFoundError(DispatcherError):
 
 
 class ApplicationNotFoundError(NotFoundError):
+    """There is no such application."""
+
     what = "application"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statemachines.resourcemanager.scheduler.capacity import CapacityScheduler
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.core.books import SchedulerContext
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler

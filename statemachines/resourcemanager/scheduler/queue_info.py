@@ -89,6 +89,7 @@ class QueueInfo(NamedTuple):
 
     @property
     def is_leaf(self) -> bool:
+        """Whether it has no queues below it."""
         return not self.children
 
     @property
@@ -98,6 +99,7 @@ class QueueInfo(NamedTuple):
 
     @property
     def allocated_containers(self) -> int:
+        """Containers that are not reservations."""
         return self.containers - self.reserved_containers
 
 

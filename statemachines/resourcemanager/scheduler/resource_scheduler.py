@@ -89,6 +89,7 @@ class ResourceScheduler:
         self._opportunity = handlers.opportunity  # never changes; called under _lock
 
     def handle(self, event: SchedulerEvent) -> None:
+        """Handle one of the scheduler's events."""
         with self._lock:
             self._handlers[event.type._name_](event)
             is_round = event.type is _EDIT_SCHEDULE
@@ -245,6 +246,7 @@ class ResourceScheduler:
             self._assign_containers()
 
     def update_priority(self, application: str, priority: int) -> None:
+        """Change the priority of an application that is in the scheduler."""
         with self._lock:
             app = self._books.apps.get(application)
             if app is None:
@@ -264,6 +266,7 @@ class ResourceScheduler:
     # -- for nodes, reports and checks --------------------------------------------------------------------------------
 
     def has_master_container(self, node_id: str) -> bool:
+        """Whether a master runs on the node."""
         with self._lock:
             node = self._nodes.get(node_id)
             live = [self._books.live(container_id) for container_id in node.containers] if node is not None else []

@@ -16,10 +16,11 @@ from unittest.mock import patch
 import pytest
 
 from dispatcher import Event, JournalConfig, JournalWriter
-from dispatcher.journal import EVENTS, Table, read_rows
+from dispatcher.journal import EVENTS, read_rows
 from dispatcher.journal import keeper as keeper_module
 from dispatcher.journal.format.event_codec import encode_payload
 from dispatcher.journal.format.frames import Frame, walk
+from dispatcher.journal.format.schema import Table
 from dispatcher.util.foreign import describe
 
 from ...journal_rows import begin, end

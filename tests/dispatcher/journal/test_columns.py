@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Column, Table
+from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Column
 from dispatcher.journal.format.columns import decode_rows, encode_rows
-from dispatcher.journal.format.schema import EventRow, TransitionRow
+from dispatcher.journal.format.schema import EventRow, Table, TransitionRow
 
 KINDS = [("central", "Job", "STARTED", "handled")]
 TRANSITION_KINDS = [("Job", "NEW", "STARTED", "RUNNING", True)]

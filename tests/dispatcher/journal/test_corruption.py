@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from dispatcher import JournalConfig, JournalLossError, JournalWriter
-from dispatcher.journal import EVENTS, TABLES, Loss, read_rows, recover, tail, verify
+from dispatcher.journal import EVENTS, TABLES, read_rows, recover, tail, verify
+from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.segments import open_segments, segment_number, segments
 
 from .conftest import JobEvent, after_a_crash, write_event

@@ -11,7 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from dispatcher import AsyncDispatcher, JournalConfig, JournalLossError, JournalWriter
-from dispatcher.journal import Loss, recover, verify
+from dispatcher.journal import recover, verify
+from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.segments import MANIFEST, open_segment_path, segment_path, segments
 from dispatcher.supervision.health import Health
 

@@ -19,14 +19,13 @@ from dispatcher.journal import (
     TRANSITIONS,
     check_journal,
     read_rows,
-    read_run_config,
     recover,
     tail,
     verify,
-    write_run_config,
 )
 from dispatcher.journal.format.partitions import PARTITIONS
 from dispatcher.journal.history import entity_history
+from dispatcher.journal.run_config import read_run_config, write_run_config
 from dispatcher.journal.snapshot import look_at
 
 from ...commands import run_here

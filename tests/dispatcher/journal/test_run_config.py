@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher import DispatcherConfig, JournalError, JournalWriter
-from dispatcher.journal import check_journal, read_run_config, recover, verify, write_run_config
+from dispatcher.journal import check_journal, recover, verify
 from dispatcher.journal.format.segments import MANIFEST
+from dispatcher.journal.run_config import read_run_config, write_run_config
 
 
 @pytest.fixture

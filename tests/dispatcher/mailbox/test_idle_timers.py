@@ -7,7 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from dispatcher.mailbox import IdleTimer, MailboxController, MailboxProcessor
+from dispatcher.mailbox import MailboxController, MailboxProcessor
+from dispatcher.mailbox.processor import IdleTimer
 
 from .conftest import TIMEOUT_S, Action, LoggingTimer, announce_waits, on_another_thread
 

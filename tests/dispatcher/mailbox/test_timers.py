@@ -9,7 +9,8 @@ from concurrent.futures import CancelledError
 import pytest
 
 from dispatcher.errors import DispatcherError
-from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService, TimerFuture
+from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService
+from dispatcher.mailbox.time_service import TimerFuture
 
 from .conftest import TIMEOUT_S, AnnouncingCondition
 from .timer_services import FAR_MS, BusyTime, Hold, Reporter, SteppedTime, fail

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import DispatcherError
-from dispatcher.mailbox import ManualClock, SystemProcessingTimeService, TimerFuture
+from dispatcher.mailbox import ManualClock, SystemProcessingTimeService
+from dispatcher.mailbox.time_service import TimerFuture
 
 from .conftest import TIMEOUT_S, on_another_thread
 from .timer_services import Hold, Register, Service, at_fixed_rate, each_kind, once, with_fixed_delay

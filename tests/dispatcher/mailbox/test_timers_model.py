@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dispatcher.errors import DispatcherError
-from dispatcher.mailbox import ManualClock, TimerFuture
+from dispatcher.mailbox import ManualClock
+from dispatcher.mailbox.time_service import TimerFuture
 
 START_MS = 100
 

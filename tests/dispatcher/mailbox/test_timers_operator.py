@@ -15,12 +15,11 @@ from dispatcher.mailbox import (
     MailboxProcessor,
     MailboxTimeService,
     ManualClock,
-    OperatorTimeService,
     SystemProcessingTimeService,
     TaskMailbox,
-    TimerCallback,
-    TimerFuture,
 )
+from dispatcher.mailbox.operator_timers import OperatorTimeService
+from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
 
 from .conftest import TIMEOUT_S, on_another_thread
 from .timer_services import Hold, fail

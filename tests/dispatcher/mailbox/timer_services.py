@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.mailbox import ManualClock, SystemProcessingTimeService, TimerFuture
+from dispatcher.mailbox import ManualClock, SystemProcessingTimeService
+from dispatcher.mailbox.time_service import TimerFuture
 
 from .conftest import TIMEOUT_S
 

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalWriter, TypeNumbers, register_metrics
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    JournalWriter,
+    register_metrics,
+)
+from dispatcher.view import TypeNumbers
 
 from ..conftest import TIMEOUT_S, Numbered, Work
 from ..waiting import until

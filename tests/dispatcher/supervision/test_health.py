@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from dispatcher import AsyncDispatcher, CompositeService, DispatcherConfig, Service, ServiceState
-from dispatcher.journal import Loss
+from dispatcher.journal.format.outstanding import Loss
 from dispatcher.supervision.health import REASONS, Health, HealthAnswer, HealthReason, health, register_check
 from dispatcher.view import DispatcherView, dispatchers
 

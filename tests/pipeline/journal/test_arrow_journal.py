@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.errors import JournalError
-from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Table, read_rows
+from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, read_rows
 from dispatcher.journal.format.columns import encode_rows
 from dispatcher.journal.format.frames import ROWS, Header
-from dispatcher.journal.format.schema import EventRow, Row, TransitionRow
+from dispatcher.journal.format.schema import EventRow, Row, Table, TransitionRow
 from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import summarize

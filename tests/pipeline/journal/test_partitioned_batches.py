@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from dispatcher.journal import EVENTS, TABLES, TRANSITIONS, Table
+from dispatcher.journal import EVENTS, TABLES, TRANSITIONS
+from dispatcher.journal.format.schema import Table
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.damage import quick_check
 from pipeline.journal.scan import plan, read_batches

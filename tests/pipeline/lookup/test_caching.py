@@ -7,8 +7,13 @@ import logging
 
 import pytest
 
-from pipeline.lookup import FullCache, LookupCache, LookupMetrics, NoCache, PartialCache, TableUnavailableError
-from pipeline.lookup.cache import Lookups, lookups_of
+from pipeline.lookup import (
+    FullCache,
+    LookupMetrics,
+    PartialCache,
+    TableUnavailableError,
+)
+from pipeline.lookup.cache import LookupCache, Lookups, NoCache, lookups_of
 from pipeline.lookup.queries import Found, Queries, QueryRetries
 
 from .fakes import FakeReader, HandClock, in_loop, settle

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.lookup import FunctionTable, LookupFunction, LookupTableError
+from pipeline.lookup import FunctionTable, LookupTableError
+from pipeline.lookup.function import LookupFunction
 from pipeline.streaming.calls.functions import AsyncFunction
 
 from .fakes import TIMEOUT_S, found

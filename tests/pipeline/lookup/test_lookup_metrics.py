@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pipeline.lookup import (
     FunctionTable,
-    LookupFunction,
     LookupMetrics,
     TableUnavailableError,
     register_lookup_metrics,
 )
+from pipeline.lookup.function import LookupFunction
 from pipeline.streaming import AsyncFunction, CallMetrics, ordered_wait
 
 from .fakes import TIMEOUT_S, opened, run

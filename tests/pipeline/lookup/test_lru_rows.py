@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.lookup import FullCache, LookupMetrics, LookupTableError, NoCache, PartialCache
-from pipeline.lookup.cache import LruRows, cache_of
+from pipeline.lookup import FullCache, LookupMetrics, LookupTableError, PartialCache
+from pipeline.lookup.cache import LruRows, NoCache, cache_of
 from pipeline.lookup.schema import LookupKey, LookupRow
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from pipeline.lookup import (
     FullCache,
-    LookupFunction,
     LookupTableError,
     PartialCache,
     PostgresTable,
     TableUnavailableError,
 )
+from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.queries import MonotonicClock
 from pipeline.streaming.wait import ordered_wait
 

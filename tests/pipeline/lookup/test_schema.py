@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.lookup import Column, LookupSchema, LookupTableError
-from pipeline.lookup.schema import check_key_types, choose, parse_columns
+from pipeline.lookup import Column, LookupTableError
+from pipeline.lookup.schema import LookupSchema, check_key_types, choose, parse_columns
 
 NODE, RACK = Column("node", "string"), Column("rack", "string")
 

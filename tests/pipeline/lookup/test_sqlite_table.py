@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.lookup import LookupFunction, LookupTableError, SqliteTable, TableUnavailableError
+from pipeline.lookup import LookupTableError, SqliteTable, TableUnavailableError
+from pipeline.lookup.function import LookupFunction
 
 from .fakes import found, in_loop, opened, run
 

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from dispatcher.journal import EVENTS, TRANSITIONS
-from pipeline.spark import JournalTables, read_journal
+from pipeline.spark import read_journal
+from pipeline.spark.source.journal import JournalTables
 from pipeline.spark.source.journal_source import table_schema
 
 from ..journal_builder import JournalBuilder

@@ -11,7 +11,9 @@ from pyspark.sql.types import StructType
 
 from dispatcher.errors import DispatcherError
 from pipeline.spark.sweep import SWEEP_SCHEMA, result_schema, sweep
-from pipeline.sweep import Combination, combine, parse_settings, run_all
+from pipeline.sweep.combinations import Combination, combine
+from pipeline.sweep.outcome import run_all
+from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec, NodeSpec, Workload, WorkloadError

@@ -22,11 +22,11 @@ from pipeline.streaming import (
     SourceStreamTask,
     StreamTask,
     async_wait_operator,
-    make_host,
     ordered_wait,
     unordered_wait,
     wait_in_chunks,
 )
+from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.number_checks import require_number
 
 GIVEN: dict[str, Any] = {"dedupe_by": str, "remember": 1}

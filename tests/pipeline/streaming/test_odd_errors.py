@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.lookup import FunctionTable, LookupFunction
+from pipeline.lookup import FunctionTable
+from pipeline.lookup.function import LookupFunction
 from pipeline.streaming import AsyncFunction, CapturedError, RetryStrategy, ordered_wait
 
 TIMEOUT_S = 30.0

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher.errors import ConfigError
-from pipeline.sweep import Combination, combine, parse_settings
+from pipeline.sweep.combinations import Combination, combine
+from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.queues import derived_queues

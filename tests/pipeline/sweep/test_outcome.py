@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.sweep import Combination, Outcome, combine, parse_settings, run, run_all, run_row
-from pipeline.sweep.outcome import percentile_s
+from pipeline.sweep.combinations import Combination, combine
+from pipeline.sweep.outcome import Outcome, percentile_s, run, run_all, run_row
+from pipeline.sweep.settings import parse_settings
 from statemachines.resourcemanager import ResourceManagerConfig
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Workload

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.errors import ConfigError
-from pipeline.sweep import parse_settings
-from pipeline.sweep.settings import value_text
+from pipeline.sweep.settings import parse_settings, value_text
 
 
 def test_values_are_yaml_in_the_order_of_the_settings() -> None:

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from pipeline.cli import yarn_log
-from pipeline.yarnlog import YarnLogError
+from pipeline.yarnlog.clock import YarnLogError
 
 LOG = """\
 2021-11-23 10:06:29,255 INFO a.RMAppImpl: application_1_0001 State change from NEW to NEW_SAVING on event = START

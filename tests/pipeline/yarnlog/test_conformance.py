@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.yarnlog import is_declared, mismatch, older_releases
+from pipeline.yarnlog.summary import is_declared, mismatch, older_releases
 from statemachines.conformance import UnknownReleaseError
 from statemachines.registry import FACTORIES
 

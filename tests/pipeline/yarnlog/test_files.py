@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.yarnlog import Record, Unparsed, YarnLogError, log_files, read_log
-from pipeline.yarnlog.files import daemon_of
+from pipeline.yarnlog.clock import YarnLogError
+from pipeline.yarnlog.files import daemon_of, log_files, read_log
 from pipeline.yarnlog.opening import opened_log
+from pipeline.yarnlog.parser import Record, Unparsed
 
 
 def touch(folder: Path, *names: str) -> None:

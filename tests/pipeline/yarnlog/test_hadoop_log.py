@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.yarnlog import Record, Unparsed, read_log, summarize
+from pipeline.yarnlog.files import read_log
+from pipeline.yarnlog.parser import Record, Unparsed
+from pipeline.yarnlog.summary import summarize
 
 LOG = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.yarnlog import LogFormat, Record, Unparsed, parse_lines
+from pipeline.yarnlog.log_formats import LogFormat
+from pipeline.yarnlog.parser import Record, Unparsed, parse_lines
 
 from .written import (
     AT,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.yarnlog import Record, Unparsed, parse_lines
-from pipeline.yarnlog.parser import LINES_KEPT
+from pipeline.yarnlog.parser import LINES_KEPT, Record, Unparsed, parse_lines
 
 RM = "org.apache.hadoop.yarn.server.resourcemanager"
 AT = "2021-11-23 10:06:36,708"

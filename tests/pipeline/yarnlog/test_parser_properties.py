@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.yarnlog import Record, parse_lines
+from pipeline.yarnlog.parser import Record, parse_lines
 from pipeline.yarnlog.rows import row_of
 
 # Pieces of real lines, in any order and broken off anywhere, lead further in than random text does.

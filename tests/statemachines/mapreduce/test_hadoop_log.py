@@ -10,7 +10,7 @@ import pytest
 
 from statemachines.conformance import violation
 from statemachines.registry import FACTORIES, HADOOP_CLASSES
-from statemachines.releases import ANY
+from statemachines.releases.differences import ANY
 
 LOG = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "loghub" / "Hadoop_2k.log"
 # `job_1_0001Job Transitioned from NEW to INITED`: Hadoop has no space there.

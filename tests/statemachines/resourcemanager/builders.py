@@ -20,33 +20,37 @@ from statemachines.resourcemanager import (
     RMNode,
 )
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events import (
-    ContainerRequest,
-    ContainerStatus,
-    NMContainerStatus,
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.rmapp import (
+    RMAppEvent,
+    RMAppEventType,
+    RMAppFailedAttemptEvent,
+    RMAppRecoverEvent,
+)
+from statemachines.resourcemanager.events.rmappattempt import (
     RMAppAttemptEvent,
     RMAppAttemptEventType,
     RMAppAttemptRecoverEvent,
     RMAppAttemptRegistrationEvent,
     RMAppAttemptStatusUpdateEvent,
     RMAppAttemptUnregistrationEvent,
-    RMAppEvent,
-    RMAppEventType,
-    RMAppFailedAttemptEvent,
-    RMAppRecoverEvent,
     RMAppStartAttemptEvent,
+)
+from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
     RMContainerRecoverEvent,
     RMContainerReservedEvent,
     RMContainerResourceEvent,
+)
+from statemachines.resourcemanager.events.rmnode import (
     RMNodeEvent,
     RMNodeEventType,
     RMNodeReconnectEvent,
     RMNodeStartedEvent,
     RMNodeStatusEvent,
-    SchedulerEvent,
 )
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.entity import Entity, Pending
 from statemachines.resourcemanager.machines.rmnode import Scheduler
 from statemachines.resourcemanager.records.ids import application_id

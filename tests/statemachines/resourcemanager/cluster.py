@@ -18,33 +18,32 @@ from statemachines.resourcemanager import (
     RMContainer,
 )
 from statemachines.resourcemanager.context import RMContext
-from statemachines.resourcemanager.events import (
-    AMLauncherEvent,
-    AMLauncherEventType,
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import (
     AppAddedSchedulerEvent,
     AppAttemptAddedSchedulerEvent,
     AppAttemptRemovedSchedulerEvent,
-    ContainerRequest,
-    ContainerStatus,
     NodeLabelsUpdateSchedulerEvent,
-    NodesListManagerEventType,
-    RMAppAttemptEventType,
-    RMAppEventType,
-    RMContainerEventType,
-    RMNodeEvent,
-    RMNodeEventType,
     SchedulerEvent,
     SchedulerEventType,
+)
+from statemachines.resourcemanager.events.services import (
+    AMLauncherEvent,
+    AMLauncherEventType,
+    NodesListManagerEventType,
 )
 from statemachines.resourcemanager.machines.entity import EntityEventHandler
 from statemachines.resourcemanager.machines.rmapp import RMApp
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt
 from statemachines.resourcemanager.records.ids import application_of
 from statemachines.resourcemanager.records.resource import named
-from statemachines.resourcemanager.scheduler import ResourceScheduler
 from statemachines.resourcemanager.scheduler.core.amounts import resource_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
-from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer
+from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer, ResourceScheduler
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService
 from statemachines.simulation.workload import NodeSpec

@@ -14,10 +14,12 @@ from statemachines.resourcemanager import (
     ApplicationSubmission,
     Resource,
     ResourceManager,
-    RMAppManagerEventType,
     RMContainer,
 )
-from statemachines.resourcemanager.events import ContainerRequest, RMContainerEventType, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.services import RMAppManagerEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.services.application_master_launcher import NodeManagers
 from statemachines.simulation.cluster import SimulatedCluster

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dispatcher.journal import EVENTS, TRANSITIONS, WALL_CLOCK_COLUMNS, read_rows, verify
+from dispatcher.journal import EVENTS, TRANSITIONS, read_rows, verify
+from dispatcher.journal.format.schema import WALL_CLOCK_COLUMNS
 from statemachines.resourcemanager import Replay, Resource, ResourceManagerConfig
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statemachines.resourcemanager.events import EXIT_PREEMPTED
+from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
 
 from .replays import Journal, app, node, run, task, workload
 

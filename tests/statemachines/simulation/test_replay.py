@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dispatcher import load_config
-from dispatcher.journal import read_run_config
+from dispatcher.journal.run_config import read_run_config
 from statemachines.resourcemanager import Replay, ResourceManagerConfig, RMApp, RMAppAttempt, RMContainer
 from statemachines.simulation.workload import Outcome
 

@@ -16,7 +16,7 @@ from pipeline.journal.arrow import arrow_schema
 from pipeline.spark.report.report import write_report
 from pipeline.spark.source.journal import JournalTables
 from pipeline.spark.source.yarn_log import YarnLogTables, conformance, declared_for, not_in_table, read_yarn_log
-from pipeline.yarnlog import YarnLogError
+from pipeline.yarnlog.clock import YarnLogError
 from statemachines.conformance import UnknownReleaseError
 
 from ...report.tables.at_hand import Tables, of_parts

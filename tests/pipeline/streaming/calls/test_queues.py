@@ -17,12 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pipeline.streaming import (
     OrderedStreamElementQueue,
     ResultFuture,
-    StreamElement,
-    StreamElementQueue,
     StreamRecord,
     UnorderedStreamElementQueue,
     Watermark,
 )
+from pipeline.streaming.calls.element_queues import StreamElementQueue
+from pipeline.streaming.elements import StreamElement
 
 Queue = StreamElementQueue[Any, Any]
 Element = StreamElement[Any]

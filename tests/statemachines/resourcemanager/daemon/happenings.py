@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statemachines.resourcemanager.events import ContainerStatus, RMNodeEventType
+from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.rmnode import RMNodeEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.simulation.workload import ApplicationSpec
 

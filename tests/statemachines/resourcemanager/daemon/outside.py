@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.records import (
     EXIT_KILLED_BY_RESOURCEMANAGER,
     EXIT_SUCCESS,
     ContainerRequest,

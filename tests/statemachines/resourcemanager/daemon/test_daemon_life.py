@@ -12,11 +12,12 @@ import pytest
 
 from dispatcher import ServiceState
 from dispatcher.errors import ConfigError, RejectedExecutionError
-from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMAppManagerEventType
-from statemachines.resourcemanager.events import RMFatalEvent, RMFatalEventType, RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.services import RMAppManagerEventType, RMFatalEvent, RMFatalEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
-from statemachines.resourcemanager.statestore import MemoryRMStateStore
+from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import Workload
 

@@ -16,17 +16,10 @@ import pytest
 
 from dispatcher import DispatcherGroup
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.events import (
-    EXIT_SUCCESS,
-    ContainerRequest,
-    ContainerStatus,
-    NodesListManagerEvent,
-    NodesListManagerEventType,
-    RMContainerEvent,
-    RMContainerEventType,
-    SchedulerEvent,
-    SchedulerEventType,
-)
+from statemachines.resourcemanager.events.records import EXIT_SUCCESS, ContainerRequest, ContainerStatus
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
+from statemachines.resourcemanager.events.services import NodesListManagerEvent, NodesListManagerEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction

@@ -22,7 +22,7 @@ import pytest
 
 from dispatcher import DispatcherGroup
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, resource_manager
-from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.records.errors import (

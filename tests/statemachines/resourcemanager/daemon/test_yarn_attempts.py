@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_PREEMPTED,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.events import EXIT_ABORTED, FinalApplicationStatus, RMAppAttemptEventType
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, FinalApplicationStatus
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
 from statemachines.resourcemanager.records.errors import (
     InvalidApplicationMasterRequestError,
     InvalidContainerReleaseError,

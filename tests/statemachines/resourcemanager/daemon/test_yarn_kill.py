@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMAppState
-from statemachines.resourcemanager.events import (
-    ContainerStatus,
-    RMAppAttemptEventType,
-    RMAppEventType,
-    RMAppManagerEventType,
-)
+from statemachines.resourcemanager.events.records import ContainerStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
+from statemachines.resourcemanager.events.services import RMAppManagerEventType
 from statemachines.resourcemanager.machines.states import RMAppAttemptState
 from statemachines.resourcemanager.records.errors import InvalidRequestError
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import (
-    EXIT_ABORTED,
-    NMContainerStatus,
-    NodesListManagerEventType,
-    RMNodeEvent,
-    RMNodeEventType,
-)
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, NMContainerStatus
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.records.errors import NodeRefusedError
 from statemachines.resourcemanager.services.resource_tracker_service import NodeAction

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import EXIT_PREEMPTED
+from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
 from statemachines.simulation.workload import NodeSpec
 
 from .yarn_cluster import Master, Yarn, ask

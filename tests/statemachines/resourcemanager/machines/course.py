@@ -14,17 +14,13 @@ from dispatcher.errors import DispatcherError
 from dispatcher.testing import ManualClock
 from statemachines.factory import InvalidStateTransitionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager, RMApp, RMContainer
-from statemachines.resourcemanager.events import (
-    ContainerRequest,
-    NMContainerStatus,
-    RMAppAttemptEventType,
-    RMAppEventType,
-    RMAppManagerEventType,
-    RMContainerEventType,
-    RMNodeEvent,
-    RMNodeEventType,
-    SchedulerEventType,
-)
+from statemachines.resourcemanager.events.records import ContainerRequest, NMContainerStatus
+from statemachines.resourcemanager.events.rmapp import RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.scheduler import SchedulerEventType
+from statemachines.resourcemanager.events.services import RMAppManagerEventType
 from statemachines.resourcemanager.machines.rmapp import FINAL_STATES
 from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.amounts import add, amounts_of, resource_of

@@ -10,7 +10,7 @@ from dispatcher import ServiceState
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ResourceManager
 from statemachines.resourcemanager import events as rm_events
-from statemachines.resourcemanager.statestore import MemoryRMStateStore, RMStateStore
+from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStore
 
 from ...simulation.replays import TIMEOUT_S, config
 from ..daemon.outside import Job, World

@@ -13,16 +13,10 @@ from dispatcher import JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ResourceManager
-from statemachines.resourcemanager.events import (
-    RMAppAttemptEvent,
-    RMAppAttemptEventType,
-    RMAppEvent,
-    RMAppEventType,
-    RMContainerEvent,
-    RMContainerEventType,
-    RMNodeEvent,
-    RMNodeEventType,
-)
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEvent, RMAppAttemptEventType
+from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 
 from ...simulation.replays import TIMEOUT_S, app, config, node, workload
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMApp, RMAppState
-from statemachines.resourcemanager.events import EXIT_ABORTED
+from statemachines.resourcemanager.events.records import EXIT_ABORTED
 from statemachines.resourcemanager.records.stored_state import ApplicationAttemptStateData, RecoveredApplication
 
 from ..builders import Case, Workshop, case_id, causes_of_final_saving, declared, send, targets

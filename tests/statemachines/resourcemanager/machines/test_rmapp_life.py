@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import RMApp, RMAppState
-from statemachines.resourcemanager.events import FinalApplicationStatus
+from statemachines.resourcemanager.events.records import FinalApplicationStatus
 
 from ..builders import NODE, Workshop, send
 

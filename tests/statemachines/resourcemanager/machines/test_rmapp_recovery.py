@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMApp
-from statemachines.resourcemanager.events import FinalApplicationStatus
+from statemachines.resourcemanager.events.records import FinalApplicationStatus
 from statemachines.resourcemanager.records.resource import Resource
 from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import RMApp
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_KILLED_AFTER_APP_COMPLETION,

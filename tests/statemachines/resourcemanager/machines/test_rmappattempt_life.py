@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource, RMAppAttempt, RMAppAttemptState
-from statemachines.resourcemanager.events import (
-    ContainerStatus,
-    FinalApplicationStatus,
-)
+from statemachines.resourcemanager.events.records import ContainerStatus, FinalApplicationStatus
 
 from ..builders import MASTER, NODE, TASK, Workshop, send
 

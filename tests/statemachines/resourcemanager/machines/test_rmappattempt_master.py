@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_DISKS_FAILED,
     EXIT_KILLED_AFTER_APP_COMPLETION,

@@ -9,11 +9,13 @@ import pytest
 
 from dispatcher.journal.format.event_codec import encode_payload
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events import (
+from statemachines.resourcemanager.events.records import (
     EXIT_ABORTED,
     EXIT_PREEMPTED,
     ContainerRequest,
     ContainerStatus,
+)
+from statemachines.resourcemanager.events.rmcontainer import (
     RMContainerEvent,
     RMContainerEventType,
     RMContainerStartEvent,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.events import EXIT_ABORTED, ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerStatus, NMContainerStatus
 from statemachines.simulation.workload import NodeSpec
 
 from ..builders import MASTER, NODE, SPEC, TASK, Workshop, event_for

@@ -9,7 +9,9 @@ import pytest
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.events.records import NMContainerStatus
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, AppAttemptAddedSchedulerEvent
-from statemachines.resourcemanager.scheduler import CapacityScheduler, FifoScheduler, make_scheduler
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.factory import make_scheduler
+from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.simulation.workload import NodeSpec
 
 from ..cluster import Cluster, accepted_app, attempt_of_app

@@ -8,7 +8,8 @@ import pytest
 
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import EXIT_PREEMPTED, SchedulerEvent, SchedulerEventType
+from statemachines.resourcemanager.events.records import EXIT_PREEMPTED
+from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.services.scheduling_monitor import SchedulingMonitor
 
 from ..builders import Workshop

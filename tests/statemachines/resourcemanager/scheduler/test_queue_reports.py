@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statemachines.resourcemanager import FifoScheduler, Resource
-from statemachines.resourcemanager.scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.queue_info import (
     NOTHING,
     ApplicationUse,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.records.ids import application_of
 
 from ..cluster import Cluster

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
-from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitingAsk
 

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from statemachines.resourcemanager import AMLauncherEventType, RMContainer
-from statemachines.resourcemanager.events import AMLauncherEvent
+from statemachines.resourcemanager import RMContainer
+from statemachines.resourcemanager.events.services import AMLauncherEvent, AMLauncherEventType
 from statemachines.resourcemanager.services.application_master_launcher import ApplicationMasterLauncher
 
 from ..builders import MASTER

@@ -10,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statemachines.resourcemanager import Resource, RMAppAttempt
-from statemachines.resourcemanager.events import (
-    ContainerRequest,
-    ContainerStatus,
-    FinalApplicationStatus,
-    NodesListManagerEventType,
-)
+from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, FinalApplicationStatus
+from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.machines.rmappattempt import MasterSession
 from statemachines.resourcemanager.records.errors import (
     ApplicationMasterNotRegisteredError,

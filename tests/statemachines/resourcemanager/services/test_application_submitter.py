@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.errors import RejectedExecutionError
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
-from statemachines.resourcemanager.events import RMStateStoreEvent
+from statemachines.resourcemanager.events.services import RMStateStoreEvent
 from statemachines.resourcemanager.records.errors import (
     ApplicationRejectedError,
     InvalidRequestError,
@@ -19,7 +19,7 @@ from statemachines.resourcemanager.records.errors import (
 )
 from statemachines.resourcemanager.records.resource import MaximumAllocation
 from statemachines.resourcemanager.services.client_rm_service import ClientRMService
-from statemachines.resourcemanager.statestore import MemoryRMStateStore
+from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 
 from ...simulation.replays import config
 from ..builders import event_for

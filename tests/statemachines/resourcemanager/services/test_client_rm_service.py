@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.errors import DispatcherError
 from statemachines.resourcemanager import Resource, RMAppState
-from statemachines.resourcemanager.events import FinalApplicationStatus
+from statemachines.resourcemanager.events.records import FinalApplicationStatus
 from statemachines.resourcemanager.records.errors import (
     ApplicationAttemptNotFoundError,
     ApplicationNotFoundError,
@@ -19,8 +19,7 @@ from statemachines.resourcemanager.records.errors import (
     QueueNotFoundError,
 )
 from statemachines.resourcemanager.reports import APPLICATION_STATES
-from statemachines.resourcemanager.scheduler import QueueInfo
-from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests
+from statemachines.resourcemanager.scheduler.queue_info import ApplicationUse, NodeUse, PendingRequests, QueueInfo
 from statemachines.resourcemanager.services.client_rm_service import SIGNALS, ClientRMService
 
 from ..builders import NODE, TASK, event_for

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from statemachines.resourcemanager.events import NodesListManagerEventType
+from statemachines.resourcemanager.events.services import NodesListManagerEventType
 from statemachines.resourcemanager.machines.node_changes import NodeChange, NodeChangeLog
 
 pytestmark = pytest.mark.long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statemachines.resourcemanager.events import RMNodeEvent, RMNodeEventType
+from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.services.nodes_list_manager import NodeEventDispatcher
 
 from ..builders import Workshop, event_for

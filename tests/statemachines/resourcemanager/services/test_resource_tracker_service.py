@@ -7,13 +7,8 @@ from dataclasses import replace
 import pytest
 
 from statemachines.resourcemanager import Resource, RMNode
-from statemachines.resourcemanager.events import (
-    ContainerStatus,
-    NMContainerStatus,
-    RMNodeReconnectEvent,
-    RMNodeStartedEvent,
-    RMNodeStatusEvent,
-)
+from statemachines.resourcemanager.events.records import ContainerStatus, NMContainerStatus
+from statemachines.resourcemanager.events.rmnode import RMNodeReconnectEvent, RMNodeStartedEvent, RMNodeStatusEvent
 from statemachines.resourcemanager.records.errors import NodeRefusedError
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import (

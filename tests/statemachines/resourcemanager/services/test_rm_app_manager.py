@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from statemachines.resourcemanager import RMApp, RMAppManagerEventType, RMAppState
-from statemachines.resourcemanager.events import RMAppManagerEvent
+from statemachines.resourcemanager import RMApp, RMAppState
+from statemachines.resourcemanager.events.services import RMAppManagerEvent, RMAppManagerEventType
 from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.services.rm_app_manager import (
     RMAppManager,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statemachines.resourcemanager.events import RMStateStoreEvent, RMStateStoreEventType
-from statemachines.resourcemanager.statestore import RecoveredApplication, RMState
+from statemachines.resourcemanager.events.services import RMStateStoreEvent, RMStateStoreEventType
+from statemachines.resourcemanager.records.stored_state import RecoveredApplication, RMState
 
 from ..stores import (
     Owner,

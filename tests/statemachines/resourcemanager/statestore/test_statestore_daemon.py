@@ -9,7 +9,7 @@ import pytest
 from dispatcher import ServiceState
 from statemachines.resourcemanager import ApplicationSubmission, Resource, ResourceManager
 from statemachines.resourcemanager.records.errors import ApplicationRejectedError
-from statemachines.resourcemanager.statestore import StateStoreError
+from statemachines.resourcemanager.statestore.store import StateStoreError
 from statemachines.simulation.workload import NodeSpec, Workload
 
 from ....dispatcher.waiting import no_thread_is_left

@@ -18,11 +18,12 @@ from statemachines.resourcemanager import (
     LogAggregationContext,
     Resource,
 )
-from statemachines.resourcemanager.records.stored_state import decode, encode
-from statemachines.resourcemanager.statestore import (
+from statemachines.resourcemanager.records.stored_state import (
     ApplicationAttemptStateData,
     ApplicationStateData,
     MasterContainerData,
+    decode,
+    encode,
 )
 
 from ..stores import app_record, attempt_record

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.statestore import SqliteRMStateStore, StateStoreError, StateStoreVersionError
+from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
+from statemachines.resourcemanager.statestore.store import StateStoreError, StateStoreVersionError
 
 from ..stores import (
     TIMEOUT_S,

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher import ServiceState
-from statemachines.resourcemanager.events import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
-from statemachines.resourcemanager.events import RMStateStoreEventType as E
-from statemachines.resourcemanager.statestore import RMStateStoreState
+from statemachines.resourcemanager.events.services import RMFatalEvent, RMFatalEventType, RMStateStoreEvent
+from statemachines.resourcemanager.events.services import RMStateStoreEventType as E
 from statemachines.resourcemanager.statestore.database import StateDatabase
+from statemachines.resourcemanager.statestore.store import RMStateStoreState
 
 from ....dispatcher.waiting import no_thread_is_left
 from ..stores import (

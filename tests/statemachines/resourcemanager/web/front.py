@@ -14,7 +14,7 @@ import httpx
 
 from dispatcher import CompositeService, JournalWriter
 from statemachines.resourcemanager import Resource, ResourceManager, ResourceManagerConfig
-from statemachines.resourcemanager.statestore import RMStateStore
+from statemachines.resourcemanager.statestore.store import RMStateStore
 from statemachines.resourcemanager.web import RMDoor
 from statemachines.simulation.cluster import SimulatedCluster
 from statemachines.simulation.workload import NodeSpec, Workload

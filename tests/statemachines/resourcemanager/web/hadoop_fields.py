@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Master, Yarn

@@ -17,7 +17,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager import Resource
-from statemachines.resourcemanager.events import ContainerRequest
+from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.simulation.workload import NodeSpec
 
 from ..daemon.yarn_cluster import Yarn

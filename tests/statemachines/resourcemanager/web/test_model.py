@@ -19,7 +19,7 @@ from statemachines.resourcemanager import (
     ResourceManagerConfig,
     reports,
 )
-from statemachines.resourcemanager.events import RMAppEvent, RMAppEventType
+from statemachines.resourcemanager.events.rmapp import RMAppEvent, RMAppEventType
 from statemachines.resourcemanager.read import marks
 from statemachines.resourcemanager.read import publisher as module
 from statemachines.resourcemanager.read.hangs import longest_hang

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statemachines.resourcemanager import Resource, RMContainer
-from statemachines.resourcemanager.events import EXIT_PREEMPTED, ContainerStatus
+from statemachines.resourcemanager.events.records import EXIT_PREEMPTED, ContainerStatus
 from statemachines.resourcemanager.read.operations import Done, Operation, Operations
 
 from ..builders import Workshop

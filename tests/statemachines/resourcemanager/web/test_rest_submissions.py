@@ -12,7 +12,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from statemachines.resourcemanager.events.services import RMStateStoreEvent
 from statemachines.resourcemanager.records.submission import Credentials, LocalResource, LogAggregationContext
-from statemachines.resourcemanager.statestore import MemoryRMStateStore
+from statemachines.resourcemanager.statestore.store import MemoryRMStateStore
 
 from .front import NODE, Front, front, message, submission
 

@@ -22,7 +22,7 @@ pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, Event, JournalWriter, MetricsServer
 from statemachines.resourcemanager import ApplicationSubmission, Resource
-from statemachines.resourcemanager.events import ContainerStatus
+from statemachines.resourcemanager.events.records import ContainerStatus
 from statemachines.resourcemanager.web.pages.page_texts import NOTHING
 from statemachines.simulation.specs import ApplicationSpec, ContainerSpec
 from statemachines.simulation.workload import Workload
