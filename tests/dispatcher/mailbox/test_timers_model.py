@@ -80,7 +80,7 @@ class Real:
 
     def states(self) -> list[str]:
         return [
-            "waits" if not future.done() else "cancelled" if future.cancelled() else repr(future.exception(0))
+            "waits" if not future.done() else "cancelled" if future.cancelled() else kind_of(future.exception(0))
             for future in self.futures
         ]
 
@@ -171,11 +171,11 @@ class Model:
                 self.do(deed)
         except Exception as error:
             if task.kind == "timer":
-                task.state = repr(error)
+                task.state = kind_of(error)
             raise
         else:
             if task.kind == "timer":
-                task.state = "None"
+                task.state = kind_of(None)
         finally:
             self.running.remove(task)
             self.repeat(task)
@@ -189,6 +189,10 @@ class Model:
             return
         task.due_ms = (task.due_ms if task.kind == "rate" else self.now_ms) + task.period_ms
         self.wait(task)
+
+
+def kind_of(error: BaseException | None) -> str:
+    return type(error).__name__
 
 
 def outcome(call: Callable[[], Any]) -> Any:

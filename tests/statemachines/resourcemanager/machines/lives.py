@@ -9,7 +9,7 @@ from typing import Any
 from dispatcher import ServiceState
 from dispatcher.testing import ManualClock
 from statemachines.resourcemanager import ResourceManager
-from statemachines.resourcemanager import events as rm_events
+from statemachines.resourcemanager.events import rmapp, rmappattempt, rmcontainer, rmnode, scheduler, services
 from statemachines.resourcemanager.statestore.store import MemoryRMStateStore, RMStateStore
 
 from ...simulation.replays import TIMEOUT_S, config
@@ -18,18 +18,15 @@ from ..daemon.outside import Job, World
 AM_EXPIRY_MS = 3000
 TICK_MS = 100
 _EVENT_CLASSES = [
-    getattr(rm_events, name)
-    for name in (
-        "RMAppEventType",
-        "RMAppAttemptEventType",
-        "RMContainerEventType",
-        "RMNodeEventType",
-        "SchedulerEventType",
-        "AMLauncherEventType",
-        "RMStateStoreEventType",
-        "RMAppManagerEventType",
-        "NodesListManagerEventType",
-    )
+    rmapp.RMAppEventType,
+    rmappattempt.RMAppAttemptEventType,
+    rmcontainer.RMContainerEventType,
+    rmnode.RMNodeEventType,
+    scheduler.SchedulerEventType,
+    services.AMLauncherEventType,
+    services.RMStateStoreEventType,
+    services.RMAppManagerEventType,
+    services.NodesListManagerEventType,
 ]
 
 
