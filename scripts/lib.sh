@@ -71,6 +71,22 @@ set_up() {
   printf '%s' "$wanted" >"$stamp"
 }
 
+# add_group GROUP: adds the packages of a dependency group to the environment that set_up has made. pip itself reads groups
+# only from 25.1 on.
+add_group() {
+  local stamp="$venv/.group-$1" requirements wanted
+  wanted=$(cksum <"$root/pyproject.toml")
+  if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+    return
+  fi
+  mapfile -t requirements < <("$venv/bin/python" -c 'import sys, tomllib
+print(*tomllib.load(sys.stdin.buffer)["dependency-groups"][sys.argv[1]], sep="\n")' "$1" <"$root/pyproject.toml")
+  echo "Adding the packages of the group $1 to $venv." >&2
+  "$venv/bin/pip" install --quiet --disable-pip-version-check "${requirements[@]}" ||
+    die "cannot install the packages of the group $1; see pip's message above"
+  printf '%s' "$wanted" >"$stamp"
+}
+
 # set_up_compiled EXTRAS: a virtual environment in $venv with a wheel that mypyc has compiled, and its extras; and in
 # $venv/tree a copy of the working tree with the wheel's modules beside their sources, which Python then does not use.
 set_up_compiled() {
