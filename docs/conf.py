@@ -15,7 +15,6 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.napoleon",
     "docstrings",
     "site_directives",
 ]
@@ -24,6 +23,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 
 # Pages: links and fences as on a forge.
 myst_heading_anchors = 4
@@ -41,8 +41,6 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_inherit_docstrings = False
 autosummary_generate = False
-napoleon_google_docstring = True
-napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 88
 
 # The types of Python and PySpark link to their own documentation on request only: a build needs no network.

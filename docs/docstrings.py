@@ -1,8 +1,8 @@
 """Turns the docstrings of this project into reStructuredText for Sphinx.
 
 They say what a parameter is in a line "`timeout`: seconds for a row", whose continuation is indented, and what a
-DataFrame holds in "In:" and "Out:". Code is indented after a line that ends in a colon. Nothing is emphasized, so a
-star is a star.
+DataFrame holds in "In:" and "Out:". "Raises:" has a line for each error. Code is indented after a line that ends in a
+colon. Nothing is emphasized, so a star is a star.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
-from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel
 from sphinx.application import Sphinx
 
 _ITEM = re.compile(r"(?P<names>`[^`]+`(?:,? (?:and )?`[^`]+`)*|In|Out): +(?P<text>.*)")
-_SECTION = re.compile(r"(Raises|Returns|Yields|Args|Attributes|Example|Examples):")
+_SECTION = re.compile(r"(?P<title>Raises|Args)(?P<where> \([^)]*\))?:")
+_NO_TEXT = re.compile(r"<[^<>]+>")
+_ENTRY = re.compile(r"    (?P<names>\w[\w., ]*?): +(?P<text>.*)")
 
 
 def readable(lines: list[str]) -> list[str]:
@@ -30,16 +31,16 @@ def _blocks(lines: list[str]) -> Iterator[str]:
     at, last = 0, ""
     while at < len(lines):
         line = lines[at]
-        item = _ITEM.fullmatch(line)
+        item, section = _ITEM.fullmatch(line), _SECTION.fullmatch(line)
         if item is not None:
             more = _indented(lines, at + 1)
             yield from ("", item["names"].replace("`", "``"))
             yield from (f"    {_text(each.strip())}" for each in (item["text"], *more))
             yield ""
             at, last = at + 1 + len(more), ""
-        elif _SECTION.fullmatch(line):
+        elif section is not None:
             body = _section(lines, at + 1)
-            yield from ("", line, *map(_text, body))
+            yield from ("", f"**{section['title']}**{_text(section['where'] or '')}:", "", *_entries(body), "")
             at, last = at + 1 + len(body), ""
         elif line.startswith(" ") and not lines[at - 1] and last.endswith(":"):
             code = _section(lines, at)
@@ -48,6 +49,17 @@ def _blocks(lines: list[str]) -> Iterator[str]:
         else:
             yield _text(line)
             at, last = at + 1, line or last
+
+
+def _entries(body: list[str]) -> Iterator[str]:
+    """A list of what a section names."""
+    for line in body:
+        entry = _ENTRY.fullmatch(line)
+        if entry is not None:
+            names = ", ".join(f"`{name}`" for name in entry["names"].split(", "))
+            yield f"* {names}: {_text(entry['text'])}"
+        elif line:
+            yield f"  {_text(line.strip())}"
 
 
 def _indented(lines: list[str], at: int) -> list[str]:
@@ -76,28 +88,40 @@ def _text(line: str) -> str:
 def process(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
     if what == "data" and "\n".join(lines).strip() == (type(value).__doc__ or "").strip():
         lines.clear()  # a constant without a docstring: Python gives that of its class
-    if what == "attribute" and not any(lines):
-        lines[:] = [_described(name)]
     lines[:] = readable(lines)
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        lines.extend(_fields(value))
 
 
-def _described(name: str) -> str:
-    """What the model says about this field."""
-    path, _, field = name.rpartition(".")
-    module, _, model = path.rpartition(".")
-    try:
-        owner = getattr(import_module(module), model)
-    except (ImportError, AttributeError, ValueError):
-        return ""
-    found = getattr(owner, "model_fields", {}).get(field)
-    return (found.description or "") if found is not None else ""
+def _fields(model: type[BaseModel]) -> Iterator[str]:
+    """A list of a model's fields, which have a description instead of a docstring."""
+    for name, field in model.model_fields.items():
+        if field.description:
+            default = (
+                "required"
+                if field.is_required()
+                else f"by default ``{field.get_default(call_default_factory=True)!r}``"
+            )
+            yield from ("", f"``{name}``, {default}", f"    {_text(field.description)}")
+    yield ""
+
+
+def signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: str | None
+) -> tuple[str, str | None] | None:
+    """None of a protocol, which nobody makes, and of a model, whose fields are listed. A default without a text that is
+    Python becomes an ellipsis: Sphinx could not parse the signature."""
+    if isinstance(value, type) and (getattr(value, "_is_protocol", False) or issubclass(value, BaseModel)):
+        return "", None
+    return None if arguments is None else (_NO_TEXT.sub("...", arguments), returns)
 
 
 def shows_every_field(value: type) -> bool:
     """A class whose attributes need no docstring to be worth a line."""
-    return issubclass(value, Enum | BaseModel) or is_dataclass(value)
+    return issubclass(value, Enum) or is_dataclass(value)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.connect("autodoc-process-docstring", process, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-process-signature", signature)
     return {"parallel_read_safe": True}

@@ -25,6 +25,8 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
+_LINKED = ("class", "exception", "function", "method", "data")
+"""What a bare name in a docstring can mean on another page. Of attributes, parameters have the same names."""
 _SMALLEST = 0.6
 """A diagram shrinks to this part of its width to fit the screen; beyond that it scrolls, so that it stays readable."""
 OUR_PACKAGES = ("dispatcher", "statemachines", "pipeline")
@@ -129,14 +131,18 @@ def _options(value: object) -> list[str]:
 def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> nodes.Node | None:
     """A reference that Sphinx has not found: to a public name of another page, or to something that has no page.
 
-    Names of parameters, of private helpers and of other libraries become plain code. A name of ours that does not exist
-    stays a broken reference.
+    Names of parameters, of private helpers and of other libraries become plain code. A dotted name of ours that does
+    not exist stays a broken reference.
     """
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py":
         return None
     domain = env.domains.python_domain
-    found = [name for name in domain.objects if name == target or name.endswith(f".{target}")]
+    found = [
+        name
+        for name, entry in domain.objects.items()
+        if name.endswith(f".{target}") and ("." in target or entry.objtype in _LINKED)
+    ]
     if len({domain.objects[name].node_id for name in found}) == 1:
         entry = domain.objects[found[0]]
         from sphinx.util.nodes import make_refnode
@@ -180,13 +186,6 @@ def name_others(app: Sphinx, document: nodes.document) -> None:
             node["reftarget"] = f"pyspark.sql.{name}"
 
 
-def signature(
-    app: Sphinx, what: str, name: str, value: Any, options: Any, arguments: str, returns: str
-) -> tuple[str, None] | None:
-    """None of a protocol, which nobody makes."""
-    return ("", None) if what == "class" and getattr(value, "_is_protocol", False) else None
-
-
 def is_worth_a_warning(record: logging.LogRecord) -> bool:
     """A toctree for the pages of a folder that are still to come is not. Its warning has no type to suppress it by."""
     return getattr(record, "subtype", None) != "empty_glob"
@@ -196,7 +195,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     logging.getLogger("sphinx.sphinx.directives.other").addFilter(is_worth_a_warning)
     app.add_directive("mermaid", Mermaid)
     app.add_directive("package", Package)
-    app.connect("autodoc-process-signature", signature)
     app.connect("doctree-read", name_others)
     app.connect("missing-reference", resolve, priority=900)  # after intersphinx
     return {"parallel_read_safe": True}
