@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from sphinx.application import Sphinx
 
 _ITEM = re.compile(r"(?P<names>`[^`]+`(?:,? (?:and )?`[^`]+`)*|In|Out): +(?P<text>.*)")
-_SECTION = re.compile(r"(?P<title>Raises|Args)(?P<where> \([^)]*\))?:")
 _NO_TEXT = re.compile(r"<[^<>]+>")
 _ENTRY = re.compile(r"    (?P<names>\w[\w., ]*?): +(?P<text>.*)")
 
@@ -31,16 +30,16 @@ def _blocks(lines: list[str]) -> Iterator[str]:
     at, last = 0, ""
     while at < len(lines):
         line = lines[at]
-        item, section = _ITEM.fullmatch(line), _SECTION.fullmatch(line)
+        item = _ITEM.fullmatch(line)
         if item is not None:
             more = _indented(lines, at + 1)
             yield from ("", item["names"].replace("`", "``"))
             yield from (f"    {_text(each.strip())}" for each in (item["text"], *more))
             yield ""
             at, last = at + 1 + len(more), ""
-        elif section is not None:
+        elif line.endswith(":") and _ENTRY.fullmatch("".join(lines[at + 1 : at + 2])):  # "Raises:", for example
             body = _section(lines, at + 1)
-            yield from ("", f"**{section['title']}**{_text(section['where'] or '')}:", "", *_entries(body), "")
+            yield from (_text(line), "", *_entries(body), "")
             at, last = at + 1 + len(body), ""
         elif line.startswith(" ") and not lines[at - 1] and last.endswith(":"):
             code = _section(lines, at)

@@ -13,7 +13,9 @@ import importlib
 import inspect
 import logging
 import re
+from collections.abc import Sequence
 from functools import cache
+from types import ModuleType
 from typing import Any, ClassVar
 
 from docstrings import shows_every_field
@@ -25,11 +27,14 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
+from dispatcher import AsyncDispatcher
+
+OUR_PACKAGES = ("dispatcher", "statemachines", "pipeline")
+_API_PAGE = re.compile(rf"api/({'|'.join(OUR_PACKAGES)})(\.\w+)*")
 _LINKED = ("class", "exception", "function", "method", "data")
 """What a bare name in a docstring can mean on another page. Of attributes, parameters have the same names."""
 _SMALLEST = 0.6
 """A diagram shrinks to this part of its width to fit the screen; beyond that it scrolls, so that it stays readable."""
-OUR_PACKAGES = ("dispatcher", "statemachines", "pipeline")
 
 
 @cache
@@ -79,7 +84,7 @@ class Package(SphinxDirective):
         package = importlib.import_module(name)
         names = self.options["only"].split() if "only" in self.options else package.__all__
         values = {each: getattr(package, each) for each in names}  # imports those that are imported at first use
-        packages = [page.removeprefix("api/") for page in self.env.found_docs if page.startswith("api/")]
+        packages = [page.removeprefix("api/") for page in self.env.found_docs if _API_PAGE.fullmatch(page)]
         homes = {each: _home(each, value, name, packages) for each, value in values.items()}
         lines = ["```{eval-rst}", f".. py:module:: {name}", "", f".. currentmodule:: {name}", ""]
         lines += [
@@ -93,7 +98,7 @@ class Package(SphinxDirective):
         ]
         for each, value in values.items():
             if homes[each] == name:
-                lines += [f".. {_directive(value)}:: {each}", *_options(value), ""]
+                lines += [f".. {_directive(value)}:: {each}", *_options(value, packages), ""]
         lines.append("```")
         holder = nodes.container()
         self.state.nested_parse(StringList(lines, source=f"{name}.__all__"), 0, holder)
@@ -103,11 +108,7 @@ class Package(SphinxDirective):
 def _home(each: str, value: object, name: str, packages: list[str]) -> str:
     """The package whose page describes what `name` exports: the uppermost of those that hold its module."""
     module = f"{getattr(value, '__module__', '')}."
-    exporting = [
-        other
-        for other in packages
-        if module.startswith(f"{other}.") and each in getattr(importlib.import_module(other), "__all__", ())
-    ]
+    exporting = [other for other in packages if module.startswith(f"{other}.") and each in _exports(_imported(other))]
     return min(exporting, key=len, default=name)
 
 
@@ -121,11 +122,29 @@ def _directive(value: object) -> str:
     return "autofunction" if inspect.isroutine(value) else "autodata"
 
 
-def _options(value: object) -> list[str]:
+def _options(value: object, packages: list[str]) -> list[str]:
     if not isinstance(value, type):
         return []
+    exported = {id(getattr(module, each)) for module in map(_imported, packages) for each in _exports(module)}
+    bases = [base for base in value.__mro__[1:] if not getattr(base, "_is_protocol", False)]
+    described = [base.__name__ for base in bases if id(base) in exported or not _is_ours(base)]
     options = ["   :members:", "   :show-inheritance:", "   :exclude-members: model_config, model_post_init"]
+    if len(described) < len(bases):  # the members of a base without a page are described with the class
+        options.append(f"   :inherited-members: {', '.join(described)}")
     return [*options, "   :undoc-members:"] if shows_every_field(value) else options
+
+
+@cache
+def _imported(package: str) -> ModuleType:
+    return importlib.import_module(package)
+
+
+def _exports(module: ModuleType) -> Sequence[str]:
+    return getattr(module, "__all__", ())
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in OUR_PACKAGES
 
 
 def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement) -> nodes.Node | None:
@@ -138,6 +157,9 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
     if node.get("refdomain") != "py":
         return None
     domain = env.domains.python_domain
+    of_dispatcher = target.replace("dispatcher.", "AsyncDispatcher.", 1)  # as in `dispatcher.post`
+    if target.startswith("dispatcher.") and f"dispatcher.{of_dispatcher}" in domain.objects:
+        target = of_dispatcher
     found = [
         name
         for name, entry in domain.objects.items()
@@ -148,17 +170,15 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
         from sphinx.util.nodes import make_refnode
 
         return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content, found[0])
+    if target.startswith("dispatcher.") and hasattr(AsyncDispatcher, target.removeprefix("dispatcher.")):
+        return content
     names_ours = re.fullmatch(rf"({'|'.join(OUR_PACKAGES)})(\.\w+)+", target) is not None
     return content if not names_ours or _exists(target) else None
 
 
 def _exists(path: str) -> bool:
-    """Whether a dotted path names a module of ours, or something in one; `dispatcher.post` is of a dispatcher."""
-    from dispatcher import AsyncDispatcher
-
+    """Whether a dotted path names a module of ours, or something in one."""
     parts = path.split(".")
-    if parts[0] == "dispatcher" and hasattr(AsyncDispatcher, parts[1]):
-        return True
     for length in range(len(parts), 0, -1):
         try:
             value: object = importlib.import_module(".".join(parts[:length]))
