@@ -8,15 +8,19 @@ colon. Nothing is emphasized, so a star is a star.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, get_type_hints
 
+from docutils import nodes
 from pydantic import BaseModel
+from sphinx.addnodes import desc_annotation
 from sphinx.application import Sphinx
 
 _ITEM = re.compile(r"(?P<names>`[^`]+`(?:,? (?:and )?`[^`]+`)*|In|Out): +(?P<text>.*)")
+_METRIC = re.compile(r"(?P<before>.*?)Annotated\[(?P<type>.*), MetricSpec\(.*\)\]", re.DOTALL)
 _NO_TEXT = re.compile(r"<[^<>]+>")
 _ENTRY = re.compile(r"    (?P<names>\w[\w., ]*?): +(?P<text>.*)")
 
@@ -87,6 +91,8 @@ def _text(line: str) -> str:
 def process(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
     if what == "data" and "\n".join(lines).strip() == (type(value).__doc__ or "").strip():
         lines.clear()  # a constant without a docstring: Python gives that of its class
+    if what == "attribute" and not any(lines):
+        lines.append(_help_of(name))
     lines[:] = readable(lines)
     if isinstance(value, type) and issubclass(value, BaseModel):
         lines.extend(_fields(value))
@@ -105,14 +111,38 @@ def _fields(model: type[BaseModel]) -> Iterator[str]:
     yield ""
 
 
+def _help_of(name: str) -> str:
+    """The help of a field that is also a metric."""
+    path, _, field = name.rpartition(".")
+    module, _, owner = path.rpartition(".")
+    try:
+        hints = get_type_hints(getattr(sys.modules[module], owner), include_extras=True)
+    except (AttributeError, KeyError, NameError, TypeError):  # no class, or names that only type checkers import
+        return ""
+    return "".join(getattr(each, "help", "") for each in getattr(hints.get(field), "__metadata__", ()))
+
+
 def signature(
     app: Sphinx, what: str, name: str, value: Any, options: Any, arguments: str | None, returns: str | None
 ) -> tuple[str, str | None] | None:
-    """None of a protocol, which nobody makes, and of a model, whose fields are listed. A default without a text that is
+    """None of a protocol, which nobody makes, and of a class whose fields are listed. A default without a text that is
     Python becomes an ellipsis: Sphinx could not parse the signature."""
-    if isinstance(value, type) and (getattr(value, "_is_protocol", False) or issubclass(value, BaseModel)):
+    if isinstance(value, type) and (getattr(value, "_is_protocol", False) or _lists_fields(value, arguments)):
         return "", None
     return None if arguments is None else (_NO_TEXT.sub("...", arguments), returns)
+
+
+def shorten(app: Sphinx, document: nodes.document) -> None:
+    """Show the types of fields that are also metrics without what the metrics say."""
+    for node in document.findall(desc_annotation):
+        found = _METRIC.fullmatch(node.astext())
+        if found is not None:
+            node.children = []
+            node += nodes.Text(found["before"] + found["type"])
+
+
+def _lists_fields(value: type, arguments: str | None) -> bool:
+    return issubclass(value, BaseModel) or (is_dataclass(value) and "MetricSpec(" in (arguments or ""))
 
 
 def shows_every_field(value: type) -> bool:
@@ -123,4 +153,5 @@ def shows_every_field(value: type) -> bool:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", process)
     app.connect("autodoc-process-signature", signature)
+    app.connect("doctree-read", shorten)
     return {"parallel_read_safe": True}

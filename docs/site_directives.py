@@ -128,7 +128,9 @@ def _options(value: object, packages: list[str]) -> list[str]:
     exported = {id(getattr(module, each)) for module in map(_imported, packages) for each in _exports(module)}
     bases = [base for base in value.__mro__[1:] if not getattr(base, "_is_protocol", False)]
     described = [base.__name__ for base in bases if id(base) in exported or not _is_ours(base)]
-    options = ["   :members:", "   :show-inheritance:", "   :exclude-members: model_config, model_post_init"]
+    options = ["   :members:", "   :exclude-members: model_config, model_post_init"]
+    if value.__bases__ != (object,):
+        options.append("   :show-inheritance:")
     if len(described) < len(bases):  # the members of a base without a page are described with the class
         options.append(f"   :inherited-members: {', '.join(described)}")
     return [*options, "   :undoc-members:"] if shows_every_field(value) else options
