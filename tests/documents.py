@@ -37,7 +37,12 @@ _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!--
 
 # -- examples ----------------------------------------------------------------------------------------------------------
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def name_of(page: Path) -> str:
+    """Its path, by which tests name it: several folders have an index."""
+    return str(page.relative_to(ROOT).with_suffix(""))
 
 
 def pages_with(language: str) -> list[Path]:
@@ -47,7 +52,7 @@ def pages_with(language: str) -> list[Path]:
 
 def module_for(page: Path) -> ModuleType:
     """A module for a page's examples, under a name that they do not import."""
-    return ModuleType(f"page_{page.stem.replace('-', '_')}")
+    return ModuleType(f"page_{re.sub(r'[^a-z0-9]', '_', name_of(page).lower())}")
 
 
 def run_examples(page: Path, language: str, module: ModuleType) -> None:

@@ -457,7 +457,7 @@ def test_a_document_lists_what_the_code_declares(name: str) -> None:
 
 
 def test_every_generated_part_is_in_a_document() -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    pages = "".join(page.read_text(encoding="utf-8") for page in documents.PAGES)
 
     assert sorted(documents.parts_in(pages)) == sorted(documents.PARTS)
 
@@ -475,9 +475,7 @@ def test_every_function_that_registers_metrics_is_among_those_that_are_documente
 
 def test_documents_name_no_metric_that_does_not_exist() -> None:
     known = documents.metric_names()
-    pages = {
-        page.name: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    }
+    pages = {documents.name_of(page): page.read_text(encoding="utf-8") for page in documents.PAGES}
 
     unknown = {
         f"{name}: {metric}"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from .documents import PAGES, ROOT, module_for, pages_with, run_examples
+from .documents import PAGES, ROOT, module_for, name_of, pages_with, run_examples
 
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 MOST_README_LINES = 300
 
 
-@pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
 def test_the_examples_of_a_page_run_one_after_the_other(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = module_for(page)
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where dataclasses look for the module of a class
@@ -22,7 +22,7 @@ def test_the_examples_of_a_page_run_one_after_the_other(page: Path, monkeypatch:
     run_examples(page, "python", module)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.stem)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", prose)
@@ -31,11 +31,24 @@ def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
     assert missing == [], f"{document.name} links to files that do not exist: {missing}"
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\((docs/[^)#]+)", PAGES[0].read_text(encoding="utf-8")))
+def test_every_page_is_two_clicks_from_the_front_page() -> None:
+    front = ROOT / "docs" / "index.md"
+    first = pages_linked_from(front)
 
-    unlinked = {f"docs/{page.name}" for page in PAGES[1:]} - linked
-    assert unlinked == set(), f"add these pages to the reading order in README.md: {sorted(unlinked)}"
+    reached = first.union(*map(pages_linked_from, first), {front, PAGES[0]})
+    unlinked = [name_of(page) for page in PAGES if page not in reached]
+    assert unlinked == [], f"link these pages from docs/index.md or from the index of their folder: {unlinked}"
+
+
+def pages_linked_from(page: Path) -> set[Path]:
+    """By links, and by the toctree of an index, which may stand for all pages of its folder."""
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", text)
+    entries = [line for tree in re.findall(r"^```{toctree}\n(.*?)^```", text, re.M | re.S) for line in tree.split("\n")]
+    found = {(page.parent / link).resolve() for link in links}
+    return found.union(
+        *(page.parent.glob(f"{entry}.md") for entry in entries if re.fullmatch(r"[\w*-][\w/.*-]*", entry))
+    )
 
 
 def test_the_readme_is_short() -> None:

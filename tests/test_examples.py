@@ -25,7 +25,7 @@ from dispatcher.journal.format.segments import Manifest, SegmentFile, read_summa
 from statemachines.resourcemanager import Replay
 from statemachines.simulation.workload import read_workload
 
-from .documents import module_for, pages_with, run_examples
+from .documents import module_for, name_of, pages_with, run_examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,7 +215,7 @@ def test_the_http_service_refuses_calls_that_come_too_fast_and_says_when_to_come
     assert refused.value.headers["Retry-After"] == "1"
 
 
-@pytest.mark.parametrize("page", pages_with("python spark"), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages_with("python spark"), ids=name_of)
 def test_the_examples_of_a_page_run_on_spark(page: Path, spark: SparkSession) -> None:
     module = module_for(page)
     module.__dict__["spark"] = spark
