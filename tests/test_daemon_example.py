@@ -270,13 +270,3 @@ def test_it_comes_back_on_the_same_folder_after_a_kill(tmp_path: Path) -> None:
 
     assert shop.process.returncode == 128 + signal.SIGTERM
     assert verify(shop.folder / "journal").problems == ()
-
-
-def test_the_readme_shows_its_lines() -> None:
-    text = (EXAMPLE.parents[1] / "README.md").read_text(encoding="utf-8")
-    block = text.partition("## A door to look in")[2].partition("```python notest\n")[2].partition("```")[0]
-    lines = iter(EXAMPLE.read_text(encoding="utf-8").splitlines())
-
-    assert block
-    missing = [line for line in block.splitlines() if line not in lines]  # in the order of the example
-    assert missing == []

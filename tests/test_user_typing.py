@@ -119,9 +119,6 @@ def scripts_in(folder: Path) -> list[Path]:
         texts = {name: "\n\n".join(examples_of(page, "python"))}
         if on_spark := examples_of(page, "python spark"):
             texts[f"{name}_spark"] = "\n\n".join([SESSION, *on_spark])
-        if page.name == "README.md":  # which shows fragments, too: of pages that have them whole
-            whole = [text for text in examples_of(page, "python notest") if text.startswith(("from ", "import "))]
-            texts |= {f"{name}_{number}": text for number, text in enumerate(whole)}
         for script, text in texts.items():
             if text:
                 (folder / f"{script}.py").write_text(text, encoding="utf-8")
