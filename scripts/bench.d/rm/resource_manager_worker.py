@@ -109,19 +109,19 @@ def decisions(nodes: int, count: int, scheduler: str) -> dict[str, float]:
         app.start_attempt()
         attempts.append(app.attempts[0].entity)
         engine.handle(AppAttemptAddedSchedulerEvent(attempts[-1]))
-        engine.allocate(attempts[-1], [ContainerRequest(SLOT)])
+        engine.ask(attempts[-1], [ContainerRequest(SLOT)])
     request, slots = ContainerRequest(SLOT, priority=20, kind="map"), nodes * SLOTS_PER_NODE
     # A few more asks than there are slots: the cluster is full, and whatever ends is replaced.
     for _ in range(slots // 30 + 2):
         for attempt in attempts:
-            engine.allocate(attempt, [request])
+            engine.ask(attempt, [request])
     live = [(attempt, container.entity) for attempt in attempts for container in engine.pull_newly_allocated(attempt)]
     step, place = 7919, 0  # a prime: containers end all over the cluster
     started = time.perf_counter()
     for _ in range(count):
         place = (place + step) % len(live)
         attempt, container_id = live[place]
-        engine.allocate(attempt, [request], (container_id,))
+        engine.ask(attempt, [request], (container_id,))
         del context.containers[container_id]  # as the handler of its end would do
         attempt = context.containers[posted.started].attempt
         (new,) = engine.pull_newly_allocated(attempt)
