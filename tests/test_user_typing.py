@@ -165,7 +165,7 @@ def test_every_example_passes_mypy_strict(install: Callable[[Path, Path], None],
     copy_tree(tmp_path / "tree")
     install(tmp_path / "tree", python)
     scripts = scripts_in(tmp_path / "scripts")
-    assert {"page_readme", "page_readme_spark", "page_docs_async_io_spark"} <= {script.stem for script in scripts}
+    assert {"page_readme", "page_docs_async_io_spark"} <= {script.stem for script in scripts}
 
     assert mypy(python, scripts) == f"Success: no issues found in {len(scripts)} source files\n"
 

@@ -23,6 +23,7 @@ class CountingService:
         self._delay_s = delay_s
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
+        self._transports: list[asyncio.WriteTransport] = []  # the loop's thread
         self._stop = asyncio.Event()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -61,6 +62,9 @@ class CountingService:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        for transport in self._transports:
+            transport.abort()  # the loop's next turn then closes its socket, whatever was still to be sent
+        await asyncio.sleep(0)
 
     def _count(self, under_way: int, *, is_cut_off: bool = False) -> None:
         with self._changed:
@@ -70,6 +74,7 @@ class CountingService:
             self._changed.notify_all()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._transports.append(writer.transport)
         line = await reader.readline()
         self._count(+1)
         left = True
