@@ -53,8 +53,10 @@ _FINAL_STATUS = {
 class AppContext(AttemptContext, Protocol):
     """What applications need of their resource manager."""
 
-    attempts: dict[str, RMAppAttempt]
     app_lifetime_monitor: DeadlineMonitor
+
+    @property
+    def attempts(self) -> dict[str, RMAppAttempt]: ...
 
 
 class RMApp(Entity[AppContext]):
