@@ -52,7 +52,6 @@ from statemachines.resourcemanager.events.rmnode import (
 )
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent
 from statemachines.resourcemanager.machines.entity import Entity, Pending
-from statemachines.resourcemanager.machines.rmnode import Scheduler
 from statemachines.resourcemanager.records.ids import application_id
 from statemachines.resourcemanager.records.resource import MaximumAllocation
 from statemachines.resourcemanager.records.stored_state import RecoveredApplication
@@ -114,8 +113,8 @@ class Recording:
         return names
 
 
-class FakeScheduler(Scheduler):
-    """Records its calls, and returns what the test has given it."""
+class FakeScheduler:
+    """A Scheduler, as the machines know it: records its calls, and returns what the test has given it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ContainerRequest]] = []
