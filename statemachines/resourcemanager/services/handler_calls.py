@@ -21,6 +21,7 @@ Threading: any thread may call; on the handler thread a call is made at once.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -66,6 +67,7 @@ def on_handler_thread(method: Callable[Concatenate[S, P], Callable[[], R]]) -> C
         timeout = cast("float | None", kwargs.get("timeout"))
         return self.calls.call(method(self, *args, **kwargs), _shown_name(method), timeout)
 
+    cast(Any, waiting).__signature__ = _signature(method, "{}")
     return waiting
 
 
@@ -122,7 +124,18 @@ def later(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
 
     without_waiting.__name__ = f"{name}_later"
     without_waiting.__doc__ = f"As `{name}`, without waiting: a future of its result, which any thread may cancel."
+    cast(Any, without_waiting).__signature__ = _signature(cast(Any, method).__wrapped__, "Future[{}]")
     return without_waiting
+
+
+def _signature(method: Callable[..., Any], returns: str) -> inspect.Signature:
+    """The signature that help() shows: `returns`, with the type of the result instead of the function that makes it."""
+    signature = inspect.signature(method)
+    result = str(signature.return_annotation)
+    for around in ("Callable[[], ", "Stored["):
+        if result.startswith(around):
+            result = result[len(around) : -1]
+    return signature.replace(return_annotation=returns.format(result))
 
 
 def _shown_name(method: Callable[..., Any]) -> str:

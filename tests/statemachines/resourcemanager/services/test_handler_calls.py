@@ -353,3 +353,18 @@ def test_stopped_resource_manager_refuses_calls() -> None:
         manager.admin.recommission(["node1"])
     with pytest.raises(RejectedExecutionError, match=STOPPED):
         manager.clients.submit_application_later(SUBMISSION).result(0)
+
+
+def test_the_signatures_are_those_of_the_calls_and_not_of_their_declarations() -> None:
+    returns = {
+        name: str(inspect.signature(method).return_annotation)
+        for name, method in vars(ClientRMService).items()
+        if callable(method) and not name.startswith("_")
+    }
+
+    assert returns["get_application_report"] == "reports.ApplicationReport"
+    assert returns["get_application_report_later"] == "Future[reports.ApplicationReport]"
+    assert returns["update_application_priority"] == "int"
+    assert returns["move_application_across_queues_later"] == "Future[None]"
+    assert [name for name, text in returns.items() if "Callable" in text or "Stored" in text] == []
+    assert "app_id" in inspect.signature(ClientRMService.get_application_report_later).parameters
