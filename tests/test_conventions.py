@@ -493,7 +493,7 @@ def test_the_map_of_the_rooms_has_every_folder() -> None:
     on_map = set(re.findall(r"([a-z_.]+)/", text.partition("## The rooms")[2].partition("###")[0]))
     folders = {module.name.rpartition(".")[2] for module in modules(source) if module.is_package}
 
-    assert folders <= on_map, f"docs/architecture.md: add these folders to the map of the rooms: {sorted(folders - on_map)}"
+    assert folders <= on_map, f"docs/architecture.md: add to the map of the rooms: {sorted(folders - on_map)}"
 
 
 def test_a_generated_part_that_was_changed_by_hand_is_seen() -> None:
