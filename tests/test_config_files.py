@@ -123,14 +123,15 @@ def test_the_alert_rules_use_metrics_that_exist(tmp_path: Path) -> None:
 
 def test_every_file_for_a_daemon_can_be_shown_and_is_in_the_wheel() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["dispatcher"]
-    in_wheel = {path.resolve() for pattern in shipped for path in (ROOT / "dispatcher").glob(pattern)}
+    examples = ROOT / "dispatcher" / "examples"  # a link to `config`; in a source distribution a copy of it
+    in_wheel = {path for pattern in shipped for path in (ROOT / "dispatcher").glob(pattern)}
     files = {path for path in CONFIG.rglob("*") if path.is_file() and "workloads" not in path.parts}
     names = {path.relative_to(CONFIG).as_posix().removesuffix(".yaml") for path in files}
 
     listed = CliRunner().invoke(config, ["list"])
 
     assert set(listed.output.split()) == names
-    assert files <= in_wheel
+    assert {examples / path.relative_to(CONFIG) for path in files} <= in_wheel
     assert {"alerts", "alerts_test", "grafana/dispatcher.json"} <= names
     for name in names:
         assert CliRunner().invoke(config, ["show", name]).output.strip()
