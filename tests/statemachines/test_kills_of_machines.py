@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_accounts_and_states_are_exact_after_kills(tmp_path: Path, journals: int
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
     assert done.returncode == 0, done.stderr[-4000:]
-    accounts = json.loads(done.stdout)
+    accounts = Counter(json.loads(done.stdout))  # what did not occur is left out
     assert accounts["kills"] == journals * kills
     assert accounts["events"] == accounts["logged"] + accounts["unlogged"]
     assert accounts["redelivered"] > 0
