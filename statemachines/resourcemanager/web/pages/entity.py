@@ -11,6 +11,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
+from dispatcher.errors import JournalError
 from dispatcher.ops.entities import entity_answer
 from dispatcher.web.plain_answers import Refusal, to_plain
 from dispatcher.web.queries import number
@@ -42,7 +43,7 @@ async def history_of(site: Site, id: str) -> Mapping[str, Any] | None:
     """The last changes of an entity's state, for its own page; None: they cannot be had now."""
     try:
         answer = await site.rm.workers.run(lambda: _answer(id, None, None, _SHOWN, changes_only=True))
-    except Refusal:
+    except (Refusal, JournalError):
         return None
     found: Mapping[str, Any] = answer["history"]
     return found

@@ -7,6 +7,8 @@ import re
 import threading
 from collections.abc import Collection
 from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,12 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("jinja2", reason="the extra web is not installed")
 
 
+from dispatcher.errors import JournalError
 from dispatcher.ops.entities import Transition
 from dispatcher.web.waiting import Workers
 from statemachines.resourcemanager.read.waits import KEPT_S, Known, Waits
 from statemachines.resourcemanager.reports import WaitCause, WaitingReport, WaitReason
-from statemachines.resourcemanager.web.pages import histories, page_texts, timeline
+from statemachines.resourcemanager.web.pages import entity, histories, page_texts, timeline
 from statemachines.resourcemanager.web.pages.histories import Move
 
 from ....simulation.replays import TIMEOUT_S
@@ -252,3 +255,18 @@ def test_why_applications_waited_is_forgotten_once_no_reader_has_asked_for_a_whi
         return set(waits.kept)
 
     assert asyncio.run(course()) == {"new", "another"}
+
+
+def test_a_journal_that_cannot_be_read_leaves_a_page_without_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of an application that the recorder had forgotten was an error."""
+
+    def fail(*_: object, **options: object) -> None:
+        raise JournalError("the journal cannot be read")
+
+    monkeypatch.setattr(entity, "entity_answer", fail)
+
+    async def history() -> object:
+        site: Any = SimpleNamespace(rm=SimpleNamespace(workers=Workers()))
+        return await entity.history_of(site, "application_1_0001")
+
+    assert asyncio.run(history()) is None
