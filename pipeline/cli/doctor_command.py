@@ -189,7 +189,7 @@ def _memory() -> Finding:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     bytes_ = min([physical, *_limits("memory.max"), *_limits("memory/memory.limit_in_bytes")])
     whose = "of the cgroup" if bytes_ < physical else "of the machine"
-    processors = len(os.sched_getaffinity(0))
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = min(_limits("cpu.max"), default=float(processors))
     has = f"{bytes_ / (1 << 30):.1f} GiB {whose}, {min(quota, processors):g} processors"
     is_little = bytes_ < LITTLE_MEMORY
