@@ -75,7 +75,7 @@ class Dispatcher(Protocol):
         """A future for what the event's handler returns or raises."""
 
     def post_after(self, seconds: float, event: HasType[Enum]) -> ScheduledEvent:
-        """Post an event after so many seconds."""
+        """Post an event once `seconds` have passed."""
 
     def post_at(self, unix_s: float, event: HasType[Enum]) -> ScheduledEvent:
         """Post an event at a time, in Unix seconds."""

@@ -257,7 +257,7 @@ class JournalWriter:
 
     @property
     def failure(self) -> JournalError | None:
-        """The error after which nothing is written any more; None: there was none."""
+        """The error that ended all writing; None while the journal can be written."""
         return self.log.failure
 
     @property

@@ -11,6 +11,7 @@ from pydantic import Field
 from dispatcher.ops.answers import MOST_SEQ, Answer, Gets, Item, Page, Real, UnixMs, Whole, event_name, page_of
 from dispatcher.ops.process import failure_text
 from dispatcher.ops.stacks import Running, running_now
+from dispatcher.util.figures import counted
 from dispatcher.util.foreign import class_name, type_name
 from dispatcher.util.units import milliseconds
 from dispatcher.web.plain_answers import Refusal
@@ -90,8 +91,8 @@ class DeadLetters(Answer):
     @property
     def what(self) -> str:
         """`3 dead letters, 1 of them lost`."""
-        counted = f"{self.count:,} dead letter" + ("s" if self.count != 1 else "")
-        return f"{counted}, {self.lost:,} of them lost" if self.lost else counted
+        letters = counted(self.count, "dead letter")
+        return f"{letters}, {self.lost:,} of them lost" if self.lost else letters
 
 
 class DispatcherNumbers(Answer):

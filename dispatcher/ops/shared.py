@@ -31,7 +31,7 @@ class LogLevels:
         self._changed: dict[str, tuple[int, threading.Timer]] = {}
 
     def change(self, name: str, level: str, for_s: float) -> str:
-        """Set a level for so many seconds; returns the level before. A later change of the logger replaces this one."""
+        """Set a level for `for_s` seconds; returns the level before. A later change of the logger takes its place."""
         logger = logging.getLogger(name)
         timer = threading.Timer(for_s, lambda: self._restore(name, timer))
         timer.daemon = True

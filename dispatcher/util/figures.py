@@ -140,7 +140,7 @@ def short_duration(seconds: float | None) -> str:
 
 
 def _in_two_units(whole_s: int) -> str:
-    """The largest unit and the next smaller one, which is left out if there is none of it."""
+    """The largest unit and the next smaller one; a unit with the number 0 is left out."""
     largest = next(place for place, (unit_s, _) in enumerate(_UNITS_S) if whole_s >= unit_s)
     parts = []
     for unit_s, unit in _UNITS_S[largest : largest + 2]:

@@ -1,4 +1,4 @@
-"""Answers made without a framework: JSON, or a page, as ASGI messages or as bytes; and why there is none."""
+"""Answers made without a framework, as ASGI messages or as bytes: JSON, a page, or a Refusal."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ ENDED: Final = ""
 """Stands for the state of an entity that has ended."""
 STATES_FILES: Final = "states-*.jsonl"
 _ENTITIES_OF_A_LINE: Final = 4096
-"""Encoding so many takes less than a millisecond."""
+"""Entities encoded at a time, which takes less than a millisecond."""
 [_ENTITY, _AT] = [column for column in TRANSITIONS.columns if column.name in ("entity", "at")]
 
 

@@ -98,11 +98,7 @@ class ResourceScheduler:
 
     @contextmanager
     def locked(self) -> Iterator[SchedulingPolicy]:
-        """The policy, to ask it about queues and limits while nothing changes.
-
-        with scheduler.locked() as policy:
-            info = policy.queue_info("root.a")
-        """
+        """The policy, to ask it about queues and limits while nothing changes: `policy.queue_info("root.a")`."""
         with self._lock:
             yield self._policy
 
