@@ -3,7 +3,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
 TEST_EXTRAS=cli,spark,connect,postgres,web
-TEST_GROUPS=dev,examples
+TEST_GROUPS=dev,examples,docs
 QUICK_TESTS="not slow and not spark and not long"
 # One worker more than processors: many tests wait for processes that they start.
 PYTEST_WORKERS=(--numprocesses "$(($(getconf _NPROCESSORS_ONLN) + 1))" --maxprocesses 8)
@@ -55,41 +55,46 @@ require_java() {
     die "Java 17 or newer is needed for Spark, and $java is Java $version; install a newer one (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 }
 
-# group_file GROUPS: writes the requirements of these dependency groups, e.g. "dev,examples", to a file, and prints its path.
-# pip has read them itself only since 25.1.
-group_file() {
-  "$venv/bin/python" - "$root/pyproject.toml" "$1" >"$venv/.requirements" <<'END'
+# group_requirements GROUPS: prints the requirements of these dependency groups, e.g. "dev,examples", a line each. pip has read
+# the groups itself only since 25.1.
+group_requirements() {
+  "$venv/bin/python" - "$root/pyproject.toml" "$1" <<'END' || die "cannot read the dependency groups $1 in pyproject.toml"
 import sys, tomllib
 with open(sys.argv[1], "rb") as file:
     groups = tomllib.load(file)["dependency-groups"]
 for group in filter(None, sys.argv[2].split(",")):
     print(*groups[group], sep="\n")
 END
-  printf '%s\n' "$venv/.requirements"
 }
 
 # set_up EXTRAS [GROUPS [REQUIREMENT]]: a virtual environment in $venv with the project (editable), its extras, e.g.
-# "cli,spark", and its dependency groups, e.g. "dev,examples". REQUIREMENT narrows a dependency, e.g. "pyspark==4.0.*".
+# "cli,spark", and its dependency groups, e.g. "dev,examples". REQUIREMENT narrows a dependency, e.g. "pyspark==4.0.*". An
+# environment that has more is left as it is.
 set_up() {
-  local extras=$1 groups=${2:-} python stamp wanted
-  stamp="$venv/.extras-$extras${groups:+-$groups}"
-  wanted=$(cksum <"$root/pyproject.toml")${3:+ $3}
-  if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
-    return
-  fi
+  local extras=$1 groups=${2:-} stamp="$venv/.installed" python requirements name wanted pyproject known installed missing=
+  wanted="${extras//,/ } ${groups:+groups:${groups//,/ groups:}}"
+  pyproject=$(cksum <"$root/pyproject.toml")${3:+ $3}
+  { read -r known && read -r installed; } 2>/dev/null <"$stamp" || known=
+  [ "$known" = "$pyproject" ] || installed=
+  for name in $wanted; do
+    [[ " $installed " = *" $name "* ]] || missing=$name
+  done
+  [ -n "$missing" ] || [ ! -x "$venv/bin/python" ] || return 0
   python=$(find_python) || exit 1
   echo "Setting up $venv with [$extras]${3:+ and $3}; this takes a minute or two the first time." >&2
   [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || die "cannot make a virtual environment in $venv"
+  requirements=$(group_requirements "$groups") || exit 1
   "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root[$extras]" ${3:+"$3"} \
-    --requirement "$(group_file "$groups")" ||
+    --requirement <(printf '%s\n' "$requirements") ||
     die "cannot install the project's packages; see pip's message above"
-  printf '%s' "$wanted" >"$stamp"
+  printf '%s\n' "$pyproject" "$installed $wanted" >"$stamp"
 }
 
 # set_up_compiled EXTRAS GROUPS: a virtual environment in $venv with a wheel that mypyc has compiled, its extras and groups;
 # and in $venv/tree a copy of the working tree with the wheel's modules beside their sources, which Python then does not use.
 set_up_compiled() {
   local extras=$1 groups=$2 wanted tree="$venv/tree" stamp="$venv/.compiled" installed="$venv/.compiled-$1-$2" python
+  local requirements
   wanted=$(cd "$root" && find dispatcher statemachines pipeline scripts/wheel setup.py pyproject.toml -type f \
     ! -name '*.pyc' -print0 | sort -z | xargs -0 cksum | cksum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
@@ -105,8 +110,9 @@ set_up_compiled() {
     printf '%s' "$wanted" >"$stamp"
   fi
   if [ "$(cat "$installed" 2>/dev/null)" != "$wanted" ]; then
+    requirements=$(group_requirements "$groups") || exit 1
     "$venv/bin/pip" install --quiet --disable-pip-version-check "$(echo "$venv/wheel/"*.whl)[$extras]" \
-      --requirement "$(group_file "$groups")" ||
+      --requirement <(printf '%s\n' "$requirements") ||
       die "cannot install the packages of [$extras]; see pip's message above"
     printf '%s' "$wanted" >"$installed"
   fi

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -12,8 +11,9 @@ from .commands import ROOT
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 500.0  # the first time it installs what it needs
-HOME = os.environ.get("HOME", "")  # with pip's configuration, read before the tests get a home of their own
+TIMEOUT_S = 500.0
+
+pytest.importorskip("sphinx", reason="the dependency group docs is not installed")
 
 if not (ROOT / ".venv" / "bin" / "python").exists():
     pytest.skip("scripts/docs would set up a virtual environment first", allow_module_level=True)
@@ -26,10 +26,7 @@ def test_the_site_is_built_without_a_warning_and_has_every_page() -> None:
         text=True,
         timeout=TIMEOUT_S,
         check=False,
-        env={**os.environ, "HOME": HOME},
     )
-    if "cannot install the packages" in done.stderr:
-        pytest.skip("the packages that build the site cannot be had here")
 
     assert done.returncode == 0, done.stderr
     front = Path(done.stdout.splitlines()[-1])
