@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from dispatcher.errors import ConfigError
+from dispatcher.errors import ConfigError, InvalidTypeError
 from dispatcher.util.files import PermissionsName
 from dispatcher.util.foreign import text_of
 from dispatcher.util.terminal import one_line, printable
@@ -146,7 +146,7 @@ def dispatcher_config(config: DispatcherConfig | None, queue_capacity: int | Non
     if config is None:
         config = DispatcherConfig()
     elif not isinstance(config, DispatcherConfig):
-        raise TypeError(f"config must be a DispatcherConfig, not {text_of(config)}. Pass a name as name=...")
+        raise InvalidTypeError(f"config must be a DispatcherConfig, not {text_of(config)}. Pass a name as name=...")
     if queue_capacity is None:
         return config
     checked = DispatcherConfig(queue_capacity=queue_capacity)

@@ -18,7 +18,7 @@ from time import time, time_ns
 from typing import Any, Final, NamedTuple, Protocol
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import DispatcherError, JournalError, QueueFullError
+from dispatcher.errors import DispatcherError, InvalidTypeError, JournalError, QueueFullError
 from dispatcher.journal.format.event_codec import Marks, marks_of, undeclared_line, with_marks
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.format.segments import read_manifest
@@ -116,7 +116,7 @@ class DeadLetters:
         elif callable(to):
             self._put = to
         else:
-            raise TypeError(f"dead_letters must be a handler, a dispatcher or a folder, not {text_of(to)}")
+            raise InvalidTypeError(f"dead_letters must be a handler, a dispatcher or a folder, not {text_of(to)}")
         self.count = 0  # handler thread writes, any reads
         self.lost = 0  # those that could not be put there; handler thread writes, any reads
 

@@ -1,6 +1,9 @@
 """Every exception of the core.
 
     DispatcherError
+      InvalidValueError             caller: an argument's value; a ValueError as well
+      InvalidTypeError              caller: an argument's type; a TypeError as well
+      DeadlockError                 caller: it would wait for itself; a RuntimeError as well
       ServiceStateError             caller: a life-cycle method was called in the wrong state
       UnregisteredEventTypeError    caller: no handler is registered for the event's Enum class
       QueueFullError                load: a bounded queue is full, and the caller does not wait
@@ -34,6 +37,18 @@ from dispatcher.util.foreign import class_name, is_member, kind_of, text_of, typ
 
 class DispatcherError(Exception):
     """Base of all errors raised by the dispatcher and what is built on it."""
+
+
+class InvalidValueError(DispatcherError, ValueError):
+    """An argument has a value that isn't allowed."""
+
+
+class InvalidTypeError(DispatcherError, TypeError):
+    """An argument has a type that isn't allowed, or a function of yours returned such a value."""
+
+
+class DeadlockError(DispatcherError, RuntimeError):
+    """The caller would wait for itself: it is a handler, or runs on the event loop that it would block."""
 
 
 class ServiceStateError(DispatcherError):

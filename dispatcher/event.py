@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.util.foreign import kind_of, text_of
 from dispatcher.util.functions import (
     called_class,
@@ -95,14 +96,14 @@ def handling_callable(handler: Handler) -> Callable[[Any], Any]:
     """
     handle = _handle_of(handler)
     if is_async(handler):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{text_of(handler)} is an `async def` handler, and there is no event loop to run it. Give the dispatcher "
             "your loop, AsyncDispatcher(loop=loop), or register aio.AsyncioHandler(coroutine, loop=loop). Handlers "
             "that share an Enum class must be plain functions."
         )
     kind = deferred_kind(handle)
     if kind is not None:
-        raise TypeError(
+        raise InvalidTypeError(
             f"{text_of(handler)} is {kind}: calling it makes a generator and runs nothing. Register a plain function; "
             "it can loop over that generator."
         )
@@ -118,10 +119,10 @@ def _handle_of(handler: Any) -> Callable[[Any], Any]:
     """What is called with an event, if it can be: see `handling_callable`."""
     handle = getattr(handler, "handle", handler)
     if not callable(handle):
-        raise TypeError(f"a handler is a callable or has a method handle(event); {text_of(handler)} is neither")
+        raise InvalidTypeError(f"a handler is a callable or has a method handle(event); {text_of(handler)} is neither")
     made = handler if isinstance(handler, type) and not _is_of_class(handler, handle) else called_class(handle)
     if made is not None:
-        raise TypeError(
+        raise InvalidTypeError(
             f"{text_of(handler)} is a class: calling it makes an instance and handles no event. Register an instance, "
             f"{made.__name__}(...), that has a method handle(event)."
         )
@@ -165,7 +166,7 @@ class AsyncioHandler:
     ) -> None:
         function: Any = _handle_of(coroutine)
         if not is_coroutine_function(function):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"AsyncioHandler takes an `async def` function, or an object whose method handle(event) is one; "
                 f"{text_of(coroutine)} is neither. Register a plain handler as it is."
             )
@@ -173,7 +174,7 @@ class AsyncioHandler:
             require_plain(key, "key", "returns an event's key")
         for name, value, least in (("capacity", capacity, 1), ("per_key", per_key, 1), ("max_waiting", max_waiting, 0)):
             if value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
+                raise InvalidValueError(f"{name} must be at least {least}, not {value}")
         # None of these fields changes.
         self.handler = coroutine
         self.function: Callable[[Any], Any] = function
@@ -190,7 +191,7 @@ class AsyncioHandler:
 
     def handle(self, event: Any) -> Any:
         """Raises TypeError: only a dispatcher runs it."""
-        raise TypeError(f"{self!r} can be called only by the dispatcher that it is registered with")
+        raise InvalidTypeError(f"{self!r} can be called only by the dispatcher that it is registered with")
 
     def __repr__(self) -> str:
         return f"<AsyncioHandler {text_of(self.handler)}>"

@@ -23,7 +23,7 @@ from zlib import crc32
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dispatching.stopping import StopWait, check_may_wait, grace_s
-from dispatcher.errors import JournalError
+from dispatcher.errors import InvalidTypeError, InvalidValueError, JournalError
 from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
 from dispatcher.journal.format.partitions import partition_path
 from dispatcher.journal.partitioned import PartitionedJournal
@@ -61,10 +61,12 @@ class DispatcherGroup(CompositeService):
         super().__init__(name)
         partitions = tuple(partitions)
         if not partitions:
-            raise ValueError(f"{name}: a DispatcherGroup needs at least one dispatcher; partitions is empty")
+            raise InvalidValueError(f"{name}: a DispatcherGroup needs at least one dispatcher; partitions is empty")
         for index, partition in enumerate(partitions):
             if not isinstance(partition, AsyncDispatcher):
-                raise TypeError(f"{name}: partitions[{index}] must be an AsyncDispatcher, not {text_of(partition)}")
+                raise InvalidTypeError(
+                    f"{name}: partitions[{index}] must be an AsyncDispatcher, not {text_of(partition)}"
+                )
         self._drain_on_stop = drains_on_stop  # any thread writes, the thread that stops reads
         self._drain_timeout_s = drain_timeout_s
         self.partitions = partitions
@@ -182,11 +184,11 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         **options: Any,
     ) -> None:
         if type(partitions) is not int:
-            raise TypeError(f"partitions must be an int, not {text_of(partitions)}")
+            raise InvalidTypeError(f"partitions must be an int, not {text_of(partitions)}")
         if partitions < 1:
-            raise ValueError(f"partitions must be at least 1, not {partitions}")
+            raise InvalidValueError(f"partitions must be at least 1, not {partitions}")
         if not isinstance(journal, PartitionedJournal | None):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{name}: journal must be a PartitionedJournal, which has a folder for each partition, "
                 f"not {text_of(journal)}"
             )
@@ -296,7 +298,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             ValueError: a `key` with a factory, whose events may go to several partitions.
         """
         if key and not is_member(type_of(event_or_factory)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self.name}: post_every(key={key!r}) takes an event, because the rhythm of a key is kept in the "
                 "partition of its event. Post from one of `partitions` to use a factory."
             )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.event import AsyncioHandler, Handler, KeyOf, is_async
 from dispatcher.util.foreign import is_member, kind_of, text_of, type_of
 
@@ -24,7 +25,7 @@ def decorator(register: Register, event_types: Sequence[Any]) -> Callable[[F], F
         TypeError: there is no argument, or one is neither an Enum class nor a member.
     """
     if not event_types:
-        raise TypeError("on takes Enum classes or members of them: `@dispatcher.on(JobEventType.SUBMITTED)`")
+        raise InvalidTypeError("on takes Enum classes or members of them: `@dispatcher.on(JobEventType.SUBMITTED)`")
     members: dict[type[Enum], dict[int, Enum]] = {}  # by id: members of two Enums can be equal
     classes: dict[type[Enum], None] = {}
     for each in event_types:
@@ -33,7 +34,7 @@ def decorator(register: Register, event_types: Sequence[Any]) -> Callable[[F], F
         elif isinstance(each, type) and issubclass(each, Enum):
             classes[each] = None
         else:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"on takes Enum classes and members of them, got {text_of(each)}. It is called before it decorates: "
                 "`@dispatcher.on(JobEventType.SUBMITTED)`"
             )
@@ -51,7 +52,7 @@ def decorator(register: Register, event_types: Sequence[Any]) -> Callable[[F], F
 def require_function(handler: Handler, members: Sequence[Enum]) -> None:
     """Raises TypeError for an AsyncioHandler: its loop, key and capacity are for a class, not for some members."""
     if members and isinstance(handler, AsyncioHandler):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{kind_of(members[0])}: {text_of(handler)} is for an Enum class. Register it for the class, or decorate "
             "its `async def` function for the members."
         )
@@ -63,7 +64,7 @@ def require_compatible(event_class: type[Enum], parts: Sequence[tuple[Handler, t
     for _, members in parts:
         for member in members:
             if id(member) in taken:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{kind_of(member)} has a function already, and a member has one. Call the other one from it, or "
                     "unregister one of the two."
                 )
@@ -71,12 +72,12 @@ def require_compatible(event_class: type[Enum], parts: Sequence[tuple[Handler, t
     if len(parts) < 2 or not any(is_async(handler) for handler, _ in parts):
         return
     if not all(members for _, members in parts):
-        raise ValueError(
+        raise InvalidValueError(
             f"{event_class.__name__}: an `async def` handler is the only one of its Enum class, because an event ends "
             "with its coroutine. Call the other handler from the coroutine, or unregister one of the two."
         )
     if not all(is_async(handler) for handler, _ in parts):
-        raise ValueError(
+        raise InvalidValueError(
             f"{event_class.__name__}: the functions of its members are all `async def` or all plain, so that events "
             "of equal keys keep their order. Make them one kind."
         )

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
+
 Then = Literal["dead_letter", "continue", "stop", "exit"]
 _THEN: Final = get_args(Then)
 
@@ -41,18 +43,18 @@ class Retry:
 
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
-            raise ValueError(f"attempts must be a whole number, 1 or more, not {self.attempts!r}")
+            raise InvalidValueError(f"attempts must be a whole number, 1 or more, not {self.attempts!r}")
         for name, least in (("delay_s", 0.0), ("factor", 1.0), ("max_delay_s", 0.0)):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= least):
-                raise ValueError(f"{name} must be a number, {least:g} or more, not {value!r}")
+                raise InvalidValueError(f"{name} must be a number, {least:g} or more, not {value!r}")
         if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter is a part of the delay, from 0 to 1, not {self.jitter!r}")
+            raise InvalidValueError(f"jitter is a part of the delay, from 0 to 1, not {self.jitter!r}")
         if self.then not in _THEN:
-            raise ValueError(f"then is one of {', '.join(_THEN)}, not {self.then!r}")
+            raise InvalidValueError(f"then is one of {', '.join(_THEN)}, not {self.then!r}")
         classes = self.on if isinstance(self.on, tuple) else (self.on,)
         if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
-            raise TypeError(f"on takes exception classes, not {self.on!r}")
+            raise InvalidTypeError(f"on takes exception classes, not {self.on!r}")
 
     def delay_ns(self, failures: int) -> int:
         """The delay after that many failures, 1 or more."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from dispatcher.errors import UnregisteredEventTypeError
+from dispatcher.errors import InvalidTypeError, InvalidValueError, UnregisteredEventTypeError
 from dispatcher.event import AsyncioHandler, Handler, KeyOf, MultiListenerHandler, is_async
 from dispatcher.members import AsyncMembers, KeyOfMember, require_compatible, require_function
 from dispatcher.retry import OnError, Retry
@@ -160,9 +160,9 @@ class Route:
 def require_members(event_type: Any) -> None:
     """Raises TypeError if no event can have a type of this class."""
     if not (isinstance(event_type, type) and issubclass(event_type, Enum)):
-        raise TypeError(f"register takes an Enum class first, got {text_of(event_type)}")
+        raise InvalidTypeError(f"register takes an Enum class first, got {text_of(event_type)}")
     if not event_type._member_names_:  # its other attributes may be members of that name
-        raise TypeError(
+        raise InvalidTypeError(
             f"register takes an Enum class with members first; {event_type.__name__} has none, so no event has a type "
             "of this class. Register each of its subclasses that has members."
         )
@@ -215,7 +215,7 @@ class RoutingTable:
             parts = (*(present.parts if present is not None else ()), part)
             whole = [each for each in parts if not each.members]
             if len(whole) > 1 and any(not isinstance(each.on_error, str) for each in whole):
-                raise ValueError(
+                raise InvalidValueError(
                     f"{event_type.__name__}: a handler whose on_error is a Retry or a function is the only one of its "
                     "Enum class, because another attempt would run the others again. Call them from it."
                 )
@@ -232,13 +232,13 @@ class RoutingTable:
         if isinstance(on_error, Retry):
             handler = part.handler
             if on_error.ordered_by_key and isinstance(handler, AsyncioHandler) and not handler.is_ordered:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{event_type.__name__}: Retry(ordered_by_key=True) needs an AsyncioHandler with per_key=1 and "
                     "without a key function: others would let events of one lock_key overtake each other."
                 )
             return
         if not callable(on_error):
-            raise ValueError(
+            raise InvalidValueError(
                 f"on_error is one of {', '.join(SEVERITY)}, a Retry, or a function of the event and its error, not "
                 f"{on_error!r}"
             )

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 from weakref import ref
 
-from dispatcher.errors import ServiceStateError
+from dispatcher.errors import DeadlockError, InvalidTypeError, InvalidValueError, ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import NO_THREAD, in_own_thread, is_owned
@@ -126,7 +126,7 @@ class Service:
 
     def __init__(self, name: str | None = None) -> None:
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"{type(self).__name__}: name must be a str, not {text_of(name)}")
+            raise InvalidTypeError(f"{type(self).__name__}: name must be a str, not {text_of(name)}")
         self.name = name or type(self).__name__
         self.config: Any = None
         """The argument of `init`, set before the hook."""
@@ -248,7 +248,7 @@ class Service:
             return self._terminated
         caller = self._keeps_stop_waiting()
         if caller is not None:
-            raise RuntimeError(f"{self.name}: {_CANNOT_WAIT[caller]}")
+            raise DeadlockError(f"{self.name}: {_CANNOT_WAIT[caller]}")
         return self._await_termination(timeout)
 
     def _keeps_stop_waiting(self) -> Caller | None:
@@ -322,7 +322,7 @@ class Service:
             As `init` and `start`.
         """
         if self._has_coroutines_here():
-            raise RuntimeError(
+            raise DeadlockError(
                 f"{self.name}: the end of a `with` block waits for its `async def` handlers and blocks the event loop "
                 "that runs them; use `async with` here"
             )
@@ -602,7 +602,7 @@ class CompositeService(Service):
         """Add children as `add_service` does: all of them, or none if one is refused."""
         for service in services:
             if not isinstance(service, Service):
-                raise TypeError(f"{self.name}: add_service takes a Service, not {text_of(service)}")
+                raise InvalidTypeError(f"{self.name}: add_service takes a Service, not {text_of(service)}")
 
         def add() -> None:
             self.services = (*self.services, *services)
@@ -619,11 +619,11 @@ class CompositeService(Service):
         parent, path = service.parent, _path(service, self)
         if path is not None:
             names = " -> ".join(each.name for each in (self, *path))
-            raise ValueError(f"{self.name}: adding {service.name} would make a cycle of services: {names}")
+            raise InvalidValueError(f"{self.name}: adding {service.name} would make a cycle of services: {names}")
         if any(each is service for each in others):
-            raise ValueError(f"{self.name}: {service.name} was added already; a service is added once")
+            raise InvalidValueError(f"{self.name}: {service.name} was added already; a service is added once")
         if parent is not None and not parent.in_state(ServiceState.STOPPED):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self.name}: {service.name} belongs to {parent.name} already, which starts and stops it. Add it to "
                 f"one of the two, or add {parent.name} as a whole."
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from typing import Any, Generic
 
-from dispatcher.errors import DispatcherError, JournalError
+from dispatcher.errors import DispatcherError, InvalidTypeError, InvalidValueError, JournalError
 from dispatcher.journal import JournalWriter, PartitionedJournal
 from statemachines.factory import OPERAND, S, StateMachine, StateMachineFactory
 from statemachines.recorder import TransitionRecorder
@@ -94,20 +94,20 @@ class Entities(Generic[S, OPERAND]):
     ) -> None:
         name, initial = factory.name, factory.initial_state
         if not name:
-            raise ValueError(
+            raise InvalidValueError(
                 "the factory has no name, by which the journal knows its machines; pass one to its constructor"
             )
         for state in ends:
             if type(state) is not type(initial) or state is initial:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{name}: ends has {state!r}; it takes states of {type(initial).__name__} but {initial.name}"
                 )
         for event_type in begins:
             if event_type not in accepted:
                 types = ", ".join(each.name for each in accepted)
-                raise ValueError(f"{name}: begins has {event_type!r}, but {initial.name} accepts only {types}")
+                raise InvalidValueError(f"{name}: begins has {event_type!r}, but {initial.name} accepts only {types}")
         if self._journal is not None and self._recorder.journal is not self._journal:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name}: the recorder does not write to {self._journal.path}, so the journal would not have the "
                 "transitions; pass TransitionRecorder(journal)"
             )
@@ -185,11 +185,13 @@ class Entities(Generic[S, OPERAND]):
     def _begin(self, entity: str, state: S | None) -> StateMachine[S, OPERAND]:
         name = self._factory.name
         if not isinstance(entity, str):
-            raise TypeError(f"{name}: the event's entity is {entity!r}; the id of an entity is text, as in the journal")
+            raise InvalidTypeError(
+                f"{name}: the event's entity is {entity!r}; the id of an entity is text, as in the journal"
+            )
         operand = self._make(entity, state)
         found = getattr(operand, "machine", None), getattr(operand, "entity", None)
         if found != (name, entity):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} {entity}: `make` returned an operand whose machine and entity are {found}; they are to be "
                 f"{(name, entity)}, by which the journal finds it again"
             )

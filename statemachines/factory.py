@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dispatcher.compiled.native import mypyc_attr
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, InvalidTypeError, InvalidValueError
 from statemachines.listener import StateTransitionListener
 from statemachines.topology import (
     ArcKind,
@@ -127,13 +127,13 @@ class StateMachineFactory(Generic[S, OPERAND]):
         posts: tuple[Enum, ...] = (post,) if isinstance(post, Enum) else in_order(post)
         for member in (*pres, *posts, *types):
             if not isinstance(member, Enum):
-                raise TypeError(f"states and event types are Enum members, got {member!r}")
+                raise InvalidTypeError(f"states and event types are Enum members, got {member!r}")
         if not pres:
-            raise ValueError(f"to {_names(posts)}: an arc needs at least one pre state")
+            raise InvalidValueError(f"to {_names(posts)}: an arc needs at least one pre state")
         if not types or not posts:
-            raise ValueError(f"from {_names(pres)}: an arc needs at least one event type and one post state")
+            raise InvalidValueError(f"from {_names(pres)}: an arc needs at least one event type and one post state")
         if arc == "multiple" and hook is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"from {_names(pres)} to {{{_names(posts)}}}: an arc to a set of states needs a hook that chooses"
             )
         return self._with(_Declaration(self._declared, pres, posts, types, hook, arc), None)
@@ -188,7 +188,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         else:
             found = nodes.get(initial_state._name_)
             if found is None or found.state is not initial_state:
-                raise ValueError(f"{self._name or 'state machine'}: {initial_state!r} is not one of its states")
+                raise InvalidValueError(f"{self._name or 'state machine'}: {initial_state!r} is not one of its states")
             node = found
         machine: StateMachine[S, OPERAND]
         if synchronized:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from dispatcher.errors import InvalidValueError
 from dispatcher.journal import JournalWriter, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
 from dispatcher.metrics.transition_ring import ring
@@ -248,7 +249,9 @@ class TransitionRecorder:
             self._changes = Collector(routine)
             self.is_following = True
         elif self._changes.routine_type is not routine:
-            raise ValueError(f"changes are followed with {self._changes.routine_type} as routine already: {routine}")
+            raise InvalidValueError(
+                f"changes are followed with {self._changes.routine_type} as routine already: {routine}"
+            )
         return self._changes.follow()
 
     def unfollow(self, changes: Changes) -> None:

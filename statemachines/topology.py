@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from dispatcher.compiled.native import mypyc_attr
+from dispatcher.errors import InvalidValueError
 
 Hook = Callable[[Any, Any], Any]
 ArcKind = Literal["single", "multiple"]
@@ -114,7 +115,9 @@ def build(initial: Enum, machine: str, rows: Sequence[Row]) -> Nodes:
         for state in (pre, *posts):
             node = nodes.setdefault(state._name_, Node(state, machine))
             if node.state is not state:
-                raise ValueError(f"states {node.state!r} and {state!r} are of different Enums; use one for a machine")
+                raise InvalidValueError(
+                    f"states {node.state!r} and {state!r} are of different Enums; use one for a machine"
+                )
     for (pre, event_type, posts, kind), hook in rows:
         arc = Arc(event_type, hook)
         if kind == "single":
@@ -123,7 +126,9 @@ def build(initial: Enum, machine: str, rows: Sequence[Row]) -> Nodes:
             arc.targets = {id(state): nodes[state._name_] for state in posts}
         present = nodes[pre._name_].arcs.setdefault(event_type._name_, arc)
         if present is not arc:
-            raise ValueError(f"{pre.name} has arcs for {present.event_type!r} and {event_type!r}: two Enums, one name")
+            raise InvalidValueError(
+                f"{pre.name} has arcs for {present.event_type!r} and {event_type!r}: two Enums, one name"
+            )
     for state in type(initial):  # a machine can also be made in a state without arcs
         nodes.setdefault(state._name_, Node(state, machine))
     return nodes

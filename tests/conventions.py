@@ -513,6 +513,22 @@ def sleeps(modules: Sequence[Module]) -> Violations:
     return found
 
 
+def plain_errors(modules: Sequence[Module]) -> Violations:
+    """Errors of an argument or a state that no DispatcherError stands above."""
+    found = {}
+    for module in modules:
+        for node in module.nodes:
+            if not (isinstance(node, ast.Raise) and node.exc is not None):
+                continue
+            name = _last_name(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
+            if name in ("ValueError", "TypeError", "RuntimeError"):
+                found[module.name] = (
+                    f"{module.name}:{node.lineno}: raises a plain {name}; take InvalidValueError, InvalidTypeError or "
+                    "DeadlockError of dispatcher.errors, or an error of this package"
+                )
+    return found
+
+
 def raw_prints(modules: Sequence[Module]) -> Violations:
     """Calls of `print` and `typer.echo` with anything but a literal: names of others may be in it."""
     found = {}

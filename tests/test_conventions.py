@@ -174,6 +174,7 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[..., Violations]
     "intervals of the core are monotonic": (source, partial(conventions.wall_clock_reads, home="dispatcher")),
     "tests do not sleep": (suite, conventions.sleeps),
     "commands print escaped names": (source, conventions.raw_prints),
+    "errors are DispatcherErrors": (source, conventions.plain_errors),
 }
 
 NAMED_FILES = "documents name files that exist"
@@ -394,6 +395,19 @@ def test_a_sleep_is_found_and_a_yield_to_other_threads_is_not() -> None:
     )
 
     assert set(found) == {"m:naps", "m:naps_inside"}
+
+
+def test_a_plain_error_is_found() -> None:
+    found = conventions.plain_errors(
+        sample(
+            call="raise ValueError('x')",
+            name="def f():\n    raise TypeError",
+            other="raise builtins.RuntimeError('x') from error",
+            sound="try:\n    raise OddValueError('x')\nexcept ValueError:\n    raise",
+        )
+    )
+
+    assert set(found) == {"call", "name", "other"}
 
 
 def test_a_look_at_the_wall_clock_is_found_however_it_is_named() -> None:

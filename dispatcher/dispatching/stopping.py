@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from dispatcher.dispatching.times import Progress
+from dispatcher.errors import DeadlockError
 from dispatcher.queue.entries import ABANDONED
 from dispatcher.queue.posting import EventQueue
 from dispatcher.util.foreign import tell
@@ -28,9 +29,9 @@ GRACE_S: Final = 0.5
 def check_may_wait(name: str, *, is_handler: bool, is_on_loop: bool) -> None:
     """Raises RuntimeError: the caller waits for a drain that waits for its handler, or blocks the event loop of one."""
     if is_handler:
-        raise RuntimeError(f"{name}: a handler cannot wait until its own dispatcher is drained")
+        raise DeadlockError(f"{name}: a handler cannot wait until its own dispatcher is drained")
     if is_on_loop:
-        raise RuntimeError(f"{name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
+        raise DeadlockError(f"{name}: this blocks its event loop; use `await aio.await_drained(dispatcher)`")
 
 
 class Drain:

@@ -20,7 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dispatcher.errors import JournalError
+from dispatcher.errors import InvalidValueError, JournalError
 from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.columns import RowsPayload, decode_rows, encode_text
 from dispatcher.journal.format.frames import END, ROWS, Damage, Frame, FrameReader, Header
@@ -118,7 +118,7 @@ def entity_history(
         ValueError: `limit` is less than 1.
     """
     if limit < 1:
-        raise ValueError(f"limit={limit}: must be at least 1")
+        raise InvalidValueError(f"limit={limit}: must be at least 1")
     question = _Question(encode_text(entity), machine, limit, before_seq, changes_only)
     parts = parts_of(path)
     if not parts.is_partitioned:

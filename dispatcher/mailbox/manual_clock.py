@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.errors import InvalidValueError
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
 from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, TimerTask
 
@@ -42,7 +43,7 @@ class ManualClock(QueuedTimerService):
             ValueError: `ms` is negative.
         """
         if ms < 0:
-            raise ValueError(f"time goes forward only: cannot advance by {ms} ms")
+            raise InvalidValueError(f"time goes forward only: cannot advance by {ms} ms")
         target_ms = self._now_ms + ms
         # A callback may advance further than the target; its own next run, if it is periodic, is then still due.
         while self._fire_next(max(self._now_ms, target_ms)):

@@ -16,7 +16,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from enum import Enum
 
-from dispatcher.errors import DispatcherError, ForkedProcessError
+from dispatcher.errors import DispatcherError, ForkedProcessError, InvalidValueError
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
 
 _SWEEP_FROM = 64
@@ -269,7 +269,9 @@ class QueuedTimerService(ABC):
         self, callback: TimerCallback, initial_delay_ms: int, period_ms: int, *, fixed_delay: bool
     ) -> TimerFuture:
         if period_ms < 1:
-            raise ValueError(f"period_ms must be 1 or more, got {period_ms}; for a single call use register_timer")
+            raise InvalidValueError(
+                f"period_ms must be 1 or more, got {period_ms}; for a single call use register_timer"
+            )
         task = TimerTask(callback, self.current_processing_time() + initial_delay_ms, period_ms, fixed_delay)
         return self._add(task, self._steady_ms() + initial_delay_ms)
 

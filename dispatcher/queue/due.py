@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.util.foreign import is_member, text_of, type_of
 
 _SHORTEST_PERIOD_NS: Final = 1_000_000
@@ -15,14 +16,16 @@ _LAST_UNIX_S: Final = 253_402_300_799
 def duration_ns(name: str, seconds: float) -> int:
     """Raises ValueError, which calls it `name`: it is negative, or more than a century."""
     if not 0 <= seconds <= _LONGEST_S:
-        raise ValueError(f"{name} must be a number of seconds, from 0 to {_LONGEST_S:,} (a century), not {seconds}")
+        raise InvalidValueError(
+            f"{name} must be a number of seconds, from 0 to {_LONGEST_S:,} (a century), not {seconds}"
+        )
     return _whole_us(seconds)
 
 
 def unix_ns(unix_s: float) -> int:
     """Raises ValueError: it is not a time before the year 10000."""
     if not abs(unix_s) <= _LAST_UNIX_S:
-        raise ValueError(f"unix_s must be a time in Unix seconds, before the year 10000, not {unix_s}")
+        raise InvalidValueError(f"unix_s must be a time in Unix seconds, before the year 10000, not {unix_s}")
     return _whole_us(unix_s)
 
 
@@ -35,9 +38,9 @@ def rhythm_ns(period_s: float, first_s: float | None, jitter: float) -> tuple[in
     period_ns = duration_ns("seconds", period_s)
     first_ns = period_ns if first_s is None else duration_ns("first", first_s)
     if period_ns < _SHORTEST_PERIOD_NS:
-        raise ValueError(f"seconds must be 0.001 or more, not {period_s}")
+        raise InvalidValueError(f"seconds must be 0.001 or more, not {period_s}")
     if not 0 <= jitter <= 1:
-        raise ValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
+        raise InvalidValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
     return period_ns, first_ns
 
 
@@ -45,7 +48,9 @@ def is_event_not_factory(event_or_factory: Any) -> bool:
     """Raises TypeError: it is neither an event nor a callable."""
     is_event = is_member(type_of(event_or_factory))
     if not is_event and not callable(event_or_factory):
-        raise TypeError(f"post_every takes an event or a callable that makes one, not {text_of(event_or_factory)}")
+        raise InvalidTypeError(
+            f"post_every takes an event or a callable that makes one, not {text_of(event_or_factory)}"
+        )
     return is_event
 
 

@@ -30,7 +30,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Final, NamedTuple
 
-from dispatcher.errors import EventRefusedError, QueueFullError
+from dispatcher.errors import EventRefusedError, InvalidValueError, QueueFullError
 from dispatcher.journal.format.event_codec import Marks
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService, TimerFuture
@@ -222,7 +222,7 @@ class Schedule:
         if key:
             with self._lock:
                 if key in self._keys:
-                    raise ValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
+                    raise InvalidValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
                 self._keys.add(key)
         try:
             self._set_first(one, first_ns)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
-from dispatcher.errors import EventNotDeclaredError, JournalError
+from dispatcher.errors import EventNotDeclaredError, InvalidTypeError, JournalError
 from dispatcher.journal.format.event_codec import NO_EVENT, EventCodec, Marks, current_marks, marks_of, with_marks
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.journal.turns import LaterAppend
@@ -41,7 +41,7 @@ class WriteAhead:
     def __init__(self, name: str, journal: JournalWriter | None) -> None:
         """Raises TypeError: `journal` is no JournalWriter."""
         if journal is not None and not isinstance(journal, JournalWriter):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{name}: journal must be a JournalWriter, not {text_of(journal)}; only a MultiDispatcher takes a "
                 "PartitionedJournal"
             )

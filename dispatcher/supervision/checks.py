@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.util.foreign import describe, plain_text, tell, text_of
 from dispatcher.util.functions import deferred_kind, is_coroutine_function
 from dispatcher.util.terminal import one_line
@@ -118,21 +119,25 @@ class Checks:
             ValueError: `name` is empty, or `timeout_s` is not positive and finite.
         """
         if not isinstance(name, str):
-            raise TypeError(f"the name of a check must be a str, not {text_of(name)}")
+            raise InvalidTypeError(f"the name of a check must be a str, not {text_of(name)}")
         if not name:
-            raise ValueError("a check must have a name, such as 'database'")
+            raise InvalidValueError("a check must have a name, such as 'database'")
         name = one_line(plain_text(name), 100)
         if not callable(check):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"check {name}: {text_of(check)} is not callable; pass a function that returns True or False"
             )
         if is_coroutine_function(check):
-            raise TypeError(f"check {name}: an `async def` cannot run on a thread; pass a plain function")
+            raise InvalidTypeError(f"check {name}: an `async def` cannot run on a thread; pass a plain function")
         kind = deferred_kind(check)
         if kind is not None:  # its result would always count as True
-            raise TypeError(f"check {name}: {text_of(check)} is {kind}; pass a function that returns True or False")
+            raise InvalidTypeError(
+                f"check {name}: {text_of(check)} is {kind}; pass a function that returns True or False"
+            )
         if not 0 < timeout_s < math.inf:
-            raise ValueError(f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}")
+            raise InvalidValueError(
+                f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}"
+            )
         self._checks[name] = Check(name, check, timeout_s, self._clock_s)
 
     def remove(self, name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatching.coroutines import running_loop
-from dispatcher.errors import AskError
+from dispatcher.errors import AskError, DeadlockError
 from dispatcher.event import (
     AsyncioHandler,
     DispatcherEventHandler,
@@ -201,7 +201,7 @@ class InlineDispatcher(Service):
 
     def _run(self, function: Callable[[Any], Any], event: Any) -> Any:
         if running_loop() is not None:
-            raise RuntimeError(
+            raise DeadlockError(
                 f"{self.name}: {text_of(event)} has an `async def` handler, which cannot run on a thread that runs an "
                 "event loop, because the post would block that loop. Post from another thread, with `await "
                 "asyncio.to_thread(dispatcher.post, event)`, or in a plain test function."

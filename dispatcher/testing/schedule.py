@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dispatcher.errors import InvalidValueError
 from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.mailbox.time_service import TimerFuture
 from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
@@ -71,7 +72,7 @@ class InlineSchedule:
         is_event = is_event_not_factory(event_or_factory)
         in_use = self._keys.get(key)
         if in_use is not None and not in_use.is_done():
-            raise ValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
+            raise InvalidValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
         due_ms = self._clock.current_processing_time() + _ms(first_ns)
         post = self._post
         one = InlineScheduled(

@@ -14,6 +14,7 @@ from functools import partial
 from types import WrapperDescriptorType
 from typing import Any, Final, TypeVar
 
+from dispatcher.errors import InvalidTypeError
 from dispatcher.util.foreign import class_name, text_of
 
 T = TypeVar("T")
@@ -51,17 +52,19 @@ def require_plain(function: Any, name: str, does: str) -> None:
     """Raises TypeError if `function` is not callable, or a call of it runs nothing. It is called `name`, and `does`
     something, such as `returns an event's key`."""
     if not callable(function):
-        raise TypeError(f"{name} must be a callable that {does}; {text_of(function)} is not callable")
+        raise InvalidTypeError(f"{name} must be a callable that {does}; {text_of(function)} is not callable")
     kind = deferred_kind(function)
     if kind is not None:
-        raise TypeError(f"{name} must be a plain function that {does}; {text_of(function)} is {kind}, which runs later")
+        raise InvalidTypeError(
+            f"{name} must be a plain function that {does}; {text_of(function)} is {kind}, which runs later"
+        )
 
 
 def ran(function: Any, result: T) -> T:
     """The `result` of a call of `function`. Raises TypeError if the call has run nothing."""
     if isinstance(result, _UNRUN) and (kind := deferred_kind(function)) is not None:
         _close(result)
-        raise TypeError(f"{text_of(function)} is {kind}: calling it ran nothing. Pass a plain function")
+        raise InvalidTypeError(f"{text_of(function)} is {kind}: calling it ran nothing. Pass a plain function")
     return result
 
 
@@ -91,7 +94,7 @@ class _Checked:
         result = self._function(*args)
         if isinstance(result, _UNRUN):
             _close(result)
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{text_of(self._function)} returned a {class_name(result)} and ran nothing: it decorates "
                 f"{self._decorates}. Decorate a plain function, or let the decorator run it."
             )

@@ -34,6 +34,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from dispatcher.errors import InvalidValueError
 from dispatcher.util.histogram import FineHistogram
 from pipeline.streaming.calls.call_counts import COUNTERS, HISTOGRAMS, CallMetrics, register_call_metrics
 
@@ -182,7 +183,7 @@ def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
         observed = (of_progress or {}).get(name)
     values = _as_dict(observed)
     if values is None or not values.keys() >= {*_SUMS, *_LEAST, *_MOST}:
-        raise ValueError(
+        raise InvalidValueError(
             f"no metrics of asynchronous calls in {observed!r}"
             + (f", the metrics {name!r} of the progress" if name is not None else "")
             + "; give the metrics argument of ordered_wait"

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from dispatcher.errors import InvalidValueError
 from pipeline.spark.shipping import is_remote, runs_on_executors
 from pipeline.streaming.cache.cached_function import cached_function
 from pipeline.streaming.cache.postgresql import PostgresResults
@@ -29,7 +30,7 @@ def check_cache(df: DataFrame, cache: ResultCache | None, function: AnyFunction[
         return
     cache.function_name(function)
     if unknown := [name for name in cache.key_columns if name not in df.columns]:
-        raise ValueError(f"the cache's key names {', '.join(unknown)}; the columns are {', '.join(df.columns)}")
+        raise InvalidValueError(f"the cache's key names {', '.join(unknown)}; the columns are {', '.join(df.columns)}")
     if isinstance(cache, SqliteResults) and runs_on_executors(df.sparkSession) and not is_remote(df.sparkSession):
         log.warning(
             "%s is for one machine: executors on others each have a file of their own under that path. On a cluster "

@@ -10,6 +10,7 @@
         InputClosedError          user: a producer comes too late
         ResultCacheError          the file, the database or its settings: a cache of results cannot be used
           ResultCacheAwayError    service: the cache's database does not answer now
+        OperatorStateError        caller: an operator or a host was opened, used or restored in the wrong order
         SourceInterruptedError    no fault: stops a source whose task is over
         TaskCancelledError        no fault: the task was cancelled
         UnknownOutcomeError       no fault: a call was in flight when its process ended, and is not made again
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, InvalidValueError
 from dispatcher.util.figures import moment
 from dispatcher.util.foreign import cut_text, full_class_name, message_of
 from dispatcher.util.units import NS_PER_S
@@ -142,6 +143,10 @@ class InputClosedError(StreamingError):
     """A producer put an element into an input that was ended, or whose task is over."""
 
 
+class OperatorStateError(StreamingError, RuntimeError):
+    """An operator or a host was opened, used or restored in the wrong order. The message says what to call first."""
+
+
 class ResultCacheError(StreamingError):
     """A cache of results cannot be used: its file, its database or its settings are at fault. One line, no password."""
 
@@ -199,7 +204,7 @@ class RetryAfter(Exception):
             delay_s = _seconds_of_header(delay_s)
         require_number("delay_s", delay_s, least=0)
         if delay_s == math.inf:
-            raise ValueError(f"delay_s is {delay_s}; it must be finite")
+            raise InvalidValueError(f"delay_s is {delay_s}; it must be finite")
         self.delay_s = delay_s
         self.cause = cause
         super().__init__(delay_s, cause)
@@ -219,7 +224,7 @@ def _seconds_of_header(text: str) -> float:
             date = date.replace(tzinfo=UTC)
         return max(0.0, date.timestamp() - time.time())
     except (ValueError, OverflowError):
-        raise ValueError(
+        raise InvalidValueError(
             f"delay_s is {quoted(text)}; it must be seconds, or an HTTP date such as 'Wed, 21 Oct 2026 07:28:00 GMT'"
         ) from None
 

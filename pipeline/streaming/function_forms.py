@@ -19,6 +19,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
+from dispatcher.errors import InvalidTypeError
 from pipeline.streaming.calls.functions import (
     AnyFunction,
     AsyncFunction,
@@ -47,9 +48,9 @@ def check_function(function: AnyFunction[Any, Any]) -> None:
     called, method = called_of(function), method_of(function)
     name = name_of(function) if method is None else f"{name_of(function)}.{method}"
     if getattr(called, "__func__", None) is AsyncFunction.async_invoke:
-        raise TypeError(f"{name_of(function)} defines neither async_invoke nor async_invoke_batch")
+        raise InvalidTypeError(f"{name_of(function)} defines neither async_invoke nor async_invoke_batch")
     if method is not None and not _may_run_on_loop(called):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{name} is a plain method, so its calls would block each other. Declare it with async def. If it has to "
             "block, give a class with a __call__ in its place, which is called on threads."
         )
@@ -59,7 +60,7 @@ def check_function(function: AnyFunction[Any, Any]) -> None:
             _check_hook(f"{name_of(function)}: {hook}()", given, is_awaited=is_async)
     if callable(timeout := getattr(function, "timeout", None)):
         if runs_on_loop(timeout):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{name_of(function)}: timeout() cannot be a coroutine, as nothing awaits it; make it a plain method"
             )
         _require_declared(f"{name_of(function)}.timeout", timeout)
@@ -74,7 +75,9 @@ def check_plain(option: str, function: Any) -> None:
     called = called_of(function)
     if inspect.iscoroutinefunction(called) or is_generator(called):
         kind = "a generator" if is_generator(called) else "a coroutine function"
-        raise TypeError(f"{option} is {kind}, {name_of(function)}; give a plain function that returns what it gives")
+        raise InvalidTypeError(
+            f"{option} is {kind}, {name_of(function)}; give a plain function that returns what it gives"
+        )
 
 
 def is_generator(called: Any) -> bool:
@@ -98,7 +101,7 @@ def coroutine_form(called: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isawaitable(returned):
             returned = await returned
         elif not gathers:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{name_of(called)} returned {quoted(returned)}, which cannot be awaited. Declare it with async def."
             )
         return await gathered_on_loop(returned) if gathers else returned
@@ -129,7 +132,7 @@ def _may_run_on_loop(called: Any) -> bool:
 def _require_declared(name: str, called: Any) -> None:
     if is_generator(called) and not yields(called):
         kind = "AsyncIterator" if inspect.isasyncgenfunction(called) else "Iterator"
-        raise TypeError(
+        raise InvalidTypeError(
             f"{name} is a generator, but its return type does not say so. Declare it as {kind}[...], with the type of "
             "one result: each yield is then a result. Or return a list."
         )
@@ -138,6 +141,6 @@ def _require_declared(name: str, called: Any) -> None:
 def _check_hook(name: str, hook: Any, *, is_awaited: bool) -> None:
     """`open` or `close`, which is awaited if the function is."""
     if is_generator(hook):
-        raise TypeError(f"{name} is a generator, which would do nothing; make it a method without yield")
+        raise InvalidTypeError(f"{name} is a generator, which would do nothing; make it a method without yield")
     if inspect.iscoroutinefunction(hook) and not is_awaited:
-        raise TypeError(f"{name} of a blocking function cannot be a coroutine; make it a plain method")
+        raise InvalidTypeError(f"{name} of a blocking function cannot be a coroutine; make it a plain method")

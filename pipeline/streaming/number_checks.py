@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from numbers import Integral, Real
 
+from dispatcher.errors import InvalidValueError
+
 
 def require_number(
     name: str,
@@ -12,7 +14,7 @@ def require_number(
     least: float | None = None,
     above: float | None = None,
     whole: bool = False,
-    error: type[Exception] = ValueError,
+    error: type[Exception] = InvalidValueError,
 ) -> None:
     """Raise `error` unless `value` is a number, `least` or more, or `above` that. A text or a bool is no number."""
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)

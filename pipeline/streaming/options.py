@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
@@ -112,22 +113,28 @@ class AsyncOptions:
         if self.deadline_ms is not None:
             _check_number("deadline_ms", self.deadline_ms, 1)
         if self.enabled_retry is not None and self.timeout_ms == 0:
-            raise ValueError("timeout_ms is 0; it must be positive, because it ends retries")
+            raise InvalidValueError("timeout_ms is 0; it must be positive, because it ends retries")
         for name, least in _COUNTS.items():
             _check_number(name, getattr(self, name), least, Integral)
         _check_number("linger_ms", self.linger_ms, 0)
         if self.output_mode not in ("ordered", "unordered"):
-            raise ValueError(f'output_mode is {self.output_mode!r}; choose "ordered" or "unordered"')
+            raise InvalidValueError(f'output_mode is {self.output_mode!r}; choose "ordered" or "unordered"')
         if self.on_error not in ("fail", "drop", "capture") and not callable(self.on_error):
-            raise ValueError(f'on_error is {self.on_error!r}; choose "fail", "drop", "capture", or give a function')
+            raise InvalidValueError(
+                f'on_error is {self.on_error!r}; choose "fail", "drop", "capture", or give a function'
+            )
         if self.dead_letter is not None and self.on_error != "capture":
-            raise ValueError(f'on_error is {self.on_error!r}; dead_letter needs "capture"')
+            raise InvalidValueError(f'on_error is {self.on_error!r}; dead_letter needs "capture"')
         if self.remember and self.dedupe_by is None:
-            raise ValueError(f"remember is {self.remember}; results are remembered by key: give dedupe_by as well")
+            raise InvalidValueError(
+                f"remember is {self.remember}; results are remembered by key: give dedupe_by as well"
+            )
         if self.remember_ms is not None:
             require_number("remember_ms", self.remember_ms, above=0)
         if self.remember_ms is not None and not self.remember:
-            raise ValueError(f"remember_ms is {self.remember_ms}, but remember is 0: say how many keys to remember")
+            raise InvalidValueError(
+                f"remember_ms is {self.remember_ms}, but remember is 0: say how many keys to remember"
+            )
 
     @property
     def enabled_retry(self) -> RetryStrategy | None:
@@ -169,18 +176,20 @@ class AsyncOptions:
 
     def _check_kinds(self) -> None:
         if not isinstance(self.retry, RetryStrategy | None):
-            raise TypeError(f"retry is {self.retry!r}; give a RetryStrategy, such as RetryStrategy.fixed_delay(3, 100)")
+            raise InvalidTypeError(
+                f"retry is {self.retry!r}; give a RetryStrategy, such as RetryStrategy.fixed_delay(3, 100)"
+            )
         limits = RateLimit | RateLimiter | AdaptiveRateLimit | AdaptiveRateLimiter | None
         if not isinstance(self.rate_limit, limits) and self.rate_limit != ADAPTIVE:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"rate_limit is {self.rate_limit!r}; give a RateLimit, such as RateLimit(calls_per_s=100), "
                 f'or "{ADAPTIVE}"'
             )
         if not isinstance(self.cache, ResultCache | None):
-            raise TypeError(f"cache is {self.cache!r}; give a SqliteResults(path) or a PostgresResults(dsn)")
+            raise InvalidTypeError(f"cache is {self.cache!r}; give a SqliteResults(path) or a PostgresResults(dsn)")
         for name in ("dead_letter", "dedupe_by", "combine"):
             if (function := getattr(self, name)) is not None and not callable(function):
-                raise TypeError(f"{name} is {function!r}; give a function")
+                raise InvalidTypeError(f"{name} is {function!r}; give a function")
         for name in ("on_error", "dead_letter", "dedupe_by", "combine"):
             if callable(function := getattr(self, name)):
                 check_plain(name, function)
@@ -248,7 +257,7 @@ def times_in_ms(timeout: float, deadline: float | None) -> TimesInMs:
 
 def _in_ms(name: str, seconds: float, meaning: str) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 < seconds < math.inf:
-        raise ValueError(f"{name} is {seconds!r}; it must be a positive, finite number of seconds {meaning}")
+        raise InvalidValueError(f"{name} is {seconds!r}; it must be a positive, finite number of seconds {meaning}")
     return max(1, round(seconds * 1000))
 
 
@@ -272,7 +281,7 @@ def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
             if unknown := sorted(given.keys() - known):
-                raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}")
+                raise InvalidTypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}")
             return function(*args, **{**defaults, **given})
 
         checked.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dispatcher.compiled.native import mypyc_attr
+from dispatcher.errors import InvalidTypeError
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import (
     EXIT_KILLED_BY_RESOURCEMANAGER,
@@ -97,7 +98,9 @@ class SimulatedCluster:
             manager.connect(cls(manager))
         cluster = manager.node_managers
         if not isinstance(cluster, cls):
-            raise TypeError(f"{manager.name} has {cluster!r}; simulated nodes need a SimulatedCluster, or none yet")
+            raise InvalidTypeError(
+                f"{manager.name} has {cluster!r}; simulated nodes need a SimulatedCluster, or none yet"
+            )
         return cluster
 
     @property

@@ -18,6 +18,7 @@ from pydantic import PydanticUserError, SecretBytes, SecretStr, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import to_json
 
+from dispatcher.errors import InvalidTypeError
 from dispatcher.journal.format.round_trip import quoted, slots_of
 
 Schema = Mapping[str, Any]
@@ -55,7 +56,7 @@ def adapter_of(class_: type) -> TypeAdapter[Any]:
         said = _first_line(error)
         if isinstance(error, PydanticUserError) and error.code == "class-not-fully-defined":
             said = "it refers to a class that is not defined yet. Register it once that class is"
-        raise TypeError(f"{_culprit(class_)} cannot be kept in a journal: {said}") from error
+        raise InvalidTypeError(f"{_culprit(class_)} cannot be kept in a journal: {said}") from error
     _Check(schema).check(schema, class_.__name__)
     return adapter
 

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from dispatcher.errors import EventNotDeclaredError, JournalError
+from dispatcher.errors import EventNotDeclaredError, InvalidTypeError, InvalidValueError, JournalError
 from dispatcher.journal.format.declarations import LONGEST_LINE, adapter_of, lossless
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.format.round_trip import difference, quoted
@@ -160,16 +160,18 @@ class EventCodec:
         made = {}
         for class_ in classes:
             if not (isinstance(class_, type) and (is_dataclass(class_) or issubclass(class_, BaseModel))):
-                raise TypeError(f"events= takes pydantic models and dataclasses; {class_!r} is neither")
+                raise InvalidTypeError(f"events= takes pydantic models and dataclasses; {class_!r} is neither")
             made[class_] = _Declared(event_type, class_, adapter_of(class_))
         name = event_type.__name__
         with self._lock:
             if self._types.get(name, event_type) is not event_type:
-                raise ValueError(f"two Enum classes named {name} are registered; the journal identifies them by name")
+                raise InvalidValueError(
+                    f"two Enum classes named {name} are registered; the journal identifies them by name"
+                )
             for class_ in made:
                 known = self._models.get((name, class_.__name__))
                 if known is not None and known.class_ is not class_:
-                    raise ValueError(f"two event classes named {class_.__name__} are declared for {name}")
+                    raise InvalidValueError(f"two event classes named {class_.__name__} are declared for {name}")
             self._types = {**self._types, name: event_type}
             self._models = {**self._models, **{(name, class_.__name__): made[class_] for class_ in made}}
             self._declare_models()

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from dispatcher.errors import InvalidValueError
 from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, schema_from, schema_of
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import read_rows, require_supported, with_plain_names
@@ -144,7 +145,7 @@ def _wait(
     require_supported(df.schema, "the DataFrame")
     require_supported(result_schema, "the schema of the results")
     if keep_input and (both := set(df.columns) & set(result_schema.names)):
-        raise ValueError(
+        raise InvalidValueError(
             f"keep_input adds the columns of the DataFrame to the results' columns, and both have {min(both)}"
         )
     _require_free_names(columns)
@@ -187,9 +188,11 @@ def _result_schema(df: DataFrame, function: AnyFunction[Any, Any], schema: Resul
 
 def _require_metrics_of(df: DataFrame, metrics: Any) -> None:
     if metrics is not None and not isinstance(metrics, str) and df.isStreaming:
-        raise ValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
+        raise InvalidValueError("metrics is an Observation, which only batch queries support; for a stream give a name")
     if isinstance(metrics, str) and not df.isStreaming:
-        raise ValueError(f"metrics is the name {metrics!r}, as for a stream; for a batch query give an Observation")
+        raise InvalidValueError(
+            f"metrics is the name {metrics!r}, as for a stream; for a batch query give an Observation"
+        )
 
 
 def _require_free_names(columns: OutputColumns) -> None:
@@ -197,6 +200,6 @@ def _require_free_names(columns: OutputColumns) -> None:
     if columns.has_metrics:
         taken.append(METRICS_COLUMN)
     if clashes := [name for name in columns.schema.names if name.lower() in taken]:
-        raise ValueError(
+        raise InvalidValueError(
             f"the schema of the results has a column {clashes[0]}; rename it, or choose another error_column"
         )

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T
 
+from dispatcher.errors import InvalidValueError
 from pipeline.spark.async_io.arrow_values import Reader
 from pipeline.spark.async_io.spark_types import inner_types, is_supported, reader_of
 from pipeline.spark.async_io.structs import row_maker
@@ -22,7 +23,7 @@ def require_supported(schema: T.StructType, what: str) -> None:
         UnsupportedTypeError: for the first column whose values cannot be carried. ValueError: there are no columns.
     """
     if not schema.fields:
-        raise ValueError(f"{what} has no columns; give it at least one")
+        raise InvalidValueError(f"{what} has no columns; give it at least one")
     for field in schema.fields:
         if not is_supported(field.dataType):
             raise UnsupportedTypeError(what, field.name, field.dataType.simpleString())
@@ -44,7 +45,9 @@ def require_distinct(struct: T.StructType, path: str = "") -> None:
     """Raise ValueError for a repeated name in `struct` or a struct within it: Spark cannot read those from Arrow."""
     for name, count in Counter(struct.names).items():
         if count > 1:
-            raise ValueError(f"the output would have {count} columns {path}{name}; rename them, so that it has one")
+            raise InvalidValueError(
+                f"the output would have {count} columns {path}{name}; rename them, so that it has one"
+            )
     for field in struct.fields:
         for inner in _structs(field.dataType):
             require_distinct(inner, f"{path}{field.name}.")

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from dispatcher.errors import InvalidValueError
 from pipeline.spark.async_io.arrow_values import (
     Builder,
     Reader,
@@ -500,7 +501,7 @@ def time_zone(name: str) -> dt.tzinfo:
     try:
         zone: dt.tzinfo = pa.lib.string_to_tzinfo(name)
     except Exception as error:  # of pytz if it is installed, else of zoneinfo
-        raise ValueError(
+        raise InvalidValueError(
             f"the session's time zone is {name!r}, which Python does not know; set spark.sql.session.timeZone to a "
             "region such as America/Los_Angeles, or to an offset such as +01:00"
         ) from error

@@ -22,6 +22,7 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
 from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
@@ -157,7 +158,7 @@ def for_workers(
         ValueError, TypeError: what every task would raise, for an option or a name; or the function does not pickle.
     """
     if task.extra not in get_args(ExtraKeys):
-        raise ValueError(f'extra is {task.extra!r}; choose "refuse" or "ignore"')
+        raise InvalidValueError(f'extra is {task.extra!r}; choose "refuse" or "ignore"')
     require_number("idle_timeout", task.idle_s, least=0)
     host_for(task.function, task.options)
     time_zone(task.time_zone)
@@ -185,7 +186,7 @@ def key_of_places(option: str, key: str | Sequence[str], places: Mapping[str, in
     """A function of a row's tuple that gives the values of the named `places`, which messages call `what`."""
     names = [key] if isinstance(key, str) else list(key)
     if unknown := [name for name in names if name not in places]:
-        raise ValueError(f"{option} names {', '.join(unknown)}; the {what} are {', '.join(places)}")
+        raise InvalidValueError(f"{option} names {', '.join(unknown)}; the {what} are {', '.join(places)}")
     return itemgetter(*(places[name] for name in names))
 
 
@@ -201,7 +202,7 @@ class _Sent:
         try:
             self._pickled: bytes = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
         except Exception as error:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{task.operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
                 "Create connections, locks and the like in open(), and do not refer to the SparkSession."
             ) from error

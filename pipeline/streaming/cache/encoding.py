@@ -18,6 +18,7 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any, Final
 
+from dispatcher.errors import InvalidTypeError
 from pipeline.streaming.errors import quoted
 
 _TAG: Final = "$"
@@ -62,7 +63,7 @@ def _guarded(encode: Callable[[Any], Any], value: Any) -> Any:
     try:
         return encode(value)
     except RecursionError:
-        raise TypeError(f"a {type(value).__qualname__} is nested too deeply, or contains itself") from None
+        raise InvalidTypeError(f"a {type(value).__qualname__} is nested too deeply, or contains itself") from None
 
 
 def _tagged(tag: str, value: Any) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def _plain(value: Any) -> Any:
         return _tagged(kind.__name__, [_plain(item) for item in value])
     scalar = _scalar(value)
     if scalar is None:
-        raise TypeError(
+        raise InvalidTypeError(
             f"the result has {quoted(value)}, a {kind.__qualname__}, which cannot be kept in a cache. Return None, "
             "bool, int, float, str, bytes, Decimal, UUID, dates, times, and lists, tuples, sets and dicts of them."
         )
@@ -119,7 +120,7 @@ def _canonical(value: Any) -> Any:
     if scalar is None and kind.__module__ == "numpy" and getattr(value, "shape", None) == ():
         return _canonical(value.item())
     if scalar is None:
-        raise TypeError(
+        raise InvalidTypeError(
             f"{quoted(value)}, a {kind.__qualname__}, cannot be part of a cache's key. Give the cache key=, a function "
             "that returns strings, numbers, dates, or tuples of them."
         )

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatcher.errors import InvalidTypeError
 from pipeline import postgres
 from pipeline.sql import POSTGRESQL
 from pipeline.streaming.cache.results import ResultCache
@@ -62,9 +63,9 @@ class PostgresResults(ResultCache):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (isinstance(self.dsn, str) or callable(self.dsn)):
-            raise TypeError("dsn is neither a string nor a function that returns one.")
+            raise InvalidTypeError("dsn is neither a string nor a function that returns one.")
         if not isinstance(self.table, str) or not all(self.table.split(".", 1)):
-            raise TypeError(f'table is {self.table!r}; give "name" or "schema.name".')
+            raise InvalidTypeError(f'table is {self.table!r}; give "name" or "schema.name".')
         require_number("query_timeout_s", self.query_timeout_s, above=0)
         with _translated_settings():
             postgres.require_psycopg(_WHAT)

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.streaming.cache.encoding import key_text
 from pipeline.streaming.cache.store import ResultKey, ResultStore, UnknownCall
 from pipeline.streaming.calls.functions import unbound
@@ -57,13 +58,15 @@ class ResultCache(ABC):
             require_number("expires_after_s", self.expires_after_s, above=0)
         require_number("retry_for_s", self.retry_for_s, least=0)
         if self.on_unknown not in ("call", "capture"):
-            raise ValueError(f'on_unknown is {self.on_unknown!r}; choose "call" or "capture".')
+            raise InvalidValueError(f'on_unknown is {self.on_unknown!r}; choose "call" or "capture".')
         if isinstance(self.version, bool) or not isinstance(self.version, str | int):
-            raise TypeError(f"version is {self.version!r}; give a string or a whole number.")
+            raise InvalidTypeError(f"version is {self.version!r}; give a string or a whole number.")
         if self.name is not None and not (isinstance(self.name, str) and self.name):
-            raise TypeError(f"name is {self.name!r}; give a string, or None for the function's own name.")
+            raise InvalidTypeError(f"name is {self.name!r}; give a string, or None for the function's own name.")
         if not (self.key is None or callable(self.key)) and not (self.key_columns and _are_names(self.key_columns)):
-            raise TypeError(f"key is {self.key!r}; give a column, a list of columns, or a function of the value.")
+            raise InvalidTypeError(
+                f"key is {self.key!r}; give a column, a list of columns, or a function of the value."
+            )
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -96,7 +99,7 @@ class ResultCache(ABC):
         function = unbound(function)
         named = function if hasattr(function, "__qualname__") else type(function)
         if "<lambda>" in named.__qualname__:
-            raise ValueError(
+            raise InvalidValueError(
                 "the cache finds results again by the function's name, which a lambda does not have; give the cache a "
                 'name, as in SqliteResults(path, name="prices")'
             )
@@ -144,7 +147,9 @@ class ResultCache(ABC):
             ValueError: there is no `expires_after_s`. ResultCacheError: the cache cannot be changed.
         """
         if self.expires_after_s is None:
-            raise ValueError("expires_after_s is None: no result expires. Give the age of the results to delete.")
+            raise InvalidValueError(
+                "expires_after_s is None: no result expires. Give the age of the results to delete."
+            )
         with closing(self.connect("")) as store:
             return store.remove_older(time.time() - self.expires_after_s)
 

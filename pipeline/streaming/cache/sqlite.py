@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.errors import InvalidTypeError
 from pipeline.sql import SQLITE
 from pipeline.streaming.cache.owners import OwnerLock
 from pipeline.streaming.cache.results import ResultCache
@@ -52,7 +53,7 @@ class SqliteResults(ResultCache):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.path, str | os.PathLike) or not str(self.path):
-            raise TypeError(f"path is {self.path!r}; give the path of a file.")
+            raise InvalidTypeError(f"path is {self.path!r}; give the path of a file.")
         require_number("busy_timeout_s", self.busy_timeout_s, least=0)
         object.__setattr__(self, "path", Path(self.path).absolute())
 

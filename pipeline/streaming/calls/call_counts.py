@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import REGISTRY
 
+from dispatcher.errors import InvalidTypeError
 from dispatcher.util.histogram import FineHistogram
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram
 
@@ -142,7 +143,9 @@ def counts_of(metrics: CallMetrics | None) -> CallMetrics:
     if metrics is None:
         return CallMetrics()
     if not isinstance(metrics, CallMetrics):
-        raise TypeError(f"metrics is {metrics!r}; give a CallMetrics(). A name and an Observation are for DataFrames")
+        raise InvalidTypeError(
+            f"metrics is {metrics!r}; give a CallMetrics(). A name and an Observation are for DataFrames"
+        )
     return metrics
 
 

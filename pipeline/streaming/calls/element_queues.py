@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
 
 In = TypeVar("In")
@@ -83,7 +84,7 @@ class ResultFuture(Generic[Out]):
         """
         # Anything else, above all None, would read as a record without results: a silent loss.
         if not isinstance(error, BaseException):
-            raise TypeError(f"complete_exceptionally() needs an exception, got {error!r}. Wrap it in one.")
+            raise InvalidTypeError(f"complete_exceptionally() needs an exception, got {error!r}. Wrap it in one.")
         if not self._try_claim():
             return False
         self._error = error
@@ -160,7 +161,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
             ValueError: `capacity` is not positive.
         """
         if capacity <= 0:
-            raise ValueError(f"capacity is {capacity}; it must be at least 1.")
+            raise InvalidValueError(f"capacity is {capacity}; it must be at least 1.")
         self.capacity = capacity
 
     @abstractmethod

@@ -18,6 +18,7 @@ import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.streaming.errors import AsyncTimeoutError, quoted
 from pipeline.streaming.return_types import ASYNC_ITERATORS, AWAITABLES, kinds_returned
 
@@ -109,7 +110,7 @@ def is_coroutine_function(function: AnyFunction[Any, Any]) -> bool:
     if method_of(function) is not None:
         return True
     if not callable(function):
-        raise TypeError(f"{function!r} is not callable; give an AsyncFunction, an async def or a plain function")
+        raise InvalidTypeError(f"{function!r} is not callable; give an AsyncFunction, an async def or a plain function")
     return inspect.iscoroutinefunction(function) or runs_on_loop(called_of(function))
 
 
@@ -137,16 +138,18 @@ def as_results(returned: Any) -> Sequence[Any]:
     if isinstance(returned, list):
         return returned
     if returned is None:
-        raise TypeError("the function returned None. Return a list of results; [] for no result, [None] for a null.")
+        raise InvalidTypeError(
+            "the function returned None. Return a list of results; [] for no result, [None] for a null."
+        )
     if isinstance(returned, _GENERATORS):
-        raise TypeError(
+        raise InvalidTypeError(
             "the function returned a generator. Declare its return type as Iterator[...], or as AsyncIterator[...] if "
             "it is an async one: each yield is then a result. Or return a list."
         )
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()
-        raise TypeError("the function returned an awaitable. Declare it with async def, so that it is awaited.")
+        raise InvalidTypeError("the function returned an awaitable. Declare it with async def, so that it is awaited.")
     return (returned,)
 
 
@@ -157,9 +160,11 @@ def check_batch_results(returned: Any, number: int) -> Sequence[Any]:
         TypeError: it is not a list. ValueError: it has another length.
     """
     if not isinstance(returned, list | tuple):
-        raise TypeError(f"async_invoke_batch returned {quoted(returned)}. Return a list with one list for each value.")
+        raise InvalidTypeError(
+            f"async_invoke_batch returned {quoted(returned)}. Return a list with one list for each value."
+        )
     if len(returned) != number:
-        raise ValueError(
+        raise InvalidValueError(
             f"async_invoke_batch returned {len(returned)} entries for {number} values. "
             "Return one list for each value, in the same order; [] for no result."
         )

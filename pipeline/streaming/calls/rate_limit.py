@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from dispatcher.errors import InvalidValueError
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 
 RateLimitScope: TypeAlias = Literal["job", "worker", "task"]
@@ -56,7 +57,7 @@ class RateLimit:
     def __post_init__(self) -> None:
         check_rate("calls_per_s", self.calls_per_s)
         if self.burst is not None and not _is_positive(self.burst):
-            raise ValueError(
+            raise InvalidValueError(
                 f"burst is {self.burst!r}; it must be a number above 0, such as 1, or None for the default."
             )
         check_cost_and_scope(self.cost, self.scope)
@@ -124,7 +125,7 @@ class RateLimiter:
             ValueError: `cost` is not a number of at least 0. Nothing was reserved.
         """
         if not 0 <= cost < math.inf:
-            raise ValueError(f"cost is {cost!r}; it must be a number of at least 0.")
+            raise InvalidValueError(f"cost is {cost!r}; it must be a number of at least 0.")
         cost_ms = cost * self._ms_per_unit
         with self._lock:
             # The call starts when the burst holds its cost, or is full if it costs more.
@@ -141,7 +142,7 @@ class RateLimiter:
             ValueError: the pause would never end.
         """
         if not until_ms < math.inf:
-            raise ValueError(f"until_ms is {until_ms!r}; it must be a finite time.")
+            raise InvalidValueError(f"until_ms is {until_ms!r}; it must be a finite time.")
         with self._lock:
             self._paused_until_ms = max(self._paused_until_ms, until_ms)
 
@@ -160,7 +161,7 @@ def cost_of(cost: Callable[[Any], float] | None, value: object) -> float:
         return 1.0
     amount = cost(value)
     if not isinstance(amount, numbers.Real) or not 0 <= amount < math.inf:
-        raise ValueError(f"cost of {value!r} is {amount!r}; it must be a number of at least 0.")
+        raise InvalidValueError(f"cost of {value!r} is {amount!r}; it must be a number of at least 0.")
     return float(amount)
 
 
@@ -171,19 +172,19 @@ def share_scope(scope: RateLimitScope) -> RateLimitScope:
 
 def check_rate(name: str, value: object) -> None:
     if not _is_positive(value):
-        raise ValueError(f"{name} is {value!r}; it must be a number above 0, such as 100.")
+        raise InvalidValueError(f"{name} is {value!r}; it must be a number above 0, such as 100.")
 
 
 def check_cost_and_scope(cost: object, scope: object) -> None:
     if cost is not None and not callable(cost):
-        raise ValueError(f"cost is {cost!r}; it must be a function of the value that returns a number.")
+        raise InvalidValueError(f"cost is {cost!r}; it must be a function of the value that returns a number.")
     if scope not in ("job", "worker", "task"):
-        raise ValueError(f"scope is {scope!r}; it must be 'job', 'worker' or 'task'.")
+        raise InvalidValueError(f"scope is {scope!r}; it must be 'job', 'worker' or 'task'.")
 
 
 def check_workers(workers: object) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers is {workers!r}; it must be a whole number of at least 1.")
+        raise InvalidValueError(f"workers is {workers!r}; it must be a whole number of at least 1.")
 
 
 def _is_positive(value: object) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
+
 RetryOnResult: TypeAlias = Callable[[Sequence[Any]], bool]
 RetryOnException: TypeAlias = Callable[[BaseException], bool] | type[BaseException] | tuple[type[BaseException], ...]
 
@@ -91,18 +93,22 @@ class RetryStrategy:
 
     def __post_init__(self) -> None:
         if not _is_int(self.max_attempts) or self.max_attempts < 0:
-            raise ValueError(f"max_attempts is {self.max_attempts!r}; it must be a whole number, 0 for no retry.")
+            raise InvalidValueError(
+                f"max_attempts is {self.max_attempts!r}; it must be a whole number, 0 for no retry."
+            )
         _check_count("initial_delay_ms", self.initial_delay_ms)
         _check_count("max_delay_ms", self.max_delay_ms)
         if self.max_delay_ms < self.initial_delay_ms:
-            raise ValueError(
+            raise InvalidValueError(
                 f"max_delay_ms is {self.max_delay_ms}, less than initial_delay_ms, which is {self.initial_delay_ms}; "
                 "the longest delay cannot be below the first."
             )
         if not _is_number(self.multiplier) or not 1 <= self.multiplier < float("inf"):
-            raise ValueError(f"multiplier is {self.multiplier!r}; it must be a number of at least 1, such as 2.")
+            raise InvalidValueError(f"multiplier is {self.multiplier!r}; it must be a number of at least 1, such as 2.")
         if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter is {self.jitter!r}; it must be a fraction from 0 (none) to 1, such as 0.2.")
+            raise InvalidValueError(
+                f"jitter is {self.jitter!r}; it must be a fraction from 0 (none) to 1, such as 0.2."
+            )
         _check_predicates(self.retry_on_result, self.retry_on_exception)
 
     def is_enabled(self) -> bool:
@@ -156,19 +162,19 @@ def _is_number(value: object) -> bool:
 
 def _check_count(name: str, value: int) -> None:
     if not _is_int(value) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
 
 
 def _check_predicates(on_result: object, on_exception: object) -> None:
     if on_result is not None and (isinstance(on_result, type) or not callable(on_result)):
-        raise TypeError(f"retry_on_result is {on_result!r}; it must be a function of the list of results.")
+        raise InvalidTypeError(f"retry_on_result is {on_result!r}; it must be a function of the list of results.")
     if isinstance(on_exception, (type, tuple)):
         classes = on_exception if isinstance(on_exception, tuple) else (on_exception,)
         is_valid = classes != () and all(isinstance(each, type) and issubclass(each, BaseException) for each in classes)
     else:
         is_valid = on_exception is None or callable(on_exception)
     if not is_valid:
-        raise TypeError(
+        raise InvalidTypeError(
             f"retry_on_exception is {on_exception!r}; it must be an exception class, a tuple of them, "
             "or a function of the error."
         )

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Generic, Literal, TypeAlias, TypeVar
 
+from dispatcher.errors import InvalidTypeError
+
 Waiter = TypeVar("Waiter", bound=Hashable)
 Out = TypeVar("Out")
 
@@ -58,7 +60,7 @@ class SharedCalls(Generic[Waiter, Out]):
         try:
             waiters = self._under_way.get(key)
         except TypeError as error:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"dedupe_by returned the key {key!r}, which is not hashable ({error}). "
                 "Return a string, a number or a tuple of them."
             ) from error

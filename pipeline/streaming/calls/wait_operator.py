@@ -23,6 +23,7 @@ from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
+from pipeline.streaming.errors import OperatorStateError
 from pipeline.streaming.options import AsyncOptions, OperatorOptions, takes_options
 
 
@@ -79,7 +80,7 @@ class AsyncWaitOperator:
     def initialize_state(self, state: Iterable[StreamElement[Any]]) -> None:
         """Restore the elements of a `snapshot_state`; `open` makes their calls again. Call it before `open`."""
         if self._is_open or self._is_closed:
-            raise RuntimeError(f"{self.name}: call initialize_state before open")
+            raise OperatorStateError(f"{self.name}: call initialize_state before open")
         self._restored = deque(state)
 
     def open(self) -> None:
@@ -157,4 +158,4 @@ class AsyncWaitOperator:
     def _check_open(self) -> None:
         if not self._is_open:
             what = "it has been closed, make another one" if self._is_closed else "call open() first"
-            raise RuntimeError(f"{self.name}: the operator is not open: {what}")
+            raise OperatorStateError(f"{self.name}: the operator is not open: {what}")

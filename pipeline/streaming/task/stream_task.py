@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypedDict
 
-from dispatcher.errors import RejectedExecutionError
+from dispatcher.errors import InvalidValueError, RejectedExecutionError
 from dispatcher.mailbox import (
     MAX_PRIORITY,
     MailboxController,
@@ -82,7 +82,9 @@ class StreamTask:
         if checkpoint_interval_ms is not None:
             require_number("checkpoint_interval_ms", checkpoint_interval_ms, least=1)
             if checkpoint_storage is None:
-                raise ValueError(f"checkpoint_interval_ms is {checkpoint_interval_ms}; give a checkpoint_storage, too")
+                raise InvalidValueError(
+                    f"checkpoint_interval_ms is {checkpoint_interval_ms}; give a checkpoint_storage, too"
+                )
         self.name = name
         self.recovery: Recovery | None = None
         """What is repeated; None without a checkpoint. Known after `restore`, or once `run` opens operators."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+from dispatcher.errors import InvalidValueError
+
 _APPLICATION = re.compile(r"application_(\d{1,19})_(\d{1,19})", re.ASCII)
 _CONTAINER = re.compile(r"container_(?:e\d{1,19}_)?(\d{1,19})_(\d{1,19})_(\d{1,19})_\d{1,19}", re.ASCII)
 
@@ -48,6 +50,6 @@ def attempt_of(container: str) -> str:
     """Raises ValueError if `container` is not a container id."""
     match = _CONTAINER.fullmatch(container)
     if match is None:
-        raise ValueError(f"{container!r} is not the id of a container")
+        raise InvalidValueError(f"{container!r} is not the id of a container")
     cluster_timestamp, number, attempt = match.groups()
     return f"appattempt_{cluster_timestamp}_{number}_{int(attempt):06d}"

@@ -30,6 +30,7 @@ from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
 from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.scheduler.core.amounts import Amounts, add, amounts_of, resource_of
@@ -220,12 +221,12 @@ class ResourceScheduler:
         """Move the application with its containers and asks.
 
         Raises:
-            ValueError: the application cannot be moved; the message is `check_move`'s.
+            InvalidRequestError: the application cannot be moved; the message is `check_move`'s.
         """
         with self._lock:
             refusal = self.check_move(application, queue)
             if refusal is not None:
-                raise ValueError(refusal)
+                raise InvalidRequestError(refusal)
             books, app = self._books, self._books.apps.get(application)
             if app is None or self._policy.is_in_queue(app, queue):
                 return

@@ -104,7 +104,7 @@ def move_application(context: RMContext, app: RMApp, queue: str, on_stored: OnSt
     if problem is None:
         try:
             scheduler.move_application(app.entity, queue)
-        except ValueError as error:  # the scheduler's state has changed since the check, on its own thread
+        except InvalidRequestError as error:  # the scheduler's state has changed since the check, on its own thread
             problem = str(error)
     if problem is not None:
         raise InvalidRequestError(f"{app.entity} cannot be moved to queue {queue}: {problem}")

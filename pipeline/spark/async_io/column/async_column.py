@@ -29,6 +29,7 @@ from pyspark.sql import types as T
 from pyspark.sql.utils import is_remote
 from pyspark.util import PythonEvalType
 
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.spark.async_io.column.arguments import Arguments, NullsAside, read_arguments
 from pipeline.spark.async_io.column.calls import (
     RESULT,
@@ -150,7 +151,7 @@ def async_column(
     is_type = returns is None and len(columns) == 1 and _is_type(function, columns[0], timeout)
     if columns and not is_type:
         if timeout is None:
-            raise TypeError(f"async_column({name}) has no timeout; give seconds for a row, as in timeout=10")
+            raise InvalidTypeError(f"async_column({name}) has no timeout; give seconds for a row, as in timeout=10")
         return _column(function, columns, returns, timeout, deadline, **options)
     seconds = _TIMEOUT_S if timeout is None else timeout
     value_type = columns[0] if is_type else returns
@@ -159,7 +160,7 @@ def async_column(
 
     def of_columns(*columns: Column | str) -> Column:
         if not columns:
-            raise ValueError(f"async_column({name}) has no column; name at least one")
+            raise InvalidValueError(f"async_column({name}) has no column; name at least one")
         return _column(function, columns, value_type, seconds, deadline, **options)
 
     of_columns.__name__ = of_columns.__qualname__ = name
@@ -277,9 +278,9 @@ def _settings(
         options = replace(options, cache=cache_of_arguments(options.cache, function, key_of))
     for option, value in (("skip_nulls", skip_nulls), ("deterministic", deterministic)):
         if not isinstance(value, bool):
-            raise TypeError(f"{option} is {value!r}; give True or False")
+            raise InvalidTypeError(f"{option} is {value!r}; give True or False")
     if options.on_error == "drop":
-        raise ValueError(
+        raise InvalidValueError(
             'on_error is "drop", but a column has a value for each row; choose "capture", or give a function of the '
             "error that returns the value, such as lambda error: None"
         )
@@ -313,7 +314,7 @@ def _is_type(function: AnyColumnFunction, given: Any, timeout: float | None) -> 
     except PySparkRuntimeError:
         return True  # there is no session yet, so the first use will tell
     if not names_type:
-        raise ValueError(
+        raise InvalidValueError(
             f"async_column({name_of(function)}): {given!r} is no type of Spark. If it is a column, give a timeout as "
             "well, such as timeout=10"
         )
@@ -344,7 +345,9 @@ def _value_type(function: AnyColumnFunction, returns: ReturnType) -> T.DataType:
     if isinstance(returns, type):
         return type_from(returns).data_type
     if returns is not None:
-        raise TypeError(f"returns is {returns!r}; give a type of Spark, such as 'double' or 'price double, stock int'")
+        raise InvalidTypeError(
+            f"returns is {returns!r}; give a type of Spark, such as 'double' or 'price double, stock int'"
+        )
     # As in a call's answer, a list is an array for a plain function, and a list of results for an AsyncFunction.
     return (result_type_of if is_async_function(function) else value_type_of)(function).data_type
 
@@ -360,7 +363,7 @@ def _key_function(
         return None
     if not isinstance(dedupe_by, str | Sequence):
         if not callable(dedupe_by):
-            raise TypeError(f"{option} is {dedupe_by!r}; name arguments, or give a function of them")
+            raise InvalidTypeError(f"{option} is {dedupe_by!r}; name arguments, or give a function of them")
         key = dedupe_by
         return lambda arguments: key(*arguments)
     invoked = getattr(function, "async_invoke", None) or function

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from pyspark.sql import types as T
 
+from dispatcher.errors import InvalidTypeError
 from pipeline.spark.async_io.column.arguments import Arguments
 from pipeline.spark.errors import ResultSchemaError
 from pipeline.streaming.calls.functions import AsyncFunction, as_results, called_of, method_of, name_of
@@ -135,7 +136,7 @@ def check_column_function(function: AnyColumnFunction) -> None:
     called = called_of(function)
     # A plain function that declares an Iterable may mean a list, which is an array here.
     if is_generator(called) or any(map(is_iterator, kinds_returned(called) - {abc.Iterable})):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{name_of(function)} yields any number of results, and a column has one value for each row. Return the "
             "value, or a list for an array; to make each yield a row, use ordered_wait with keep_input=True."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dispatcher.errors import InvalidValueError
 from pipeline.streaming.cache.cached_function import cached_function
 from pipeline.streaming.calls.functions import AnyFunction, is_coroutine_function, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
@@ -51,9 +52,11 @@ def host_for(function: AnyFunction[Any, Any] | CallHost, options: AsyncOptions) 
             host = cached_function(host, options.cache, options.enabled_retry)
         host = make_host(host, pool_size=options.threads, max_calls=options.most_calls)
     if options.cache is not None and host.result_session is None:
-        raise ValueError(f"cache is given, but {host.name} is a host that runs already; make it of a cached_function")
+        raise InvalidValueError(
+            f"cache is given, but {host.name} is a host that runs already; make it of a cached_function"
+        )
     if not host.is_batch and (options.max_batch_size is not None or options.linger_ms):
-        raise ValueError(
+        raise InvalidValueError(
             f"max_batch_size is {options.max_batch_size} and linger_ms {options.linger_ms}, but {host.name} takes one "
             "value at a time. Give it an async_invoke_batch, or leave these out."
         )

@@ -27,7 +27,7 @@ from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
 from pipeline.streaming.calls.thread import new_event_loop
-from pipeline.streaming.errors import RetryAfter, describe
+from pipeline.streaming.errors import OperatorStateError, RetryAfter, describe
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class LoopHost(CallHost):
 
     def start(self) -> None:
         if self.thread is not None:
-            raise RuntimeError(f"{self.name}: the host was already started; make a new one")
+            raise OperatorStateError(f"{self.name}: the host was already started; make a new one")
         self.loop = new_event_loop()
         self.thread = thread = threading.Thread(target=self._run, name=f"async calls of {self.name}", daemon=True)
         try:

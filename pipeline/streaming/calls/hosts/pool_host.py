@@ -13,7 +13,7 @@ from typing import Any
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.hosts.call_host import Call, CallHost
-from pipeline.streaming.errors import RetryAfter, describe
+from pipeline.streaming.errors import OperatorStateError, RetryAfter, describe
 from pipeline.streaming.gathering import gathers_while
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class PoolHost(CallHost):
 
     def start(self) -> None:
         if self._is_started:
-            raise RuntimeError(f"{self.name}: the host was already started; make a new one")
+            raise OperatorStateError(f"{self.name}: the host was already started; make a new one")
         if (opening := self._hook("open")) is not None:
             opening()
         self._is_started = True

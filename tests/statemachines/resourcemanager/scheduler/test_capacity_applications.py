@@ -9,6 +9,7 @@ import pytest
 from statemachines.resourcemanager import ApplicationSubmission, Resource
 from statemachines.resourcemanager.events.records import NMContainerStatus
 from statemachines.resourcemanager.events.scheduler import AppAddedSchedulerEvent, AppAttemptAddedSchedulerEvent
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.factory import make_scheduler
 from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
@@ -163,7 +164,7 @@ def test_move_beyond_the_maximum_of_a_queue_is_refused(cluster: QueueCluster) ->
         f"the containers of {app} use <memory:6 MB, vCores:0.006>, which would bring queue root.batch beyond its "
         "maximum capacity, <memory:5 MB, vCores:0.005>"
     )
-    with pytest.raises(ValueError, match="beyond its maximum"):
+    with pytest.raises(InvalidRequestError, match="beyond its maximum"):
         cluster.scheduler.move_application(app, "batch")
     cluster.check()
 

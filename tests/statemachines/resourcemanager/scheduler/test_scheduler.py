@@ -6,6 +6,7 @@ import pytest
 
 from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.records.ids import application_of
 
 from ..cluster import Cluster
@@ -361,7 +362,7 @@ def test_applications_can_be_moved_to_where_they_are_only(cluster: Cluster) -> N
     cluster.scheduler.move_application(app, "default")
 
     assert cluster.scheduler.check_move(app, "root.default") is None
-    with pytest.raises(ValueError, match="queue 'research' does not exist"):
+    with pytest.raises(InvalidRequestError, match="queue 'research' does not exist"):
         cluster.scheduler.move_application(app, "research")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from statemachines.resourcemanager import ApplicationSubmission, Resource, RMContainer, RMContainerState
 from statemachines.resourcemanager.events.records import ContainerRequest
+from statemachines.resourcemanager.records.errors import InvalidRequestError
 from statemachines.resourcemanager.scheduler.queue_info import NOTHING, ApplicationUse, QueueInfo
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitingAsk
 
@@ -58,7 +59,7 @@ class DeskScheduler(FakeScheduler):
 
     def move_application(self, application: str, queue: str) -> None:
         if self.move_fails is not None:
-            raise ValueError(self.move_fails)
+            raise InvalidRequestError(self.move_fails)
         self.moved.append((application, queue))
 
     def update_priority(self, application: str, priority: int) -> None:
