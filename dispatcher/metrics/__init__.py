@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from dispatcher.util.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dispatcher.metrics.collector import DispatcherCollector, MetricsSource, register_metrics
+    from dispatcher.metrics.collector import MetricsSource, register_metrics
     from dispatcher.metrics.entities import EntityNow, EntityPage, EntitySource, MachineNow, register_entities
     from dispatcher.metrics.server import MetricsServer
 
 __all__ = [
-    "DispatcherCollector",
     "EntityNow",
     "EntityPage",
     "EntitySource",

@@ -22,8 +22,9 @@ from dispatcher.util.folders import timed
 from dispatcher.util.garbage import tune_garbage_collection
 from pipeline.cli.report_command import print_refusals, report
 from pipeline.cli.sessions import Master
-from statemachines.resourcemanager import Replay, ReplayProgress, ResourceManagerConfig
+from statemachines.resourcemanager import Replay, ResourceManagerConfig
 from statemachines.simulation.queues import in_words
+from statemachines.simulation.replay import ReplayProgress
 from statemachines.simulation.workload import Workload, read_workload
 
 WorkloadPath = Annotated[

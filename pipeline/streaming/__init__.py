@@ -41,13 +41,8 @@ from pipeline.streaming.task.inputs import IterableInput, QueueInput, StreamTask
 from pipeline.streaming.task.serializers import JsonSerializer, PickleSerializer
 from pipeline.streaming.task.source_stream_task import MAX_WATERMARK, Source, SourceContext, SourceStreamTask
 from pipeline.streaming.task.stream_task import StreamTask
-from pipeline.streaming.task.task_chain import (
-    OperatorFactory,
-    StreamOperator,
-    StreamTaskOutput,
-    async_wait_operator,
-)
-from pipeline.streaming.wait import WaitSettings, ordered_wait, unordered_wait, wait_in_chunks
+from pipeline.streaming.task.task_chain import StreamOperator, StreamTaskOutput, async_wait_operator
+from pipeline.streaming.wait import ordered_wait, unordered_wait
 
 __all__ = [
     "MAX_WATERMARK",
@@ -66,7 +61,6 @@ __all__ = [
     "InputClosedError",
     "IterableInput",
     "JsonSerializer",
-    "OperatorFactory",
     "OperatorStateError",
     "OrderedStreamElementQueue",
     "PickleSerializer",
@@ -94,11 +88,9 @@ __all__ = [
     "TaskCancelledError",
     "UnknownOutcomeError",
     "UnorderedStreamElementQueue",
-    "WaitSettings",
     "Watermark",
     "async_wait_operator",
     "ordered_wait",
     "register_call_metrics",
     "unordered_wait",
-    "wait_in_chunks",
 ]

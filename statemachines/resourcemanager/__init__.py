@@ -3,7 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from statemachines.resourcemanager.context import FACTORIES
 from statemachines.resourcemanager.events.records import (
     ContainerRequest,
     ContainerStatus,
@@ -14,7 +13,6 @@ from statemachines.resourcemanager.events.rmapp import RMAppEventType
 from statemachines.resourcemanager.events.rmappattempt import RMAppAttemptEventType
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEventType
 from statemachines.resourcemanager.events.rmnode import RMNodeEventType
-from statemachines.resourcemanager.events.scheduler import SchedulerEventType
 from statemachines.resourcemanager.machines.rmapp import RMApp, RMAppState
 from statemachines.resourcemanager.machines.rmappattempt import RMAppAttempt, RMAppAttemptState
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer, RMContainerState
@@ -39,41 +37,28 @@ from statemachines.resourcemanager.records.submission import (
     LogAggregationContext,
 )
 from statemachines.resourcemanager.resource_manager import ResourceManager
-from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
-from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.queue_info import QueueInfo
-from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
-from statemachines.resourcemanager.statestore.sqlite import SqliteRMStateStore
-from statemachines.resourcemanager.statestore.store import (
-    MemoryRMStateStore,
-    RMStateStore,
-    StateStoreError,
-    StateStoreVersionError,
-)
+from statemachines.resourcemanager.statestore.store import StateStoreError
 
 if TYPE_CHECKING:
-    from statemachines.simulation.replay import Replay, ReplayProgress
+    from statemachines.simulation.replay import Replay
 
 __all__ = [
-    "FACTORIES",
     "AccessDeniedError",
     "ApplicationMasterNotRegisteredError",
     "ApplicationNotFoundError",
     "ApplicationRejectedError",
     "ApplicationSubmission",
     "Caller",
-    "CapacityScheduler",
     "ContainerRequest",
     "ContainerStatus",
     "Credentials",
-    "FifoScheduler",
     "FinalApplicationStatus",
     "InvalidApplicationMasterRequestError",
     "InvalidResourceRequestError",
     "LaunchContext",
     "LocalResource",
     "LogAggregationContext",
-    "MemoryRMStateStore",
     "NMContainerStatus",
     "QueueInfo",
     "RMApp",
@@ -88,23 +73,17 @@ __all__ = [
     "RMNode",
     "RMNodeEventType",
     "RMNodeState",
-    "RMStateStore",
     "Replay",
-    "ReplayProgress",
     "Resource",
     "ResourceManager",
     "ResourceManagerConfig",
-    "ResourceScheduler",
-    "SchedulerEventType",
-    "SqliteRMStateStore",
     "StateStoreError",
-    "StateStoreVersionError",
     "UnknownAttemptError",
 ]
 
 
 def __getattr__(name: str) -> object:
     # The simulation is a layer above: it is imported on demand.
-    if name not in ("Replay", "ReplayProgress"):
+    if name != "Replay":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("statemachines.simulation.replay"), name)

@@ -221,7 +221,7 @@ _PAGE_TOTALS = ("containers", "nodes", "oversubscribed_nodes", "unknown_transiti
 def declared_by_resource_manager() -> list[tuple[str, ...]]:
     """The transitions that the resource manager's machines declare: machine, from_state, event_type, to_state."""
     from pipeline.spark.source.yarn_log import transitions_of
-    from statemachines.resourcemanager import FACTORIES
+    from statemachines.resourcemanager.context import FACTORIES
 
     return [tuple(row) for row in transitions_of(FACTORIES)]
 

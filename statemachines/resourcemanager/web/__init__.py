@@ -17,13 +17,11 @@ from statemachines.resourcemanager.records.web_config import RMWebConfig
 if TYPE_CHECKING:
     from statemachines.resourcemanager.web.app import resource_manager_app
     from statemachines.resourcemanager.web.door import RMDoor
-    from statemachines.resourcemanager.web.shared import RMWeb
 
-__all__ = ["RMDoor", "RMWeb", "RMWebConfig", "resource_manager_app"]
+__all__ = ["RMDoor", "RMWebConfig", "resource_manager_app"]
 
 _HOMES = {
     "RMDoor": "statemachines.resourcemanager.web.door",
-    "RMWeb": "statemachines.resourcemanager.web.shared",
     "resource_manager_app": "statemachines.resourcemanager.web.app",
 }
 

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
-from dispatcher.metrics import DispatcherCollector
+from dispatcher.metrics.collector import DispatcherCollector
 from dispatcher.testing import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.cli.replay_command import PresentRate
-from statemachines.resourcemanager import ReplayProgress
+from statemachines.simulation.replay import ReplayProgress
 
 pytestmark = pytest.mark.long
 

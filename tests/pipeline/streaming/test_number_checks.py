@@ -24,10 +24,10 @@ from pipeline.streaming import (
     async_wait_operator,
     ordered_wait,
     unordered_wait,
-    wait_in_chunks,
 )
 from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.number_checks import require_number
+from pipeline.streaming.wait import wait_in_chunks
 
 GIVEN: dict[str, Any] = {"dedupe_by": str, "remember": 1}
 

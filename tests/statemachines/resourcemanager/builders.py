@@ -10,7 +10,6 @@ from dispatcher.async_dispatcher import DispatcherEventHandler
 from dispatcher.testing import ManualClock
 from statemachines import TransitionRecorder
 from statemachines.resourcemanager import (
-    FACTORIES,
     ApplicationSubmission,
     Resource,
     ResourceManagerConfig,
@@ -19,7 +18,7 @@ from statemachines.resourcemanager import (
     RMContainer,
     RMNode,
 )
-from statemachines.resourcemanager.context import RMContext
+from statemachines.resourcemanager.context import FACTORIES, RMContext
 from statemachines.resourcemanager.events.records import ContainerRequest, ContainerStatus, NMContainerStatus
 from statemachines.resourcemanager.events.rmapp import (
     RMAppEvent,

@@ -11,7 +11,6 @@ from dispatcher.testing import InlineDispatcher, ManualClock
 from statemachines import TransitionRecorder
 from statemachines.resourcemanager import (
     ApplicationSubmission,
-    FifoScheduler,
     Resource,
     ResourceManagerConfig,
     RMAppState,
@@ -43,6 +42,7 @@ from statemachines.resourcemanager.records.ids import application_of
 from statemachines.resourcemanager.records.resource import named
 from statemachines.resourcemanager.scheduler.core.amounts import resource_of
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
+from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.resource_scheduler import HeartbeatAnswer, ResourceScheduler
 from statemachines.resourcemanager.services.nodes_list_manager import NodesListManager
 from statemachines.resourcemanager.services.resource_tracker_service import ResourceTrackerService

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from statemachines import TransitionRecorder
-from statemachines.resourcemanager import FACTORIES
+from statemachines.resourcemanager.context import FACTORIES
 
 from ..builders import EVENT_TYPES, Workshop, declared, event_for
 

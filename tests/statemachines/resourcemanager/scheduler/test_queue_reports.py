@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import FifoScheduler, Resource
+from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
+from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.queue_info import (
     NOTHING,
     ApplicationUse,

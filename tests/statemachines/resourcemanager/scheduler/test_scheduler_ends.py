@@ -7,7 +7,7 @@ from collections.abc import Callable, Sized
 
 import pytest
 
-from statemachines.resourcemanager import Resource, ResourceScheduler, RMContainer
+from statemachines.resourcemanager import Resource, RMContainer
 from statemachines.resourcemanager.events.records import EXIT_ABORTED, ContainerRequest, ContainerStatus
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.events.scheduler import (
@@ -15,6 +15,7 @@ from statemachines.resourcemanager.events.scheduler import (
     SchedulerEvent,
     SchedulerEventType,
 )
+from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
 from ....compiled import attributes_of
 from ..cluster import Cluster

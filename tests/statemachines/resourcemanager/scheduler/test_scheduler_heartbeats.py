@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import FifoScheduler, Resource
+from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events.scheduler import NodeAddedSchedulerEvent
+from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 
 from ..cluster import Cluster
 from .reserving import Reserving

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from statemachines.resourcemanager import FifoScheduler, Resource
+from statemachines.resourcemanager import Resource
 from statemachines.resourcemanager.events.rmnode import RMNodeEvent, RMNodeEventType
 from statemachines.resourcemanager.scheduler.capacity.capacity_scheduler import CapacityScheduler
 from statemachines.resourcemanager.scheduler.core.node import NodeRequirements, SchedulerNode
 from statemachines.resourcemanager.scheduler.core.placement import MOST_LOOKS, NodeLooks, why_unplaced
+from statemachines.resourcemanager.scheduler.fifo import FifoScheduler
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitCause, WaitingAsk
 from statemachines.simulation.workload import NodeSpec
 
