@@ -46,9 +46,9 @@ class DispatcherGroup(CompositeService):
 
     def __init__(
         self,
-        name: str,
         partitions: Sequence[AsyncDispatcher],
         *,
+        name: str = "DispatcherGroup",
         drain_timeout_s: float = 30.0,
         drains_on_stop: bool = True,
     ) -> None:
@@ -198,7 +198,6 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         writers = (None,) * partitions if journal is None else journal.open(partitions)
         try:
             super().__init__(
-                name,
                 [
                     AsyncDispatcher(
                         config,
@@ -209,6 +208,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
                     )
                     for number, writer in enumerate(writers)
                 ],
+                name=name,
                 drain_timeout_s=config.drain_timeout_s,
                 drains_on_stop=config.drain_events_on_stop,
             )
@@ -349,7 +349,7 @@ class EventDispatcher(AsyncDispatcher):
     """Hands every event, whatever its class, to one handler on a thread of its own. Otherwise an AsyncDispatcher."""
 
     def __init__(
-        self, handler: Handler, name: str = "EventDispatcher", config: DispatcherConfig | None = None, **options: Any
+        self, handler: Handler, name: str = "EventDispatcher", *, config: DispatcherConfig | None = None, **options: Any
     ) -> None:
         self._handler = handler
         super().__init__(config, name=name, **options)

@@ -83,7 +83,7 @@ def with_node_facts(containers: DataFrame, table: SqliteTable, key: str) -> Data
         {"node": key},  # our column: the table's
         how="left",
         suffix="_of_node",  # for columns that the containers also have, such as memory_mb
-        cache=PartialCache(max_rows=10_000, expire_after_write=60),
+        cache=PartialCache(max_rows=10_000, expire_after_write_s=60),
         timeout=30,
         metrics=METRICS,
     )

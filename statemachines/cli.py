@@ -117,7 +117,7 @@ def _daemon(settings: ResourceManagerConfig, manager: ResourceManager) -> tuple[
     from dispatcher.ops import OpsDoor
     from statemachines.resourcemanager.web import RMDoor
 
-    door = RMDoor(manager) if settings.web.enabled else OpsDoor(settings.ops, settings.web, settings.name)
+    door = RMDoor(manager) if settings.web.enabled else OpsDoor(settings.ops, settings.web, name=settings.name)
     daemon = CompositeService(f"{settings.name}-daemon")
     daemon.add_service(door)
     daemon.add_service(manager)

@@ -53,9 +53,10 @@ class MetricsServer(Service):
         config: MetricsConfig | None = None,
         registry: CollectorRegistry = REGISTRY,
         *,
+        name: str = "MetricsServer",
         health: Health = health_of_process,
     ) -> None:
-        super().__init__("MetricsServer")
+        super().__init__(name)
         self._settings = config or MetricsConfig()
         self._registry = registry
         self._health = health

@@ -32,7 +32,9 @@ class OpsDoor(CompositeService):
 
     is_door: Final = True
 
-    def __init__(self, config: OpsConfig | None = None, web: WebConfig | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, config: OpsConfig | None = None, web: WebConfig | None = None, *, name: str | None = None
+    ) -> None:
         """`name`: of the daemon, in /process and in the socket's name; None: of the program."""
         name = name or process_name()
         super().__init__(f"{name}-door")
@@ -40,7 +42,7 @@ class OpsDoor(CompositeService):
         self._ops = app.state.ops
         outer = Starlette(routes=[Mount(PREFIX, app)], exception_handlers={HTTPException: router_error()})
         outer.router.redirect_slashes = False
-        self.host = WebHost(outer, web, name)
+        self.host = WebHost(outer, web, name=name)
         self.add_service(self.host)
 
     @property

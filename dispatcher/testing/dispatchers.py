@@ -77,7 +77,7 @@ class InlineDispatcher(Service):
     ManualClock.
     """
 
-    def __init__(self, name: str = "InlineDispatcher", *, clock: ManualClock | None = None) -> None:
+    def __init__(self, *, name: str = "InlineDispatcher", clock: ManualClock | None = None) -> None:
         super().__init__(name)
         self.clock = clock if clock is not None else ManualClock()
         self._routes = RoutingTable(name, None, lambda handler, *_: self._bind(handler), lambda *_: None)

@@ -4,10 +4,10 @@
 | `lookup.cache` NONE, PARTIAL, FULL                | NoCache(), PartialCache(...), FullCache(...)            |
 | `lookup.max-retries`                              | LookupFunction(max_retries=)                            |
 | `lookup.partial-cache.max-rows`                   | PartialCache(max_rows=) (Flink's counts keys, this rows) |
-| `lookup.partial-cache.expire-after-access`        | PartialCache(expire_after_access=)                      |
-| `lookup.partial-cache.expire-after-write`         | PartialCache(expire_after_write=)                       |
+| `lookup.partial-cache.expire-after-access`        | PartialCache(expire_after_access_s=)                      |
+| `lookup.partial-cache.expire-after-write`         | PartialCache(expire_after_write_s=)                       |
 | `lookup.partial-cache.cache-missing-key`          | PartialCache(cache_missing_key=)                        |
-| `lookup.full-cache.periodic-reload.interval`      | FullCache(reload_interval=)                             |
+| `lookup.full-cache.periodic-reload.interval`      | FullCache(reload_interval_s=)                             |
 | `lookup.full-cache.periodic-reload.schedule-mode` | FullCache(schedule_mode=)                               |
 
 Each worker process has its own cache, so n workers hold up to n times `max_rows` rows and load a full cache n times. A
@@ -19,7 +19,6 @@ Lookups through a cache all run on the asyncio loop of the function's host, so n
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict
@@ -35,8 +34,6 @@ from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
 
-Duration: TypeAlias = float | datetime.timedelta
-"""Seconds, or a timedelta."""
 
 _DEFAULT_MAX_ROWS = 10_000
 
@@ -50,41 +47,42 @@ class NoCache:
 class PartialCache:
     """Keeps the rows of recent lookups and evicts the least recently used key. At least one bound is required.
 
-    `max_rows`: maximum rows to keep; a key cached as missing counts as one. `expire_after_access`,
-    `expire_after_write`: when a key expires after its last use, or after its load; seconds or a timedelta.
+    `max_rows`: maximum rows to keep; a key cached as missing counts as one. `expire_after_access_s`,
+    `expire_after_write_s`: when a key expires after its last use, or after its load.
     `cache_missing_key`: also cache that a key has no rows.
     """
 
     max_rows: int | None = None
-    expire_after_access: Duration | None = None
-    expire_after_write: Duration | None = None
+    expire_after_access_s: float | None = None
+    expire_after_write_s: float | None = None
     cache_missing_key: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_rows is None and self.expire_after_access is None and self.expire_after_write is None:
+        if self.max_rows is None and self.expire_after_access_s is None and self.expire_after_write_s is None:
             raise LookupTableError(
-                "PartialCache() would grow without a bound. Give max_rows, expire_after_access or expire_after_write."
+                "PartialCache() would grow without a bound. Give max_rows, expire_after_access_s or "
+                "expire_after_write_s."
             )
         if self.max_rows is not None:
             require_number("PartialCache: max_rows", self.max_rows, least=1, whole=True, error=LookupTableError)
-        _positive("PartialCache: expire_after_access", self.expire_after_access)
-        _positive("PartialCache: expire_after_write", self.expire_after_write)
+        _positive("PartialCache: expire_after_access_s", self.expire_after_access_s)
+        _positive("PartialCache: expire_after_write_s", self.expire_after_write_s)
 
 
 @dataclass(frozen=True)
 class FullCache:
     """Loads the whole table and answers every lookup from memory. Keys are compared in Python, by exact equality.
 
-    Lookups before the first load wait for it. `reload_interval` (seconds or a timedelta; None: never reload) is the
-    time from the end of a load (`schedule_mode="fixed_delay"`) or from its start ("fixed_rate") to the next load. The
-    old content answers during a reload, and stays if the reload fails, which is logged. A reload holds both in memory.
+    Lookups before the first load wait for it. `reload_interval_s` (None: never reload) is the time from the end of a
+    load (`schedule_mode="fixed_delay"`) or from its start ("fixed_rate") to the next load. The old content answers
+    during a reload, and stays if the reload fails, which is logged. A reload holds both in memory.
     """
 
-    reload_interval: Duration | None = None
+    reload_interval_s: float | None = None
     schedule_mode: Literal["fixed_delay", "fixed_rate"] = "fixed_delay"
 
     def __post_init__(self) -> None:
-        _positive("FullCache: reload_interval", self.reload_interval)
+        _positive("FullCache: reload_interval_s", self.reload_interval_s)
         if self.schedule_mode not in ("fixed_delay", "fixed_rate"):
             raise LookupTableError(
                 f'FullCache: schedule_mode is {self.schedule_mode!r}; it is "fixed_delay" or "fixed_rate".'
@@ -94,14 +92,9 @@ class FullCache:
 LookupCache: TypeAlias = NoCache | PartialCache | FullCache
 
 
-def seconds(duration: Duration) -> float:
-    return duration.total_seconds() if isinstance(duration, datetime.timedelta) else float(duration)
-
-
-def _positive(name: str, duration: Duration | None) -> None:
-    if duration is not None:
-        given = duration.total_seconds() if isinstance(duration, datetime.timedelta) else duration
-        require_number(name, given, above=0, error=LookupTableError)
+def _positive(name: str, seconds: float | None) -> None:
+    if seconds is not None:
+        require_number(name, seconds, above=0, error=LookupTableError)
 
 
 def cache_of(cache: LookupCache | str | None) -> LookupCache:
@@ -140,8 +133,8 @@ class LruRows:
     def __init__(self, options: PartialCache, metrics: LookupMetrics) -> None:
         self._options = options
         self._metrics = metrics
-        self._after_access_s = None if options.expire_after_access is None else seconds(options.expire_after_access)
-        self._after_write_s = None if options.expire_after_write is None else seconds(options.expire_after_write)
+        self._after_access_s = options.expire_after_access_s
+        self._after_write_s = options.expire_after_write_s
         # The next key to expire is at the head of one of the two, which hold the same keys.
         self._entries: OrderedDict[LookupKey, _Entry] = OrderedDict()  # owner's thread only; by last use
         self._loads: OrderedDict[LookupKey, None] = OrderedDict()  # owner's thread only; by load
@@ -331,7 +324,7 @@ class FullLookups(Lookups):
         return content
 
     async def _load_periodically(self) -> None:
-        interval = self._options.reload_interval
+        interval = self._options.reload_interval_s
         while True:
             started_s = self._clock.now_s()
             try:
@@ -343,7 +336,7 @@ class FullLookups(Lookups):
                 return
             taken_s = self._clock.now_s() - started_s if self._options.schedule_mode == "fixed_rate" else 0.0
             # A load that outlasts the interval is followed by one load at once; missed loads are not made up for.
-            await self._clock.sleep(max(0.0, seconds(interval) - taken_s))
+            await self._clock.sleep(max(0.0, interval - taken_s))
 
 
 def lookups_of(queries: Queries, cache: LookupCache) -> Lookups:

@@ -81,7 +81,7 @@ class SqliteTable:
         *,
         types: Mapping[str, str] | None = None,
         pool_size: int = 4,
-        busy_timeout_s: float = 5.0,
+        busy_timeout_s: float = 30.0,
     ) -> None:
         require_number("pool_size", pool_size, least=1, whole=True, error=LookupTableError)
         require_number("busy_timeout_s", busy_timeout_s, least=0, error=LookupTableError)

@@ -186,7 +186,9 @@ class AsyncOptions:
                 f'or "{ADAPTIVE}"'
             )
         if not isinstance(self.cache, ResultCache | None):
-            raise InvalidTypeError(f"cache is {self.cache!r}; give a SqliteResults(path) or a PostgresResults(dsn)")
+            raise InvalidTypeError(
+                f"cache is {self.cache!r}; give a SqliteResults(path) or a PostgresResults(conninfo)"
+            )
         for name in ("dead_letter", "dedupe_by", "combine"):
             if (function := getattr(self, name)) is not None and not callable(function):
                 raise InvalidTypeError(f"{name} is {function!r}; give a function")

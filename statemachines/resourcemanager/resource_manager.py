@@ -226,13 +226,13 @@ class ResourceManager(CompositeService):
         if self._virtual_time is not None:
             register(SchedulerEventType, scheduler)
         else:
-            behind = EventDispatcher(scheduler, f"{self.name}-scheduler", self.settings.dispatcher)
+            behind = EventDispatcher(scheduler, f"{self.name}-scheduler", config=self.settings.dispatcher)
             register(SchedulerEventType, behind)
             members.append(behind)
             self.scheduler_path.append(behind)
         self.add_service(
             DispatcherGroup(
-                f"{self.name}-dispatchers", members, drain_timeout_s=self.settings.dispatcher.drain_timeout_s
+                members, name=f"{self.name}-dispatchers", drain_timeout_s=self.settings.dispatcher.drain_timeout_s
             )
         )
         register_metrics(self.dispatcher, self.registry, [self.recorder])

@@ -589,7 +589,7 @@ def test_posts_of_a_coroutines_tasks_and_threads_are_accepted_while_its_group_dr
     one_at_a_time = aio.AsyncioHandler(handler, loop=handler.loop, max_waiting=0)
     first.register(Work, one_at_a_time, context=keeps_context)
     second.register(Work, lambda event: gate.wait(TIMEOUT_S))
-    group = DispatcherGroup("group", [first, second])
+    group = DispatcherGroup([first, second], name="group")
 
     async def post_more(event: Keyed) -> None:
         if event.number == 0:
@@ -896,7 +896,7 @@ def test_a_group_drains_what_its_coroutines_post_to_each_other(handler: Latched)
     first, second = AsyncDispatcher(name="first", loop=handler.loop), AsyncDispatcher(name="second")
     first.register(Work, handler)
     second.register(Work, lambda event: got.append(event.number))
-    group = DispatcherGroup("group", [first, second])
+    group = DispatcherGroup([first, second], name="group")
     group.init()
     group.start()
     handler.then = lambda event: second.event_handler.handle(Keyed(event.number + 10))

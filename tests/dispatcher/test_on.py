@@ -39,7 +39,7 @@ class Mailer:
 
 @pytest.fixture
 def inline() -> InlineDispatcher:
-    return InlineDispatcher("inline")
+    return InlineDispatcher(name="inline")
 
 
 @pytest.fixture

@@ -48,32 +48,32 @@ _OWNERS: Final = """
 class PostgresResults(ResultCache):
     """Keeps results in a table of PostgreSQL, made if there is none. For workers on any machines.
 
-    `dsn`: libpq's, `postgresql://user@host/db` or `host=... dbname=...`; or a function that returns one, called in each
-        process, so that the password is not pickled with the job. A direct connection: a pooler that gives each
+    `conninfo`: libpq's, `postgresql://user@host/db` or `host=... dbname=...`; or a function that returns one, called in
+        each process, so that the password is not pickled with the job. A direct connection: a pooler that gives each
         transaction another session loses the locks by which a killed worker is told from one that works.
     `table`: `name` or `schema.name`. `query_timeout_s`: for one statement.
 
     Each Python worker has one connection. The other options are those of every cache: see ResultCache.
     """
 
-    dsn: postgres.Conninfo = field(repr=False)
+    conninfo: postgres.Conninfo = field(repr=False)
     table: str = "async_results"
     query_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isinstance(self.dsn, str) or callable(self.dsn)):
-            raise InvalidTypeError("dsn is neither a string nor a function that returns one.")
+        if not (isinstance(self.conninfo, str) or callable(self.conninfo)):
+            raise InvalidTypeError("conninfo is neither a string nor a function that returns one.")
         if not isinstance(self.table, str) or not all(self.table.split(".", 1)):
             raise InvalidTypeError(f'table is {self.table!r}; give "name" or "schema.name".')
         require_number("query_timeout_s", self.query_timeout_s, above=0)
         with _translated_settings():
             postgres.require_psycopg(_WHAT)
-            postgres.server_of(self.dsn, _WHAT)
+            postgres.server_of(self.conninfo, _WHAT)
 
     @property
     def where(self) -> str:
-        return f"the cache {self.table} of {postgres.server_of(self.dsn, _WHAT)}"
+        return f"the cache {self.table} of {postgres.server_of(self.conninfo, _WHAT)}"
 
     def connect(self, function: str) -> ResultStore:
         return PostgresStore(self, function)
@@ -114,7 +114,7 @@ class PostgresStore(ResultStore):
         import psycopg
 
         with _translated_settings():
-            settings = postgres.connection_settings(self._cache.dsn, _WHAT, "central-dispatcher results")
+            settings = postgres.connection_settings(self._cache.conninfo, _WHAT, "central-dispatcher results")
         self._settings = _ALIVE_CHECKS | settings
         with self._translated_errors():
             connection = psycopg.connect(**self._settings, autocommit=True)

@@ -252,16 +252,17 @@ class SchedulerConfig(ConfigModel):
         description="startup grace period, in ms: containers can exceed the largest registered node, because "
         "larger ones may still register",
     )
-    node_locality_delay: int = Field(
+    node_locality_delay: int | None = Field(
         default=40,
-        ge=-1,
-        description="node heartbeats that a request lets pass before it accepts another node of its rack; -1: none",
+        ge=0,
+        description="node heartbeats that a request lets pass before it accepts another node of its rack; null: it "
+        "accepts any node at once",
     )
-    rack_locality_additional_delay: int = Field(
-        default=-1, ge=-1, description="further heartbeats before it accepts any node; -1: up to the number of nodes"
+    rack_locality_additional_delay: int | None = Field(
+        default=None, ge=0, description="further heartbeats before it accepts any node; null: up to the number of nodes"
     )
-    containers_per_heartbeat: int = Field(
-        default=100, ge=-1, description="maximum containers assigned to a node per heartbeat; -1 disables it"
+    containers_per_heartbeat: int | None = Field(
+        default=100, ge=1, description="maximum containers assigned to a node per heartbeat; null disables it"
     )
     reservations_continue_look_all_nodes: bool = Field(
         default=True,

@@ -70,7 +70,7 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
         self._batch: list[tuple[RMStateStoreEvent, Write]] = []  # collected, not committed; see Threads above
         # Unbounded: the central dispatcher posts here and must not block, and this thread posts back.
         config = (config or DispatcherConfig()).model_copy(update={"queue_capacity": None})
-        self.dispatcher = EventDispatcher(self._collect, name, config, idle_action=self._commit)
+        self.dispatcher = EventDispatcher(self._collect, name, config=config, idle_action=self._commit)
         """The store's own dispatcher, with its own metrics."""
         self.add_service(self.dispatcher)
 

@@ -48,12 +48,12 @@ _READ_ONLY: Final = "nothing can be changed through this address: it is for read
 
 def resource_manager_app(
     manager: ResourceManager,
-    config: RMWebConfig | None = None,
+    web: RMWebConfig | None = None,
     ops: OpsConfig | None = None,
 ) -> Starlette:
     """The app for one resource manager, which needs not be started yet. `app.state.rm` is the `RMWeb`.
 
-    `config`: None: the resource manager's. `ops`: of the ops API; None: the resource manager's, and without the ops API
+    `web`: None: the resource manager's. `ops`: of the ops API; None: the resource manager's, and without the ops API
     if that is not enabled. The server has to run the app's lifespan, or else the first request begins to follow the
     resource manager, and nothing ends it. Without a WebHost, no request has a `Principal`, and so none may change
     anything.
@@ -61,9 +61,9 @@ def resource_manager_app(
     Raises:
         ConfigError: the file with the secret of users' cookies is unsound.
     """
-    settings, config = manager.settings, config or manager.settings.web
-    model = ReadModel(manager, config.refresh_ms)
-    rm = RMWeb(model, manager.clients, manager.admin, config, manager.name)
+    settings, web = manager.settings, web or manager.settings.web
+    model = ReadModel(manager, web.refresh_ms)
+    rm = RMWeb(model, manager.clients, manager.admin, web, manager.name)
     ops = ops or settings.ops
     routes: list[BaseRoute] = [
         *rest.routes(rm),
@@ -91,7 +91,7 @@ def resource_manager_app(
         routes=routes,
         exception_handlers={HTTPException: router_error(rest.remote_exception)},
         middleware=[
-            Middleware(_Frame, model=rm.model, is_read_only=config.read_only),
+            Middleware(_Frame, model=rm.model, is_read_only=web.read_only),
             Middleware(UserCookies, users=rm.users),
         ],
         lifespan=lifespan,

@@ -35,7 +35,7 @@ class RMDoor(CompositeService):
         web = web or manager.settings.web
         self.app = resource_manager_app(manager, web, ops)
         self.host = WebHost(
-            self.app, web, manager.name, error_body=error_body, takes_form=takes_form, style_sheet=style_sheet()
+            self.app, web, name=manager.name, error_body=error_body, takes_form=takes_form, style_sheet=style_sheet()
         )
         self.add_service(self.host)
 

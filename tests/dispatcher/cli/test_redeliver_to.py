@@ -51,7 +51,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("d")
     folder.chmod(0o700)
     socket = folder / "daemon.sock"
-    with OpsDoor(OpsConfig(control=True), WebConfig(socket_path=socket), "daemon"):
+    with OpsDoor(OpsConfig(control=True), WebConfig(socket_path=socket), name="daemon"):
         yield socket
 
 
@@ -205,7 +205,7 @@ def test_a_daemon_whose_controls_are_off_refuses(
     folder = tmp_path_factory.mktemp("d")
     folder.chmod(0o700)
     socket = folder / "daemon.sock"
-    with OpsDoor(OpsConfig(), WebConfig(socket_path=socket), "daemon"), started(shop, tmp_path) as dispatcher:
+    with OpsDoor(OpsConfig(), WebConfig(socket_path=socket), name="daemon"), started(shop, tmp_path) as dispatcher:
         orders(dispatcher, "o1")
 
         done = redeliver(tmp_path, socket)

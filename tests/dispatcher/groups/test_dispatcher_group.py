@@ -29,9 +29,9 @@ def rally(length: int, **config: Any) -> tuple[DispatcherGroup, list[str]]:
             target = Ball.PONG if event.type is Ball.PING else Ball.PING
             assert other.event_handler.handle(Event(target))
 
-    behind = EventDispatcher(play, "behind", settings)
+    behind = EventDispatcher(play, "behind", config=settings)
     central.register(Ball, play)
-    return DispatcherGroup("both", [central, behind]), played
+    return DispatcherGroup([central, behind], name="both"), played
 
 
 def test_events_that_handlers_post_to_each_other_are_handled_before_the_group_has_stopped() -> None:
@@ -76,7 +76,7 @@ def test_the_stop_of_a_group_keeps_the_grace_of_its_members_within_its_timeout()
             return False
 
     members = [AsyncDispatcher(name=name) for name in ("one", "other")]
-    group = Watched("group", members, drain_timeout_s=30.0)
+    group = Watched(members, name="group", drain_timeout_s=30.0)
     group.init()
     group.start()
 
@@ -96,7 +96,7 @@ def test_without_drain_a_stop_discards_what_is_queued() -> None:
         gate.wait(60)
 
     central.register(Ball, wait)
-    group = DispatcherGroup("both", [central], drains_on_stop=False)
+    group = DispatcherGroup([central], name="both", drains_on_stop=False)
     group.set_drain_events_on_stop(False)
     group.init()
     group.start()
@@ -121,7 +121,7 @@ def test_one_that_fails_takes_the_others_along() -> None:
         raise OSError("disk full")
 
     central.register(Ball, fail, on_error="stop")
-    group = DispatcherGroup("both", [central, behind])
+    group = DispatcherGroup([central, behind], name="both")
     group.init()
     group.start()
 
@@ -151,7 +151,7 @@ def test_a_member_whose_handler_stops_it_alone_ends_with_the_group(monkeypatch: 
     begin = first.core.stop_wait.begin
     monkeypatch.setattr(first.core.stop_wait, "begin", begin_first)
     stopping.register(Ball, stop)
-    group = DispatcherGroup("both", [first, stopping])
+    group = DispatcherGroup([first, stopping], name="both")
     group.init()
     group.start()
     assert stopping.event_handler.handle(Event(Ball.PING))

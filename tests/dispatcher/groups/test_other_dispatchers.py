@@ -111,17 +111,17 @@ def test_an_event_without_a_key_goes_to_the_first_partition() -> None:
 
 def test_a_group_needs_a_dispatcher() -> None:
     with pytest.raises(ValueError, match="g: a DispatcherGroup needs at least one dispatcher; partitions is empty"):
-        DispatcherGroup("g", [])
+        DispatcherGroup([], name="g")
 
 
 def test_a_dispatcher_joins_one_group_and_a_group_that_is_refused_changes_nothing() -> None:
     free, taken = AsyncDispatcher(name="free"), AsyncDispatcher(name="taken")
-    DispatcherGroup("first", [taken])
+    DispatcherGroup([taken], name="first")
 
     with pytest.raises(ValueError, match="second: taken belongs to first already"):
-        DispatcherGroup("second", [free, taken])
+        DispatcherGroup([free, taken], name="second")
     with pytest.raises(ValueError, match="third: free was added already"):
-        DispatcherGroup("third", [free, free])
+        DispatcherGroup([free, free], name="third")
 
     assert (free.parent, free.core.siblings) == (None, ())
 
@@ -144,8 +144,8 @@ def test_a_dispatcher_joins_one_group_and_a_group_that_is_refused_changes_nothin
             "EventDispatcher: name must be a str, not DispatcherConfig(",
         ),
         (lambda: EventDispatcher(print, config="orders"), "config must be a DispatcherConfig, not 'orders'"),
-        (lambda: DispatcherGroup([], "g"), "DispatcherGroup: name must be a str, not []"),
-        (lambda: DispatcherGroup("g", ["orders"]), "g: partitions[0] must be an AsyncDispatcher, not 'orders'"),
+        (lambda: DispatcherGroup([], name=["g"]), "DispatcherGroup: name must be a str, not ['g']"),
+        (lambda: DispatcherGroup(["orders"], name="g"), "g: partitions[0] must be an AsyncDispatcher, not 'orders'"),
     ],
 )
 def test_a_wrong_argument_is_named(make: Any, message: str) -> None:

@@ -68,7 +68,7 @@ class Daemon:
         self.dispatcher.register(Job, gate, events=Posted)
         self.service: Service = self.dispatcher
         if kind == "grouped":
-            self.service = DispatcherGroup("group", [self.dispatcher, AsyncDispatcher(name="other")])
+            self.service = DispatcherGroup([self.dispatcher, AsyncDispatcher(name="other")], name="group")
         self._gate = gate
         self.accepted = 0
         self._stopping: threading.Thread | None = None

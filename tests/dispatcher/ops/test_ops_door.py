@@ -40,7 +40,7 @@ def at(folder: Path, **more: Any) -> WebConfig:
 
 @pytest.fixture
 def door(folder: Path) -> Iterator[OpsDoor]:
-    with OpsDoor(OpsConfig(control=True), at(folder), "daemon") as door:
+    with OpsDoor(OpsConfig(control=True), at(folder), name="daemon") as door:
         yield door
 
 

@@ -51,7 +51,7 @@ def partitions(handler: Any) -> Service:
 
 
 def a_group(handler: Any) -> Service:
-    return DispatcherGroup("group", [AsyncDispatcher(), a_dispatcher(handler)])  # type: ignore[list-item]
+    return DispatcherGroup([AsyncDispatcher(), a_dispatcher(handler)], name="group")  # type: ignore[list-item]
 
 
 def a_daemon(handler: Any) -> Service:

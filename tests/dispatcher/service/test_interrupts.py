@@ -75,7 +75,7 @@ def tree() -> Service:
 
 
 def group() -> Service:
-    return DispatcherGroup("group", [AsyncDispatcher(name=f"member-{number}") for number in range(2)])
+    return DispatcherGroup([AsyncDispatcher(name=f"member-{number}") for number in range(2)], name="group")
 
 
 def parts(service: Service) -> list[Service]:

@@ -85,7 +85,7 @@ def make(shape: str, *, hangs: bool, held: threading.Event | None) -> Daemon:
         whole.add_service(inner)
         whole.add_service(dispatchers[1])
     else:
-        whole.add_service(DispatcherGroup("group", dispatchers, drain_timeout_s=config.drain_timeout_s))
+        whole.add_service(DispatcherGroup(dispatchers, name="group", drain_timeout_s=config.drain_timeout_s))
     return Daemon(whole, dispatchers, store)
 
 
@@ -223,7 +223,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("whole", ["dispatchers[0]", "DispatcherGroup('group', dispatchers)"])
+@pytest.mark.parametrize("whole", ["dispatchers[0]", "DispatcherGroup(dispatchers, name='group')"])
 @pytest.mark.parametrize("begins", ["inside", "outside"])
 def test_a_stop_in_an_exit_hook_drains_although_no_thread_can_start(whole: str, begins: str) -> None:
     """On Python 3.12 and later, no thread starts in an exit hook."""

@@ -194,7 +194,7 @@ def test_a_group_that_is_stopped_on_its_loop_s_thread_drains_in_the_background(k
         loop = asyncio.get_running_loop()
         group: DispatcherGroup = MultiDispatcher(partitions=2, loop=loop)
         if kind == "group":
-            group = DispatcherGroup("group", [AsyncDispatcher(name=str(number), loop=loop) for number in range(2)])
+            group = DispatcherGroup([AsyncDispatcher(name=str(number), loop=loop) for number in range(2)], name="group")
         for partition in group.partitions:
             partition.register(Work, handle)
         group.init()

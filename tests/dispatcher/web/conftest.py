@@ -133,7 +133,7 @@ def make_host(folder: Path, app: App) -> Iterator[MakeHost]:
     ) -> WebHost:
         keys = {"port": 0, "socket_path": folder / f"{name}.sock", **keys}
         settings, app_served = WebConfig(**keys), served if served is not None else app.app
-        host = WebHost(app_served, settings, name, takes_form=takes_form, style_sheet=style_sheet)
+        host = WebHost(app_served, settings, name=name, takes_form=takes_form, style_sheet=style_sheet)
         hosts.append(host)
         host.init()
         host.start()

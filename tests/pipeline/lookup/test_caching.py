@@ -154,7 +154,7 @@ async def test_a_partial_cache_queries_a_key_once() -> None:
 
 @in_loop
 async def test_an_expired_key_is_queried_again() -> None:
-    async with Setup(PartialCache(expire_after_write=60)) as setup:
+    async with Setup(PartialCache(expire_after_write_s=60)) as setup:
         await setup.racks(A)
         setup.reader.rows[A] = [("moved",)]
         await setup.clock.advance(59)
@@ -291,7 +291,7 @@ async def test_a_failed_first_load_fails_its_waiters_and_the_next_lookup_retries
 
 @in_loop
 async def test_a_full_cache_is_reloaded_while_the_old_content_answers() -> None:
-    async with Setup(FullCache(reload_interval=60)) as setup:
+    async with Setup(FullCache(reload_interval_s=60)) as setup:
         assert await setup.racks(A) == ["r1"]
         setup.reader.rows = {A: [("moved",)]}
         await setup.clock.advance(59)
@@ -309,7 +309,7 @@ async def test_a_full_cache_is_reloaded_while_the_old_content_answers() -> None:
 
 @in_loop
 async def test_a_reload_that_fails_keeps_the_old_content_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async with Setup(FullCache(reload_interval=60)) as setup:
+    async with Setup(FullCache(reload_interval_s=60)) as setup:
         await setup.racks(A)
         setup.reader.error = OSError("down")
         with caplog.at_level(logging.WARNING):
@@ -325,7 +325,7 @@ async def test_a_reload_that_fails_keeps_the_old_content_and_is_logged(caplog: p
 @pytest.mark.parametrize(("mode", "next_at_s"), [("fixed_delay", 70), ("fixed_rate", 60)])
 @in_loop
 async def test_the_interval_counts_from_the_end_of_a_load_or_its_beginning(mode: str, next_at_s: int) -> None:
-    setup = Setup(FullCache(reload_interval=60, schedule_mode=mode))  # type: ignore[arg-type]
+    setup = Setup(FullCache(reload_interval_s=60, schedule_mode=mode))  # type: ignore[arg-type]
     setup.reader.gate = asyncio.Event()
     async with setup:
         await setup.clock.advance(10)
@@ -340,7 +340,7 @@ async def test_the_interval_counts_from_the_end_of_a_load_or_its_beginning(mode:
 
 @in_loop
 async def test_closing_ends_a_load() -> None:
-    setup = Setup(FullCache(reload_interval=60))
+    setup = Setup(FullCache(reload_interval_s=60))
     setup.reader.gate = asyncio.Event()
     async with setup:
         await settle()

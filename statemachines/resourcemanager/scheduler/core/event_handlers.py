@@ -169,12 +169,13 @@ class EventHandlers:
 
     def _assign_containers(self, node: SchedulerNode) -> None:
         """Allocate the node's reserved container, then pending asks; reserve the node for an ask that is too large."""
-        books, policy, most = self._books, self._policy, self._config.containers_per_heartbeat  # -1: no limit
+        books, policy, most = self._books, self._policy, self._config.containers_per_heartbeat
         reserved = node.reserved_container
         if reserved is not None:
             if not books.grant_reserved(node, reserved):
                 return
-            most -= most > 0
+            if most is not None:
+                most -= 1
         opportunity, count = self.opportunity(), 0
         while count != most and books.pending_count and not node.is_draining:
             chosen = policy.choose(node, opportunity)
@@ -190,10 +191,10 @@ class EventHandlers:
     def opportunity(self) -> SchedulingOpportunity:
         """The present heartbeat, and the locality delays as they are now."""
         nodes, delay = len(self._nodes), self._config.node_locality_delay
-        if delay < 0:
+        if delay is None:
             return SchedulingOpportunity(self._heartbeats, 0, 0)
         more = self._config.rack_locality_additional_delay
-        off_switch_delay = nodes if more < 0 else min(delay + more, nodes)
+        off_switch_delay = nodes if more is None else min(delay + more, nodes)
         return SchedulingOpportunity(self._heartbeats, min(delay, nodes), off_switch_delay)
 
     def _drain_or_not(self, node: SchedulerNode, rmnode: RMNode) -> None:

@@ -37,7 +37,7 @@ def make(postgres: PostgresServer) -> Make:
     postgres.start()
     table = f"results_{next(_numbers)}"
     postgres.execute(f"DROP TABLE IF EXISTS {table}")
-    return lambda **options: PostgresResults(**{"dsn": postgres.conninfo, "table": table, **options})
+    return lambda **options: PostgresResults(**{"conninfo": postgres.conninfo, "table": table, **options})
 
 
 @pytest.mark.parametrize("check", stores.OF_ONE_CACHE)
@@ -105,7 +105,7 @@ def test_a_server_that_is_away_is_reported_as_such(postgres: PostgresServer, mak
 )
 def test_a_mistake_in_the_dsn_is_not_tried_again(postgres: PostgresServer, make: Make, old: str, new: str) -> None:
     with pytest.raises(ResultCacheError) as raised:
-        make(dsn=postgres.conninfo.replace(old, new)).connect("f")
+        make(conninfo=postgres.conninfo.replace(old, new)).connect("f")
 
     assert not isinstance(raised.value, ResultCacheAwayError)
     assert "wrong/word" not in str(raised.value)
@@ -118,12 +118,12 @@ def test_a_missing_right_is_not_tried_again(postgres: PostgresServer, make: Make
         "CREATE ROLE reader LOGIN PASSWORD 'only reads'",
         "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
     )
-    dsn = postgres.conninfo.replace("user=postgres", "user=reader").replace(
+    conninfo = postgres.conninfo.replace("user=postgres", "user=reader").replace(
         f"password={PASSWORD}", "password='only reads'"
     )
 
     with pytest.raises(ResultCacheError, match="permission denied") as raised:
-        make(dsn=dsn).connect("f")
+        make(conninfo=conninfo).connect("f")
 
     assert not isinstance(raised.value, ResultCacheAwayError)
 
@@ -161,11 +161,11 @@ def test_it_pickles_and_shows_no_password(postgres: PostgresServer, make: Make) 
 def test_a_function_gives_the_dsn_where_it_is_needed(postgres: PostgresServer, make: Make) -> None:
     asked = []
 
-    def dsn() -> str:
+    def conninfo() -> str:
         asked.append(1)
         return postgres.conninfo
 
-    cache = make(dsn=dsn)
+    cache = make(conninfo=conninfo)
     before = len(asked)
     cache.connect("f").close()
 
@@ -175,9 +175,9 @@ def test_a_function_gives_the_dsn_where_it_is_needed(postgres: PostgresServer, m
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dsn": 7}, "dsn is neither"),
-        ({"dsn": "host="}, None),
-        ({"dsn": "no dsn at all"}, "cannot be parsed"),
+        ({"conninfo": 7}, "conninfo is neither"),
+        ({"conninfo": "host="}, None),
+        ({"conninfo": "no conninfo at all"}, "cannot be parsed"),
         ({"table": ""}, "table is ''"),
         ({"table": "a."}, r"table is 'a\.'"),
         ({"query_timeout_s": None}, "query_timeout_s is None"),
@@ -188,4 +188,4 @@ def test_an_option_that_is_not_possible_is_refused_by_name(options: dict[str, An
         PostgresResults(**options)
         return
     with pytest.raises((TypeError, ValueError, ResultCacheError), match=message):
-        PostgresResults(**{"dsn": "host=127.0.0.1", **options})
+        PostgresResults(**{"conninfo": "host=127.0.0.1", **options})

@@ -219,7 +219,7 @@ class RandomCluster:
                 {"name": "a", "capacity": 50, **FREE, "maximum_capacity": random_.choice([50, 70, 100])},
                 {"name": "b", "capacity": 50, **FREE, "user_limit_factor": random_.choice([1, 2])},
             )
-        self.cluster = QueueCluster(*queues, on_heartbeat=is_live, node_locality_delay=-1)
+        self.cluster = QueueCluster(*queues, on_heartbeat=is_live, node_locality_delay=None)
         self.is_live = is_live
         self.hosts = [f"n{number}" for number in range(random_.randint(2, 5))]
         for host in self.hosts:

@@ -54,8 +54,8 @@ def test_room_of_a_released_container_goes_with_the_next_heartbeat() -> None:
     cluster.check()
 
 
-@pytest.mark.parametrize(("most", "got"), [(2, [2, 2, 1]), (-1, [5, 0, 0])])
-def test_heartbeat_allocates_at_most_the_configured_number_of_containers(most: int, got: list[int]) -> None:
+@pytest.mark.parametrize(("most", "got"), [(2, [2, 2, 1]), (None, [5, 0, 0])])
+def test_heartbeat_allocates_at_most_the_configured_number_of_containers(most: int | None, got: list[int]) -> None:
     cluster = on_heartbeats(containers_per_heartbeat=most)
     node, attempt = cluster.add_node("n1"), cluster.new_attempt()
     cluster.ask(attempt, *[SMALL] * 5)
@@ -101,9 +101,9 @@ def test_ask_lets_opportunities_pass_before_it_takes_another_node_of_its_rack() 
     assert (before, cluster.where(cluster.pull(attempt))) == ([], ["near"])
 
 
-@pytest.mark.parametrize(("additional", "passed"), [(0, 2), (1, 3), (-1, 3), (99, 3)])
+@pytest.mark.parametrize(("additional", "passed"), [(0, 2), (1, 3), (None, 3), (99, 3)])
 def test_ask_lets_more_pass_before_it_takes_any_node_but_not_more_than_there_are_nodes(
-    additional: int, passed: int
+    additional: int | None, passed: int
 ) -> None:
     cluster = on_heartbeats(node_locality_delay=2, rack_locality_additional_delay=additional)
     _, _, far = racks(cluster)
@@ -118,7 +118,7 @@ def test_ask_lets_more_pass_before_it_takes_any_node_but_not_more_than_there_are
 
 
 def test_without_a_delay_any_node_is_taken_at_once() -> None:
-    cluster = on_heartbeats(node_locality_delay=-1)
+    cluster = on_heartbeats(node_locality_delay=None)
     _, _, far = racks(cluster)
     attempt = cluster.new_attempt()
     cluster.ask(attempt, cluster.request(SMALL, host="preferred"))
@@ -142,7 +142,7 @@ def test_preferred_rack_is_taken_at_once_and_another_after_the_delay() -> None:
 
 
 def test_ask_that_insists_never_takes_another_node() -> None:
-    cluster = on_heartbeats(node_locality_delay=-1)
+    cluster = on_heartbeats(node_locality_delay=None)
     preferred, near, far = racks(cluster)
     attempt = cluster.new_attempt()
     cluster.ask(attempt, cluster.request(SMALL, host="preferred", relax_locality=False))

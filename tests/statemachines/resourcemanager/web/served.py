@@ -30,7 +30,7 @@ class Served:
         self.app = resource_manager_app(manager, settings, OpsConfig(enabled=False))
         self.rm = self.app.state.rm
         self.app.router.routes[:0] = [Route("/published", self._published), Route("/tasks", self._tasks)]
-        self._host = WebHost(self.app, settings, "rm", error_body=error_body)
+        self._host = WebHost(self.app, settings, name="rm", error_body=error_body)
 
     def __enter__(self) -> Served:
         self._host.init()
