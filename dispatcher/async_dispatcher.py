@@ -4,7 +4,8 @@
     control (any thread)   --put-----> mailbox ------> handler thread: mail
 
 Only the handler thread touches handlers, batches and counters (invariant 1). `dispatcher.queue` brings events to that
-thread and loses none when it stops; `dispatcher.dispatching` hands them to the handlers.
+thread and loses none when it stops; `dispatcher.dispatching` hands them to the handlers. The invariants, here and in
+other modules, are numbered and explained in docs/explanation/invariants.md.
 """
 
 from __future__ import annotations
