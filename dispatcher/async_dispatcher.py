@@ -52,7 +52,6 @@ from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
 from dispatcher.supervision.at_exit import note_start
 from dispatcher.util.foreign import tell
-from dispatcher.util.functions import require_plain
 from dispatcher.view import DispatcherView
 
 if TYPE_CHECKING:
@@ -283,8 +282,6 @@ class AsyncDispatcher(PostingService):
 
     def _register(self, event_class: type[Enum], part: Part, events: type | Iterable[type]) -> None:
         classes = (events,) if isinstance(events, type) else tuple(events)
-        if part.coalesce_by is not None:
-            require_plain(part.coalesce_by, "coalesce_by", "returns an event's key")
         self._routes.register(event_class, part)
         if classes:
             self._write_ahead.declare(event_class, classes)

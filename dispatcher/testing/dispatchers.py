@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from enum import Enum
 from functools import partial
@@ -23,11 +23,14 @@ from dispatcher.event import (
     Handler,
     HandlerFunction,
     HasType,
+    KeyOf,
     handling_callable,
     is_async,
 )
+from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.members import F, decorator
+from dispatcher.retry import OnError
 from dispatcher.routes import Part, RoutingTable
 from dispatcher.service import Service
 from dispatcher.testing.schedule import InlineSchedule, InlineScheduled
@@ -81,6 +84,7 @@ class InlineDispatcher(Service):
         super().__init__(name)
         self.clock = clock if clock is not None else ManualClock()
         self._routes = RoutingTable(name, None, lambda handler, *_: self._bind(handler), lambda *_: None)
+        self._codec = EventCodec(name)
         self._schedule = InlineSchedule(name, self.clock, self.post)
         self._loop: asyncio.AbstractEventLoop | None = None  # of `async def` handlers; made for the first one
         self._queue: deque[Any] = deque()
@@ -94,16 +98,43 @@ class InlineDispatcher(Service):
         """Hadoop's way to post."""
         return self._event_handler
 
-    def register(self, event_type: type[E], handler: HandlerFunction[E] | EventHandler, **options: Any) -> None:
-        """As AsyncDispatcher.register. The options have no effect: nothing waits, and the caller gets the errors."""
-        self._routes.register(event_type, Part(handler))
+    def register(
+        self,
+        event_type: type[E],
+        handler: HandlerFunction[E] | EventHandler,
+        *,
+        on_error: OnError = "continue",
+        coalesce_by: KeyOf | None = None,
+        context: bool = False,
+        events: type | Iterable[type] = (),
+    ) -> None:
+        """As AsyncDispatcher.register, which checks the same options and raises the same errors.
 
-    def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
-        """As AsyncDispatcher.on. The options have no effect."""
+        The options have no effect here: nothing waits in a queue, and the caller of `post` gets a handler's error.
+        """
+        self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
+
+    def on(
+        self,
+        *event_types: type[Enum] | Enum,
+        on_error: OnError = "continue",
+        coalesce_by: KeyOf | None = None,
+        context: bool = False,
+        events: type | Iterable[type] = (),
+    ) -> Callable[[F], F]:
+        """As AsyncDispatcher.on. The options are checked, and have no effect here."""
         return decorator(
-            lambda event_class, members, function: self._routes.register(event_class, Part(function, members=members)),
+            lambda event_class, members, function: self._register(
+                event_class, Part(function, on_error, coalesce_by, context, members), events
+            ),
             event_types,
         )
+
+    def _register(self, event_class: type[Enum], part: Part, events: type | Iterable[type]) -> None:
+        classes = (events,) if isinstance(events, type) else tuple(events)
+        if classes:
+            self._codec.declare(event_class, classes)
+        self._routes.register(event_class, part)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Remove a handler; returns whether it was registered."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AskError, UnregisteredEventTypeError, aio
+from dispatcher import AskError, AsyncDispatcher, UnregisteredEventTypeError, aio
 from dispatcher.testing import InlineDispatcher, ManualClock
 
 from .conftest import Numbered, Other, Work
@@ -337,3 +337,22 @@ class TestOfTime:
         inline.clock.advance(1000)
 
         assert len(inline.events) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"on_eror": "stop"}, TypeError),
+        ({"on_error": "halt"}, ValueError),
+        ({"coalesce_by": "order"}, TypeError),
+        ({"events": [int]}, TypeError),
+    ],
+)
+def test_a_wrong_option_is_an_error_in_tests_as_it_is_in_a_daemon(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    for dispatcher in (InlineDispatcher(), AsyncDispatcher()):
+        with pytest.raises(error):
+            dispatcher.register(Work, print, **options)
+        with pytest.raises(error):
+            dispatcher.on(Work, **options)(print)
