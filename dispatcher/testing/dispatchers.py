@@ -132,9 +132,9 @@ class InlineDispatcher(Service):
 
     def _register(self, event_class: type[Enum], part: Part, events: type | Iterable[type]) -> None:
         classes = (events,) if isinstance(events, type) else tuple(events)
+        self._routes.register(event_class, part)
         if classes:
             self._codec.declare(event_class, classes)
-        self._routes.register(event_class, part)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Remove a handler; returns whether it was registered."""
