@@ -177,14 +177,18 @@ def register_async(
     timeout: float = _TIMEOUT_S,
     deadline: float | None = None,
     **options: Unpack[ColumnOptions],
-) -> None:
+) -> OfColumns:
     """Let SQL of the session call `function` as `name`: `SELECT id, price(item) FROM orders`.
+
+    Returns the function of columns, as `spark.udf.register` does, for `withColumn` and `select`.
 
     The parameters, the errors and what the function gets are those of `async_column`; `dedupe_by` names parameters of
     the function.
     """
     remote = type(spark).__module__.startswith("pyspark.sql.connect.")
-    spark.udf.register(name, _user_function(spark, remote, function, [], returns, timeout, deadline, **options))
+    of_columns: OfColumns = _user_function(spark, remote, function, [], returns, timeout, deadline, **options)
+    spark.udf.register(name, of_columns)
+    return of_columns
 
 
 def _column(

@@ -76,13 +76,14 @@ def test_sql_calls_a_registered_function(spark: SparkSession) -> None:
     async def total(item: int, count: int, currency: str) -> str:
         return f"{item * count} {currency}"
 
-    register_async(spark, "total", total, returns="string", timeout=TIMEOUT_S)
+    of_columns = register_async(spark, "total", total, returns="string", timeout=TIMEOUT_S)
 
     found = spark.sql(
         "SELECT id, total(id, id + 1, 'EUR') AS total FROM range(0, 4, 1, 1) WHERE total(1, 2, '') = '2 '"
     )
 
     assert [tuple(row) for row in found.collect()] == [(i, f"{i * (i + 1)} EUR") for i in range(4)]
+    assert spark.range(1).select(of_columns("id", "id", F.lit("EUR"))).collect() == [("0 EUR",)]
 
 
 _ALL_TYPES = """

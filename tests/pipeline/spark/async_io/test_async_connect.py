@@ -148,10 +148,11 @@ def test_columns_and_functions_of_sql_come_over_connect(connect: Any) -> None:
     async def half(number: int) -> float:
         return number / 2
 
-    register_async(connect, "half", half, timeout=TIMEOUT_S)
+    registered = register_async(connect, "half", half, timeout=TIMEOUT_S)
     column = async_column(half, "id", timeout=TIMEOUT_S)
 
     assert [tuple(row) for row in connect.range(0, 3, 1, 1).withColumn("half", column).collect()] == [
         (i, i / 2) for i in range(3)
     ]
     assert [row.half for row in connect.sql("SELECT half(id) AS half FROM range(0, 3, 1, 1)").collect()] == [0, 0.5, 1]
+    assert connect.range(1).select(registered("id").alias("half")).collect() == [(0.0,)]
