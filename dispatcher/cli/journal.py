@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,7 +103,7 @@ def recover(
     for loss in recovered.losses:
         echo(str(loss), err=True)
     if with_ is not None:
-        _end_redelivery(*redelivery.redeliver(journal, with_))
+        _end_redelivery([redelivery.redeliver(journal, with_)])
         return
     events = [accepted.line for accepted in recovered.accepted if marks_of(accepted.line).has_event]
     for event in events:
@@ -249,8 +249,7 @@ def redeliver(
     seqs: dict[Path, set[int]] = {}
     for each in declared:
         seqs.setdefault(each.folder, set()).add(each.number)
-    ended = [redelivery.redeliver_letters(folder, of_folder, with_) for folder, of_folder in seqs.items()]
-    _end_redelivery(*map(sum, zip(*ended, strict=True)))
+    _end_redelivery([redelivery.redeliver_letters(folder, of_folder, with_) for folder, of_folder in seqs.items()])
 
 
 def _redeliver_to(daemon: str, token_file: Path | None, ca: Path | None, letters: Sequence[FailedEvent]) -> None:
@@ -267,8 +266,10 @@ def _redeliver_to(daemon: str, token_file: Path | None, ca: Path | None, letters
         raise typer.Exit(1)
 
 
-def _end_redelivery(handled: int, failed: int, left: int) -> None:
-    echo(f"{handled} events handled, {failed} failed, {left} left")
+def _end_redelivery(ended: Iterable[redelivery.Redelivered]) -> None:
+    handled, failed, left, scheduled = map(sum, zip(*ended, strict=True))
+    later = f", {scheduled} scheduled for later" if scheduled else ""
+    echo(f"{handled} events handled, {failed} failed, {left} left{later}")
     if failed or left:
         raise typer.Exit(1)
 
