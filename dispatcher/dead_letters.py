@@ -21,9 +21,11 @@ from dispatcher.config import JournalConfig
 from dispatcher.errors import DispatcherError, JournalError, QueueFullError
 from dispatcher.journal.format.event_codec import Marks, marks_of, undeclared_line, with_marks
 from dispatcher.journal.format.outstanding import Accepted
-from dispatcher.journal.format.segments import read_manifest
+from dispatcher.journal.format.partitions import Partitions, partition_folders, read_partitions
+from dispatcher.journal.format.segments import holds_journal, read_manifest
 from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.util.files import explain, make_folder
 from dispatcher.util.foreign import (
     class_name,
     describe,
@@ -218,6 +220,29 @@ class DeadLetters:
             finally:
                 journal.settle_on_disk(posted)
             return Redelivered(posted, refused)
+
+
+def note_partitions(folder: Path, count: int) -> None:
+    """Have the folder in which each partition has its dead letters say that there are at least so many partitions.
+
+    Raises:
+        JournalError: it cannot be written, or has the dead letters of a dispatcher without partitions.
+    """
+    folder = folder.absolute()
+    try:
+        make_folder(folder)
+        if holds_journal(folder):
+            raise JournalError(
+                f"{folder}: holds the dead letters of a dispatcher without partitions. Choose another folder for those "
+                "of a MultiDispatcher."
+            )
+        found, _ = read_partitions(folder)
+        known = found.count if found is not None else 0
+        count = max(count, known, *(number + 1 for number in partition_folders(folder)))
+        if found is None or known < count:
+            Partitions(count).write(folder)
+    except OSError as error:
+        raise JournalError(f"{folder}: the dead letters cannot be written: {explain(error, folder)}") from error
 
 
 class Redelivered(NamedTuple):
