@@ -18,7 +18,7 @@ from time import time, time_ns
 from typing import Any, Final, NamedTuple, Protocol
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import DispatcherError, JournalError, QueueFullError
+from dispatcher.errors import DispatcherError, ForkedProcessError, JournalError, QueueFullError
 from dispatcher.journal.format.event_codec import Marks, marks_of, undeclared_line, with_marks
 from dispatcher.journal.format.outstanding import Accepted
 from dispatcher.journal.format.partitions import Partitions, partition_folders, read_partitions
@@ -103,10 +103,11 @@ class DeadLetters:
     """
 
     def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any], bool]) -> None:
-        """`post` posts to the dispatcher, and waits for the disk but not for room."""
+        """`post` posts to the dispatcher, or to the partition that has the event's key; it waits for the disk, but not
+        for room."""
         self._name = name  # never changes, like all fields that do not say otherwise
         self._codec = codec
-        self._post = post
+        self.post = post  # changed before the start only
         self._redelivering = threading.Lock()  # one call at a time
         self._folder: Path | str | None = None
         self._journal: JournalWriter | None = None  # in the folder; `open` sets it, before any other thread reads it
@@ -188,7 +189,7 @@ class DeadLetters:
 
         Raises:
             LettersElsewhereError: they are not in a folder, or not in that one. JournalError: the folder cannot be read
-                or written. What the post raises, such as EventRefusedError.
+                or written. ForkedProcessError: as a post.
         """
         journal = self._journal
         if journal is None or self._folder is None:
@@ -212,8 +213,14 @@ class DeadLetters:
                         refused[number] = str(error)
                         continue
                     set_on(event, "redelivered", True)
-                    if not self._post(event):
-                        break
+                    try:
+                        if not self.post(event):
+                            break
+                    except (QueueFullError, ForkedProcessError):
+                        raise
+                    except Exception as error:  # such as that of `coalesce_by`
+                        refused[number] = describe(error)
+                        continue
                     posted.append(number)
             except QueueFullError:
                 pass

@@ -216,6 +216,10 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             if journal is not None:
                 journal.close()
             raise
+        for partition in self.partitions:
+            if (partition_letters := partition.core.errors.dead_letters) is not None:
+                # Of a run with another number of partitions: another one may have the event's key now.
+                partition_letters.post = lambda event: self.core_of(event).queue.post_if_room(event)
         self._logs = tuple(partition.core.queue.write_ahead for partition in self.partitions)  # never changes
         if journal is not None:
             for log in self._logs:
