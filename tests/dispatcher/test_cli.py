@@ -46,10 +46,11 @@ def test_help_lists_the_commands_of_all_packages() -> None:
         assert command in shown.stdout
 
 
-def test_another_package_of_the_same_name_takes_only_its_commands_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ["", "raise ValueError"])
+def test_another_package_of_the_same_name_takes_only_its_commands_with_it(tmp_path: Path, code: str) -> None:
     """A program with a package `pipeline` of its own ended even `dispatcher --help` with a traceback."""
     (tmp_path / "pipeline").mkdir()
-    (tmp_path / "pipeline" / "__init__.py").touch()
+    (tmp_path / "pipeline" / "__init__.py").write_text(code)
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
