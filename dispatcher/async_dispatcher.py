@@ -513,6 +513,9 @@ class AsyncDispatcher(PostingService):
             else:
                 self._schedule.restore(event, accepted_seq, marks.due_ns)
         self._queue.put_first(due)
+        if due:
+            message, fields = "%s: %d accepted events of an earlier run are handled first", {"dispatcher": self.name}
+            tell(log, logging.WARNING, message, self.name, len(due), extra={**fields, "count": len(due)})
 
     def service_stop(self) -> None:
         """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""

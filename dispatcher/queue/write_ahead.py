@@ -173,8 +173,4 @@ class WriteAhead:
         for _, event, _ in recovered:
             set_on(event, "redelivered", True)
         self._journal.forget_recovered()
-        if recovered:
-            message = "%s: %d accepted events of an earlier run are handled first"
-            fields = {"dispatcher": self._name, "count": len(recovered)}
-            tell(log, logging.WARNING, message, self._name, len(recovered), extra=fields)
         return recovered
