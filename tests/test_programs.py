@@ -253,6 +253,7 @@ def test_a_scheduler_whose_disk_is_full_ends_with_the_reason(tmp_path: Path) -> 
 
     assert code == 1
     assert re.search(r"^scheduler: .*/journal: the journal cannot be written: File too large", logged, re.MULTILINE)
+    assert "Traceback" not in logged
 
 
 def limit_files() -> None:
