@@ -417,8 +417,14 @@ class AsyncDispatcher(PostingService):
     def _note_thread_failure(self, error: BaseException) -> None:
         self._thread_has_failed = True
         self.note_failure(error)
-        fields = {"dispatcher": self.name}
-        tell(log, logging.CRITICAL, "%s: the handler thread failed and ends", self.name, error=error, extra=fields)
+        self._tell_failure("the handler thread failed and ends", error)
+
+    def _tell_failure(self, what: str, error: BaseException) -> None:
+        message, fields = "%s: %s", {"dispatcher": self.name}
+        if isinstance(error, JournalError):  # of a disk: its text says all
+            tell(log, logging.CRITICAL, message, self.name, f"{what}: {error}", extra=fields)
+        else:
+            tell(log, logging.CRITICAL, message, self.name, what, error=error, extra=fields)
 
     def _end_surely(self, attempts: int = 100) -> None:
         """Act last, and again each time an exception that is thrown into this thread cuts that short."""
@@ -462,8 +468,7 @@ class AsyncDispatcher(PostingService):
                 close()
             except BaseException as error:  # e.g. from cancelling a mail that never ran
                 self.note_failure(error)
-                fields = {"dispatcher": self.name}
-                tell(log, logging.CRITICAL, "%s: %s could not be closed", self.name, what, error=error, extra=fields)
+                self._tell_failure(f"{what} could not be closed", error)
         self._processor.metrics_controller.stop_latency_measurement()
         self._mailbox.parking.retire()
         self._asks.end()
@@ -511,6 +516,9 @@ class AsyncDispatcher(PostingService):
             else:
                 self._schedule.restore(event, accepted_seq, marks.due_ns)
         self._queue.put_first(due)
+        if due:
+            message, fields = "%s: %d accepted events of an earlier run are handled first", {"dispatcher": self.name}
+            tell(log, logging.WARNING, message, self.name, len(due), extra={**fields, "count": len(due)})
 
     def service_stop(self) -> None:
         """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""

@@ -18,12 +18,14 @@ from time import time, time_ns
 from typing import Any, Final, NamedTuple, Protocol
 
 from dispatcher.config import JournalConfig
-from dispatcher.errors import DispatcherError, InvalidTypeError, JournalError, QueueFullError
+from dispatcher.errors import DispatcherError, ForkedProcessError, InvalidTypeError, JournalError, QueueFullError
 from dispatcher.journal.format.event_codec import Marks, marks_of, undeclared_line, with_marks
 from dispatcher.journal.format.outstanding import Accepted
-from dispatcher.journal.format.segments import read_manifest
+from dispatcher.journal.format.partitions import Partitions, partition_folders, read_partitions
+from dispatcher.journal.format.segments import holds_journal, read_manifest
 from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.util.files import explain, make_folder
 from dispatcher.util.foreign import (
     class_name,
     describe,
@@ -101,10 +103,11 @@ class DeadLetters:
     """
 
     def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any], bool]) -> None:
-        """`post` posts to the dispatcher, and waits for the disk but not for room."""
+        """`post` posts to the dispatcher, or to the partition that has the event's key; it waits for the disk, but not
+        for room."""
         self._name = name  # never changes, like all fields that do not say otherwise
         self._codec = codec
-        self._post = post
+        self.post = post  # changed before the start only
         self._redelivering = threading.Lock()  # one call at a time
         self._folder: Path | str | None = None
         self._journal: JournalWriter | None = None  # in the folder; `open` sets it, before any other thread reads it
@@ -186,7 +189,7 @@ class DeadLetters:
 
         Raises:
             LettersElsewhereError: they are not in a folder, or not in that one. JournalError: the folder cannot be read
-                or written. What the post raises, such as EventRefusedError.
+                or written. ForkedProcessError: as a post.
         """
         journal = self._journal
         if journal is None or self._folder is None:
@@ -210,14 +213,43 @@ class DeadLetters:
                         refused[number] = str(error)
                         continue
                     set_on(event, "redelivered", True)
-                    if not self._post(event):
-                        break
+                    try:
+                        if not self.post(event):
+                            break
+                    except (QueueFullError, ForkedProcessError):
+                        raise
+                    except Exception as error:  # such as that of `coalesce_by`
+                        refused[number] = describe(error)
+                        continue
                     posted.append(number)
             except QueueFullError:
                 pass
             finally:
                 journal.settle_on_disk(posted)
             return Redelivered(posted, refused)
+
+
+def note_partitions(folder: Path, count: int) -> None:
+    """Have the folder in which each partition has its dead letters say that there are at least so many partitions.
+
+    Raises:
+        JournalError: it cannot be written, or has the dead letters of a dispatcher without partitions.
+    """
+    folder = folder.absolute()
+    try:
+        make_folder(folder)
+        if holds_journal(folder):
+            raise JournalError(
+                f"{folder}: holds the dead letters of a dispatcher without partitions. Choose another folder for those "
+                "of a MultiDispatcher."
+            )
+        found, _ = read_partitions(folder)
+        known = found.count if found is not None else 0
+        count = max(count, known, *(number + 1 for number in partition_folders(folder)))
+        if found is None or known < count:
+            Partitions(count).write(folder)
+    except OSError as error:
+        raise JournalError(f"{folder}: the dead letters cannot be written: {explain(error, folder)}") from error
 
 
 class Redelivered(NamedTuple):

@@ -22,6 +22,7 @@ from zlib import crc32
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
+from dispatcher.dead_letters import note_partitions
 from dispatcher.dispatching.stopping import StopWait, check_may_wait, grace_s
 from dispatcher.errors import InvalidTypeError, InvalidValueError, JournalError
 from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
@@ -195,6 +196,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         config = dispatcher_config(config, options.pop("queue_capacity", None))
         self.journal = journal  # never changes
         letters = options.pop("dead_letters", None)
+        self._letters = Path(letters) if isinstance(letters, str | Path) else None  # never changes
         writers = (None,) * partitions if journal is None else journal.open(partitions)
         try:
             super().__init__(
@@ -216,6 +218,10 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             if journal is not None:
                 journal.close()
             raise
+        for partition in self.partitions:
+            if (partition_letters := partition.core.errors.dead_letters) is not None:
+                # Of a run with another number of partitions: another one may have the event's key now.
+                partition_letters.post = lambda event: self.core_of(event).queue.post_if_room(event)
         self._logs = tuple(partition.core.queue.write_ahead for partition in self.partitions)  # never changes
         if journal is not None:
             for log in self._logs:
@@ -231,7 +237,11 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             self.journal.place_recovered(lambda line: self._place(self._logs[0].decode(line)))
             for log in self._logs:
                 log.release()
+        if self._letters is not None:
+            note_partitions(self._letters, 0)
         super().service_start()
+        if self._letters is not None:  # only now it is certain that no other process has the folder
+            note_partitions(self._letters, len(self.partitions))
 
     def service_stop(self) -> None:
         try:

@@ -1,7 +1,8 @@
 """The statistics of a dispatcher, as one frozen snapshot. The declaration of a field says if it is a metric.
 
-Each counter is written by the thread that owns it (invariant 1). A snapshot reads them one after another, against the
-direction in which events move: an event that moves meanwhile may be missed, but is never counted twice.
+Each counter is written by the thread that owns it (invariant 1). A snapshot reads them one after another, so an event
+that moves meanwhile could be missed, or counted twice: [queued: 1], in hand: 0, [it is taken], queued: 0. So it reads
+them all again until no event has moved in between.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.schedule import Schedule
+from dispatcher.routes import Route
 from dispatcher.util.histogram import Histogram
 
 _ByType = dict[tuple[str, str], int]
 _TimesByType = dict[tuple[str, str], tuple[int, float]]
 _TYPE_LABELS: Final = ("event_class", "event_type")
+_LOOKS: Final = 20
+"""More than enough to find a moment at which no event moves: a look takes less than a turn of the interpreter's."""
 
 
 class MetricSpec(NamedTuple):
@@ -189,41 +193,69 @@ METRICS: Final[dict[str, MetricSpec]] = {
 """The fields of the statistics that are metrics."""
 
 
+class _Moves(NamedTuple):
+    """How far the events have got: whatever moves one, but for the post of a new one, changes a field."""
+
+    taken: int
+    """From the queue."""
+    ended: tuple[tuple[Route, int, int], ...]
+    """Handled and failed, by route."""
+    given_up: int
+    withdrawn: int
+    retried: int
+    """Those moved to `retrying`; where `retrying` is the same at two looks, so is what has left it."""
+    retrying: int
+    dropped: dict[str, int]
+
+
+def _moves(dispatching: BatchDispatching) -> _Moves:
+    progress, state = dispatching.progress, dispatching.queue.state
+    return _Moves(
+        taken=progress.taken(),
+        ended=tuple((route, route.handled, route.failed) for route in dispatching.routes.all()),
+        given_up=progress.given_up,
+        withdrawn=progress.withdrawn,
+        retried=progress.retried(),
+        retrying=len(state.retrying),
+        dropped=state.dropped.counts(),
+    )
+
+
 def take_stats(
     dispatching: BatchDispatching, processor: MailboxProcessor, schedule: Schedule, *, is_failed: bool
 ) -> DispatcherStats:
     """Read all the counters of a dispatcher. Any thread."""
     queue = dispatching.queue
-    taken = dispatching.progress.taken()
+    moves, queue_size = _moves(dispatching), len(queue.entries)
+    for _ in range(_LOOKS):
+        before, moves = moves, _moves(dispatching)
+        if before == moves:
+            break
+        queue_size = len(queue.entries)
     handled: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     retried: Counter[tuple[str, str]] = Counter()
     slow: Counter[tuple[str, str]] = Counter({MAIL_TYPE: processor.slow_mails})
     handling: _TimesByType = {}
     queueing: _TimesByType = {}
-    ended_routes = list(dispatching.routes.all())
-    for route in ended_routes:
+    for route, handled_of, failed_of in moves.ended:
         key = route.event_class, route.name
-        handled[key] += route.handled
-        failed[key] += route.failed
+        handled[key] += handled_of
+        failed[key] += failed_of
         retried[key] += route.retried
         slow[key] += route.slow
-        every = route.handled + route.failed if dispatching.times.every else None
+        every = handled_of + failed_of if dispatching.times.every else None
         _add_times(handling, key, route.timed if every is None else every, route.handling_ns)
         _add_times(queueing, key, route.queue_timed if every is None else every, route.queue_ns)
     ended = handled.total() + failed.total()
-    # Read once for both of its uses: an event that is given up moves from `in_hand` to `discarded` in one step.
-    given_up, withdrawn = dispatching.progress.given_up, dispatching.progress.withdrawn
-    moved = given_up + withdrawn + dispatching.progress.retried()
-    in_hand = max(0, taken - ended - moved)  # an event that ended after `taken` was read would make it negative
-    dropped = dict(Counter(queue.state.dropped.counts()) + Counter(stop=given_up, withdrawn=withdrawn))
+    in_hand = max(0, moves.taken - ended - moves.given_up - moves.withdrawn - moves.retried)
+    dropped = dict(Counter(moves.dropped) + Counter(stop=moves.given_up, withdrawn=moves.withdrawn))
     discarded = sum(dropped.values())
-    retrying, queue_size = len(queue.state.retrying), len(queue.entries)
     run = current_run(dispatching.progress, processor)
     running_s = run.seconds() if run is not None else 0.0
     times = dispatching.times
     letters = dispatching.errors.dead_letters
-    queue_time, handling_time = times.copies(ended_routes)
+    queue_time, handling_time = times.copies(route for route, _, _ in moves.ended)
     return DispatcherStats(
         queue_size=queue_size,
         queue_capacity=float("inf") if queue.room.capacity is None else queue.room.capacity,
@@ -239,8 +271,8 @@ def take_stats(
         rejected=queue.state.rejected.counts(),
         handled_by_type=dict(+handled),
         failed_by_type=dict(+failed),
-        accepted=ended + in_hand + discarded + retrying + queue_size,
-        retrying=retrying,
+        accepted=ended + in_hand + discarded + moves.retrying + queue_size,
+        retrying=moves.retrying,
         retried_by_type=dict(+retried),
         dead_letters=None if letters is None else letters.count,
         dead_letters_lost=None if letters is None else letters.lost,

@@ -21,6 +21,7 @@ from dispatcher import (
     CompositeService,
     DispatcherConfig,
     JournalConfig,
+    JournalError,
     JournalWriter,
     MetricsServer,
     Service,
@@ -59,7 +60,10 @@ folder = Path(sys.argv[1])
 settings = DispatcherConfig(queue_capacity=10_000, drain_timeout_s=5, handler_warn_after_s=5)
 door, metrics = OpsDoor(name="shop"), MetricsServer()
 letters = AsyncDispatcher(settings, name="letters")
-journal = JournalWriter(folder / "journal", JournalConfig(write_ahead=True))
+try:
+    journal = JournalWriter(folder / "journal", JournalConfig(write_ahead=True))
+except JournalError as error:  # such as: another process has the folder
+    sys.exit(f"shop: {error}")
 orders = AsyncDispatcher(settings, name="orders", journal=journal)
 letters.register(Letter, lambda event: None)
 orders.register(Order, lambda event: letters.post(ShopEvent(Letter.CONFIRMED, event.entity)), events=ShopEvent)

@@ -17,6 +17,7 @@ from dispatcher import (
     CompositeService,
     DispatcherConfig,
     JournalConfig,
+    JournalError,
     JournalWriter,
     MetricsServer,
     Service,
@@ -69,8 +70,13 @@ def handle(event: OrderEvent) -> None:
 def read_events() -> None:
     with open(0) as lines:  # not sys.stdin, whose lock Python needs at its end
         for line in lines:
-            event_type, order = line.split()
-            if shop.post(OrderEvent(OrderEventType[event_type], order)):
+            try:
+                event_type, order = line.split()
+                event = OrderEvent(OrderEventType[event_type], order)
+            except (ValueError, KeyError):
+                say(f"not understood: {line.strip()}")
+                continue
+            if shop.post(event):
                 say(f"accepted {event_type} of {order}")  # from here on, nothing loses it
 
 
@@ -80,7 +86,10 @@ def on_change(daemon: Service) -> None:
         threading.Thread(target=read_events, daemon=True).start()
 
 
-journal = JournalWriter(Path(sys.argv[1]) / "journal", JournalConfig(durability="sync", write_ahead=True))
+try:
+    journal = JournalWriter(Path(sys.argv[1]) / "journal", JournalConfig(durability="sync", write_ahead=True))
+except JournalError as error:  # such as: another process has the folder
+    sys.exit(f"orders: {error}")
 recorder = TransitionRecorder(journal)
 orders = Entities(ORDERS, Order, recorder=recorder, journal=journal, ends={OrderState.DELIVERED})
 shop = AsyncDispatcher(DispatcherConfig(drain_timeout_s=10), name="shop", journal=journal)

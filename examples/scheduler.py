@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, Retry, aio
+from dispatcher import (
+    AsyncDispatcher,
+    DispatcherConfig,
+    DispatcherError,
+    JournalConfig,
+    JournalError,
+    JournalWriter,
+    Retry,
+    aio,
+)
 
 JobType = Enum("JobType", ["DUE"])
 
@@ -55,7 +64,7 @@ async def run(job: Job) -> None:
 
 async def main(folder: Path) -> None:
     journal = JournalWriter(folder / "journal", JournalConfig(durability="sync", write_ahead=True))
-    loop, config, stopped = asyncio.get_running_loop(), DispatcherConfig(drain_timeout_s=10), asyncio.Event()
+    loop, config = asyncio.get_running_loop(), DispatcherConfig(drain_timeout_s=10)
     scheduler = AsyncDispatcher(
         config, name="scheduler", journal=journal, dead_letters=folder / "dead-letters", loop=loop
     )
@@ -66,17 +75,26 @@ async def main(folder: Path) -> None:
     def read_jobs() -> None:
         with open(0) as lines:  # not sys.stdin, whose lock Python needs at its end
             for line in lines:
-                scheduler.post_after(*Job.read(line))
-                say(f"accepted {line.strip()}")  # from here on, nothing loses it
+                try:
+                    scheduler.post_after(*Job.read(line))
+                    say(f"accepted {line.strip()}")  # from here on, nothing loses it
+                except (ValueError, DispatcherError) as error:
+                    say(f"{line.strip()}: {error}")
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, lambda: threading.Thread(target=scheduler.stop).start())
     async with scheduler:
-        for line in (folder / "jobs").read_text(encoding="utf-8").splitlines():
+        jobs = folder / "jobs"
+        for line in jobs.read_text(encoding="utf-8").splitlines() if jobs.exists() else ():
             seconds, job = Job.read(line)
             scheduler.post_every(seconds, job, key=line)
         threading.Thread(target=read_jobs, daemon=True).start()
-        await stopped.wait()
+        await asyncio.to_thread(scheduler.wait_for_service_to_stop)  # a disk that is full stops it, too
+    if scheduler.failure_cause is not None:
+        raise scheduler.failure_cause
 
 
-asyncio.run(main(Path(sys.argv[1])))
+try:
+    asyncio.run(main(Path(sys.argv[1])))
+except JournalError as error:  # such as: another process has the folder
+    sys.exit(f"scheduler: {error}")

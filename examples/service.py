@@ -21,7 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from dispatcher import (
     AsyncDispatcher,
     DispatcherConfig,
-    EventRefusedError,
+    DispatcherError,
     JournalConfig,
     JournalWriter,
     aio,
@@ -68,7 +68,7 @@ async def place(customer: str, order: str, cents: int, request: Request) -> str:
     event = OrderEvent(OrderEventType.PLACED, order, customer, cents)
     try:
         return str(await aio.ask(request.app.state.orders, event, timeout=10))
-    except EventRefusedError as error:
+    except DispatcherError as error:  # the queue is full, the service stops, or the disk is full
         raise HTTPException(503, str(error)) from error
     except TimeoutError as error:
         raise HTTPException(504, "the payment service takes too long") from error

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from .documents import PAGES, ROOT, module_for, name_of, pages_with, run_examples
+from .documents import PAGES, ROOT, examples_of, module_for, name_of, pages_with, run_examples
 
 DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 MOST_README_LINES = 120
@@ -20,6 +21,19 @@ def test_the_examples_of_a_page_run_one_after_the_other(page: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where dataclasses look for the module of a class
 
     run_examples(page, "python", module)
+
+
+@pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
+def test_no_example_posts_in_an_assert(page: Path) -> None:
+    """`python -O` leaves it out, and then nothing is posted."""
+    asserts = [
+        node
+        for example in (*examples_of(page, "python"), *examples_of(page, "python notest"))
+        for node in ast.walk(ast.parse(example))
+        if isinstance(node, ast.Assert)
+    ]
+    posts = [ast.unparse(each) for each in asserts if re.search(r"\.(post|post_\w+)\((?!['\"]/)", ast.unparse(each))]
+    assert posts == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -10,10 +11,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import IO
 
 import pytest
+
+from dispatcher import JournalWriter
 
 from .documents import ROOT, examples_of, program_lines
 
@@ -36,13 +40,14 @@ Start = Callable[..., "Program"]
 class Program:
     """A running program."""
 
-    def __init__(self, name: str, folder: Path, *arguments: str) -> None:
+    def __init__(self, name: str, folder: Path, *arguments: str, preexec: Callable[[], None] | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), str(folder), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=preexec,
         )
 
     def send(self, *lines: str) -> None:
@@ -213,6 +218,53 @@ def test_two_commands_of_a_queue_run_at_the_same_time_and_no_third(name: str, st
     while said.count(f"{waits}: exit code 0") < 3:
         said += scheduler.says(1)
     assert said.count("begun") == 3
+
+
+@pytest.mark.parametrize("name", ["orders", "scheduler", "daemon"])
+def test_a_program_whose_folder_another_one_has_says_so_in_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs").touch()
+    with closing(JournalWriter(tmp_path / "journal")):
+        code, said, logged = end(Program(name, tmp_path))
+
+    assert (code, said, logged.count("\n")) == (1, "", 1)
+    assert "is being written by another process" in logged
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("orders", "LOST"), ("orders", "LOST order-1"), ("scheduler", "soon q x")])
+def test_a_line_that_is_not_understood_is_named_and_the_next_one_is_read(
+    name: str, wrong: str, start: Start, tmp_path: Path
+) -> None:
+    program = start(name)
+    if name == "orders":
+        program.says(1)
+    program.send(wrong, {"orders": "PLACED order-1", "scheduler": "0 q true"}[name])
+
+    named, accepted = program.says(2)
+
+    assert wrong in named
+    assert accepted.startswith("accepted ")
+
+
+def test_a_scheduler_whose_disk_is_full_ends_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_text("0.01 often true\n", encoding="utf-8")
+    scheduler = Program("scheduler", tmp_path, preexec=limit_files)
+
+    code, _, logged = end(scheduler)
+
+    assert code == 1
+    assert re.search(r"^scheduler: .*/journal: the journal cannot be written: File too large", logged, re.MULTILINE)
+    assert "Traceback" not in logged
+
+
+def limit_files() -> None:
+    """In the child: no file grows beyond a few events."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+
+def end(program: Program) -> tuple[int, str, str]:
+    """Its exit code once it has ended by itself, and what it said and logged."""
+    said, logged = program.process.communicate(timeout=TIMEOUT_S)
+    return program.process.returncode, said, logged
 
 
 def test_the_page_about_recovery_shows_the_example() -> None:

@@ -13,7 +13,6 @@ from dispatcher.cli.console import aligned, time_text
 from dispatcher.dead_letters import read_letters
 from dispatcher.errors import ConfigError
 from dispatcher.journal import EVENTS, read_rows
-from dispatcher.journal.format.event_codec import marks_of
 from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.snapshot import parts_of
 from dispatcher.journal.unhandled import read_unhandled
@@ -101,7 +100,7 @@ def _failed_in(folder: Path, partition: int | None, on_damage: Callable[[str], N
     damages: list[str] = []
     unhandled = read_unhandled(folder, damages.append)
     # Rows in a folder of dead letters are of events that were redelivered. Those that failed again are letters again.
-    if unhandled.first_line is None or marks_of(unhandled.first_line).died is None:
+    if not unhandled.is_of_letters:
         yield from _failed_rows(folder, partition, on_damage)
         return
     for line in damages:

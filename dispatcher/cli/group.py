@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -98,7 +99,8 @@ def _reason(point: EntryPoint, error: BaseException) -> str:
     """What is wrong. If another package has the name of one of ours, it tells both places."""
     name = point.module.partition(".")[0]
     own = Path(dispatcher.__file__).parents[1] / name
-    spec = getattr(sys.modules.get(name), "__spec__", None)
+    # One whose import has failed is in no sys.modules.
+    spec = getattr(sys.modules.get(name), "__spec__", None) or find_spec(name)
     if own.is_dir() and spec is not None:
         places = [Path(place) for place in spec.submodule_search_locations or [spec.origin or ""]]
         if own not in places:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from dispatcher.journal.format.segments import set_aside_files
 from dispatcher.journal.history import HistoryRow, entity_history
 from dispatcher.journal.indexing import index_journal
 from dispatcher.journal.snapshot import parts_of
+from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.util.figures import plain_milliseconds
 
 
@@ -92,6 +93,7 @@ def recover(
 
     A file of another state of the journal, or of another journal, is set aside: renamed to NAME.aside.
     Without --with, prints the events that a journal in write-ahead mode has accepted but not recorded as handled.
+    --with, on a folder of dead letters, does what redeliver --with does.
     Exit code 1: accepted events are lost, with a damaged or missing segment. They are named, and stay reported until
     the daemon starts with on_loss: start. --with fails until then.
     """
@@ -103,7 +105,7 @@ def recover(
     for loss in recovered.losses:
         echo(str(loss), err=True)
     if with_ is not None:
-        _end_redelivery(*redelivery.redeliver(journal, with_))
+        _end_redelivery(_recover_with(journal, with_))
         return
     events = [accepted.line for accepted in recovered.accepted if marks_of(accepted.line).has_event]
     for event in events:
@@ -235,10 +237,7 @@ def redeliver(
     if unknown:
         raise JournalError(f"{journal}: no dead letter {', '.join(unknown)}; see dispatcher journal failed")
     chosen = [each for each in letters if (not numbers or each.name in numbers) and wanted.takes(each)]
-    for each in chosen:
-        if not each.is_declared:
-            echo(f"{each.name} {each.what} stays: its class was not declared when it failed", err=True)
-    declared = [each for each in chosen if each.is_declared]
+    declared = _declared(chosen)
     if not declared:
         echo(f"{journal}: nothing to redeliver", err=True)
         raise typer.Exit(1)
@@ -246,11 +245,34 @@ def redeliver(
         _redeliver_to(to, token_file, ca, declared)
         return
     assert with_ is not None
-    seqs: dict[Path, set[int]] = {}
-    for each in declared:
+    _end_redelivery(_redeliver_with(with_, declared))
+
+
+def _recover_with(journal: Path, factory: str) -> list[redelivery.Redelivered]:
+    unhandled = {folder: read_unhandled(folder) for folder in parts_of(journal).folders}
+    if not any(each.is_of_letters for each in unhandled.values()):
+        return [redelivery.redeliver(journal, factory)]
+    letters = _declared(each for each in failed_events(journal, lambda line: echo(line, err=True)) if each.is_letter)
+    return _redeliver_with(factory, letters, [folder for folder, found in unhandled.items() if found.events])
+
+
+def _declared(letters: Iterable[FailedEvent]) -> list[FailedEvent]:
+    """Those that can be redelivered; the others are named."""
+    found = list(letters)
+    for each in found:
+        if not each.is_declared:
+            echo(f"{each.name} {each.what} stays: its class was not declared when it failed", err=True)
+    return [each for each in found if each.is_declared]
+
+
+def _redeliver_with(
+    factory: str, letters: Iterable[FailedEvent], folders: Iterable[Path] = ()
+) -> list[redelivery.Redelivered]:
+    """Hand out these letters, and what else these folders have that is no letter."""
+    seqs: dict[Path, set[int]] = {folder: set() for folder in folders}
+    for each in letters:
         seqs.setdefault(each.folder, set()).add(each.number)
-    ended = [redelivery.redeliver_letters(folder, of_folder, with_) for folder, of_folder in seqs.items()]
-    _end_redelivery(*map(sum, zip(*ended, strict=True)))
+    return [redelivery.redeliver_letters(folder, of_folder, factory) for folder, of_folder in seqs.items()]
 
 
 def _redeliver_to(daemon: str, token_file: Path | None, ca: Path | None, letters: Sequence[FailedEvent]) -> None:
@@ -267,8 +289,10 @@ def _redeliver_to(daemon: str, token_file: Path | None, ca: Path | None, letters
         raise typer.Exit(1)
 
 
-def _end_redelivery(handled: int, failed: int, left: int) -> None:
-    echo(f"{handled} events handled, {failed} failed, {left} left")
+def _end_redelivery(ended: Iterable[redelivery.Redelivered]) -> None:
+    handled, failed, left, scheduled = map(sum, zip((0, 0, 0, 0), *ended, strict=True))
+    later = f", {scheduled} scheduled for later" if scheduled else ""
+    echo(f"{handled} events handled, {failed} failed, {left} left{later}")
     if failed or left:
         raise typer.Exit(1)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import JournalConfig
@@ -25,31 +25,43 @@ from dispatcher.util.terminal import one_line
 _LONGEST_REPR: Final = 200
 
 
-def redeliver(path: Path, factory: str) -> tuple[int, int, int]:
-    """Make a dispatcher with `factory` (`module:function`), drain it, and stop it. The function is called with a
-    JournalWriter or, for a partitioned journal, with a PartitionedJournal.
+class Redelivered(NamedTuple):
+    """What became of a journal's unhandled events: how many of each."""
 
-    Returns the numbers of events handled, failed and left. Blocks while handlers run.
+    handled: int
+    failed: int
+    left: int
+    scheduled: int
+    """Their time has not come. They stay in the journal, whose next start posts them then."""
+
+
+def redeliver(path: Path, factory: str) -> Redelivered:
+    """Make a dispatcher with `factory` (`module:function`), drain it, and stop it. The function is called with a
+    JournalWriter or, for a partitioned journal, with a PartitionedJournal. Blocks while handlers run.
+
+    The times at which a `post_every` with a key is due next stay for the daemon.
 
     Raises:
         ConfigError: the function does not exist or raises, or does not return a dispatcher with that journal.
         JournalError: the journal cannot be written, or has an event whose class the dispatcher does not declare.
     """
-    make = _load(factory)
-    is_partitioned = parts_of(path).is_partitioned
+    make, found = _load(factory), parts_of(path)
     config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions_of(path).name)
-    journal = PartitionedJournal(path, config) if is_partitioned else JournalWriter(path, config)
+    journal = PartitionedJournal(path, config) if found.is_partitioned else JournalWriter(path, config)
     try:
         dispatcher, parts = _made(make, factory, journal)
+        for part in parts:
+            part.core.queue.write_ahead.keep_ticks()
+        started_ns = parts[0].core.schedule.unix_now_ns()
         with dispatcher:
             dispatcher.await_drained()
     finally:
         journal.close()
-    stats = [part.stats() for part in parts]
-    return sum(each.handled for each in stats), sum(each.failed for each in stats), journal.outstanding
+    left = [each for folder in parts_of(path).folders for each in read_unhandled(folder).events]
+    return _ended(parts, left, started_ns)
 
 
-def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> tuple[int, int, int]:
+def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> Redelivered:
     """As `redeliver`, for the dead letters of these accepted seqs in the folder of one dispatcher's. The others stay.
 
     An event that fails again is a dead letter again. The dispatcher that the function makes keeps it if it was given
@@ -76,12 +88,21 @@ def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> tuple[int
                 codec,
                 part.core.queue.post_if_room,
             )
+        started_ns = part.core.schedule.unix_now_ns()
         with dispatcher:
             dispatcher.await_drained()
     finally:
         journal.close()
-    stats = part.stats()
-    return stats.handled, stats.failed, sum(map(is_due, read_unhandled(folder).events))
+    return _ended((part,), filter(is_due, read_unhandled(folder).events), started_ns)
+
+
+def _ended(parts: Iterable[AsyncDispatcher], left: Iterable[Accepted], started_ns: int) -> Redelivered:
+    """`started_ns`: Unix ns; the dispatcher does not wait for what is due later."""
+    stats = [part.stats() for part in parts]
+    marks = [marks for each in left if (marks := marks_of(each.line)).has_event]
+    scheduled = sum(each.due_ns > started_ns and each.attempt == 1 for each in marks)
+    handled, failed = sum(each.handled for each in stats), sum(each.failed for each in stats)
+    return Redelivered(handled, failed, len(marks) - scheduled, scheduled)
 
 
 def _made(

@@ -235,15 +235,13 @@ class SegmentLog:
             if self._synced_frames >= wanted:
                 return
             with self._file_lock:
-                if self.failure is not None:
-                    raise self.failure
+                self._check_not_failed()
                 if self.is_closed:
                     return  # `close` has synced the segment
                 frames = self.frames
             # Only a failure can close the file meanwhile: every other path takes _sync_lock first.
             self._segment.sync()
-            if self.failure is not None:
-                raise self.failure
+            self._check_not_failed()
             self._synced_frames = max(frames, self._synced_frames)  # a nested commit may have synced more
             self.syncs += 1
 
@@ -367,10 +365,14 @@ class SegmentLog:
 
     def _check_open(self) -> None:
         """Under _file_lock."""
-        if self.failure is not None:
-            raise self.failure
+        self._check_not_failed()
         if self.is_closed:
             raise JournalError(f"{self.path}: the journal is closed")
+
+    def _check_not_failed(self) -> None:
+        """Raises JournalError. One error is raised for each further use: its traceback would grow with each."""
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
 
     @contextlib.contextmanager
     def failing(self, *, always: bool = False) -> Iterator[None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.format.event_codec import marks_of
 from dispatcher.journal.format.frames import ACCEPTED, Frame, walk
 from dispatcher.journal.format.outstanding import Accepted, Outstanding
 from dispatcher.journal.format.segments import segment_number
@@ -23,6 +24,11 @@ class Unhandled(NamedTuple):
     """Accepted and not recorded as handled, oldest first."""
     first_line: bytes | None
     """The line of the first accepted event that the journal still has, handled or not; None: it has none."""
+
+    @property
+    def is_of_letters(self) -> bool:
+        """The journal is a folder of dead letters."""
+        return self.first_line is not None and marks_of(self.first_line).died is not None
 
 
 def read_unhandled(folder: Path, on_damage: Callable[[str], None] = lambda line: None) -> Unhandled:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.dead_letters import MOST_AT_ONCE, LettersElsewhereError
-from dispatcher.errors import EventRefusedError
 from dispatcher.ops.answers import Answer, Real, Whole
 from dispatcher.ops.process import service_roots
 from dispatcher.service import Service, ServiceState
@@ -90,7 +89,7 @@ def redeliver_letters(view: DispatcherView, numbers: Sequence[int], journal_id: 
         raise Refusal(409, f"{view.name}: keeps no dead letters")
     try:
         found = view.dead_letters.redeliver(numbers, journal_id)
-    except (LettersElsewhereError, EventRefusedError) as error:
+    except LettersElsewhereError as error:
         raise Refusal(409, str(error)) from error
     refused = [RefusedLetter(letter=number, reason=reason) for number, reason in found.refused.items()]
     return Redelivered(posted=list(found.posted), refused=refused)

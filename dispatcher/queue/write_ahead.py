@@ -54,6 +54,7 @@ class WriteAhead:
         self.under_way: list[None] = journal.under_way if journal is not None else []
         # By key; read from the log when one is asked for; any thread takes them, in single steps.
         self._ticks: dict[str, Tick] | None = None
+        self._keeps_ticks = False  # set before the start
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
         """As EventCodec.declare."""
@@ -122,9 +123,13 @@ class WriteAhead:
             self._ticks = self._read_ticks()
         return self._ticks.pop(key, None)
 
+    def keep_ticks(self) -> None:
+        """Before the start: another program, whose keys they are, will ask for those that this one does not."""
+        self._keeps_ticks = True
+
     def forget_ticks(self) -> None:
         """At the end of a run: drop the rhythm of keys that the program did not ask for. They would keep segments."""
-        while self._ticks:
+        while self._ticks and not self._keeps_ticks:
             with contextlib.suppress(KeyError):  # another thread takes it
                 key, tick = self._ticks.popitem()
                 self.settle(tick.accepted_seq)
@@ -168,8 +173,4 @@ class WriteAhead:
         for _, event, _ in recovered:
             set_on(event, "redelivered", True)
         self._journal.forget_recovered()
-        if recovered:
-            message = "%s: %d accepted events of an earlier run are handled first"
-            fields = {"dispatcher": self._name, "count": len(recovered)}
-            tell(log, logging.WARNING, message, self._name, len(recovered), extra=fields)
         return recovered

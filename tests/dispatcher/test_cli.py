@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -45,10 +46,11 @@ def test_help_lists_the_commands_of_all_packages() -> None:
         assert command in shown.stdout
 
 
-def test_another_package_of_the_same_name_takes_only_its_commands_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", ["", "raise ValueError"])
+def test_another_package_of_the_same_name_takes_only_its_commands_with_it(tmp_path: Path, code: str) -> None:
     """A program with a package `pipeline` of its own ended even `dispatcher --help` with a traceback."""
     (tmp_path / "pipeline").mkdir()
-    (tmp_path / "pipeline" / "__init__.py").touch()
+    (tmp_path / "pipeline" / "__init__.py").write_text(code)
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
@@ -251,6 +253,31 @@ def test_recover_hands_them_to_the_handlers_of_the_dispatcher_that_it_is_given(r
     assert done.out.splitlines()[1:] == ["first True", "second True", "2 events handled, 0 failed, 0 left"]
     again = recover("--with", "daemon:make")
     assert again.out.splitlines()[-1] == "0 events handled, 0 failed, 0 left"
+
+
+def test_recover_leaves_what_is_scheduled_to_the_daemon(
+    crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event of the future, and the rhythm of a key for which the function does not call post_every."""
+    monkeypatch.syspath_prepend(crashed)
+    daemon = importlib.import_module("daemon")
+    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
+    with daemon.make(writer) as dispatcher:
+        dispatcher.post_after(3600, daemon.JobEvent(daemon.Job.START, "later"))
+        nightly = dispatcher.post_every(7200, daemon.JobEvent(daemon.Job.START, "nightly"), key="nightly")
+        due = nightly.due
+        left = after_a_crash(writer.path, tmp_path / "crashed")
+
+    for _ in range(2):
+        done = run_here("journal", "recover", left, "--with", "daemon:make")
+
+        assert (done.code, done.err) == (0, "")
+        assert done.out.splitlines()[-1] == "0 events handled, 0 failed, 0 left, 1 scheduled for later"
+    with daemon.make(JournalWriter(left, JournalConfig(write_ahead=True))) as dispatcher:
+        again = dispatcher.post_every(7200, daemon.JobEvent(daemon.Job.START, "nightly"), key="nightly", first=60)
+        assert again.due == due
+        assert dispatcher.stats().scheduled == 2
+    sys.modules.pop("daemon", None)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dispatcher.cli.failed import FailedEvent
 from dispatcher.cli.ops.client import Client
+from dispatcher.cli.ops.errors import NotThereError
 from dispatcher.dead_letters import MOST_AT_ONCE
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.segments import read_manifest
@@ -23,22 +24,29 @@ class PostedAgain(NamedTuple):
 
 
 def post_again(client: Client, letters: Sequence[FailedEvent]) -> PostedAgain:
-    """Have the dispatchers that had these events post them again.
+    """Have the dispatchers that had these events post them again. Letters of one that is not there are refused.
 
     Raises:
-        DoorError: no answer, or a refusal; the letters of earlier requests were posted. JournalError: a folder has no
-            manifest.
+        DoorError: no answer, or a refusal; the letters of earlier requests were posted. NotThereError: the daemon has
+            none of the dispatchers, or no controls. JournalError: a folder has no manifest.
     """
     chosen: dict[tuple[Path, str], list[FailedEvent]] = {}
     for each in letters:
         chosen.setdefault((each.folder, each.dispatcher), []).append(each)
-    posted, refused = 0, []
+    posted, refused, missing = 0, [], 0
     for (folder, dispatcher), of_one in chosen.items():
         journal_id = _id_of(folder)
         for first in range(0, len(of_one), MOST_AT_ONCE):
             some = {each.number: each for each in of_one[first : first + MOST_AT_ONCE]}
             content = {"letters": list(some), "journal": journal_id}
-            found = client.post(Redelivered, "dispatchers", dispatcher, "redeliver", content=content)
+            try:
+                found = client.post(Redelivered, "dispatchers", dispatcher, "redeliver", content=content)
+            except NotThereError as error:
+                missing += 1
+                if missing == len(chosen):
+                    raise
+                refused += [f"{each.name}: {error}" for each in of_one[first:]]
+                break
             posted += len(found.posted)
             refused += [f"{some[each.letter].name}: {each.reason}" for each in found.refused if each.letter in some]
             if len(found.posted) + len(found.refused) < len(some):

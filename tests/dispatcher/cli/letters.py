@@ -60,8 +60,8 @@ def leave_letters(folder: Path, *events: Any) -> None:
             assert dispatcher.post(event)
 
 
-def leave_partitioned_letters(folder: Path, *entities: str) -> None:
-    shop = MultiDispatcher(name="shop", partitions=4, dead_letters=folder)
+def leave_partitioned_letters(folder: Path, *entities: str, partitions: int = 4) -> None:
+    shop = MultiDispatcher(name="shop", partitions=partitions, dead_letters=folder)
     shop.register(Order, fail, events=OrderEvent)
     with shop:
         for entity in entities:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatcher import ConfigError, JournalConfig, JournalWriter
+from dispatcher import ConfigError, JournalConfig, JournalError, JournalWriter
 from dispatcher.cli.failed import parse_since
 
 from ...commands import run_here
@@ -117,6 +118,32 @@ def test_dead_letters_of_all_partitions_are_listed_with_their_partitions(tmp_pat
     assert len(set(names)) == 20
     assert [line.split()[0] for line in table.out.splitlines()[1:]] == names
     assert table.err == ""
+
+
+def test_the_folder_of_all_partitions_is_sound_and_says_which_one_is_missing(tmp_path: Path) -> None:
+    leave_partitioned_letters(tmp_path, *(f"o{number}" for number in range(20)))
+    verified = run_here("journal", "verify", tmp_path)
+    shutil.rmtree(tmp_path / "partition-3")
+
+    failed = run_here("journal", "failed", tmp_path)
+
+    assert (verified.code, verified.err) == (0, "")
+    assert (failed.code, failed.err) == (0, "partition-3: is missing\n")
+
+
+def test_fewer_partitions_leave_the_number_in_the_folder(tmp_path: Path) -> None:
+    leave_partitioned_letters(tmp_path, "o1", partitions=4)
+    leave_partitioned_letters(tmp_path, "o2", partitions=2)
+    shutil.rmtree(tmp_path / "partition-3")
+
+    assert "partition-3: is missing" in run_here("journal", "verify", tmp_path).err
+
+
+def test_a_folder_of_one_dispatcher_is_refused_by_several_partitions(letters: Path) -> None:
+    with pytest.raises(JournalError, match="holds the dead letters of a dispatcher without partitions"):
+        leave_partitioned_letters(letters, "o4")
+
+    assert entities(letters) == ["o1", "o2", None]
 
 
 def test_a_damaged_segment_is_named_and_the_rest_is_listed(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -13,11 +15,14 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher
+from dispatcher.cli.ops.client import Client
+from dispatcher.cli.ops.errors import NotThereError
 from dispatcher.ops import OpsConfig, OpsDoor
+from dispatcher.ops.controls import Redelivered
 from dispatcher.web.config import WebConfig
 
 from ...commands import Ended, run_here
-from .letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, fail
+from .letters import WAIT_S, Order, OrderEvent, Other, OtherEvent, fail, leave_partitioned_letters
 
 pytestmark = pytest.mark.long
 
@@ -123,6 +128,66 @@ def test_letters_of_several_partitions_go_to_their_dispatchers(tmp_path: Path, d
         assert dispatcher.await_drained(WAIT_S)
     assert sorted(entity for entity, _ in shop.handled) == sorted(wanted)
     assert left_in(tmp_path) == ""
+
+
+def test_with_another_number_of_partitions_letters_go_to_the_ones_that_have_their_keys(
+    tmp_path: Path, door: Path, shop: Shop
+) -> None:
+    wanted = [f"o{number}" for number in range(20)]
+    leave_partitioned_letters(tmp_path, *wanted, partitions=3)
+    handled: list[tuple[str, str]] = []
+    dispatcher = MultiDispatcher(name="shop", partitions=5, dead_letters=tmp_path)
+    dispatcher.register(Order, lambda event: handled.append((event.entity, current_thread().name)), events=OrderEvent)
+    with dispatcher:
+        done = redeliver(tmp_path, door)
+
+        assert (done.code, done.out) == (0, "20 events posted, 0 refused, 0 left\n")
+        assert dispatcher.await_drained(WAIT_S)
+    names = {entity: dispatcher.partition_of(OrderEvent(Order.PLACED, entity)).name for entity in wanted}
+    assert sorted(handled) == sorted(names.items())
+
+
+def test_letters_of_dispatchers_that_the_daemon_no_longer_has_are_named_and_the_others_are_posted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: Path
+) -> None:
+    kept: list[str] = []
+
+    def post(client: Client, model: type[Redelivered], *path: str, content: Any) -> Redelivered:
+        if path[1] not in kept:
+            raise NotThereError(f"no dispatcher {path[1]}")
+        return Redelivered(posted=content["letters"], refused=[])
+
+    monkeypatch.setattr(Client, "post", post)
+    leave_partitioned_letters(tmp_path, *(f"o{number}" for number in range(20)), partitions=3)
+    left = [json.loads(line)["dispatcher"] for line in left_in(tmp_path).splitlines()]
+
+    none = redeliver(tmp_path, door)
+    kept += ["shop-0", "shop-1"]
+    some = redeliver(tmp_path, door)
+
+    assert (none.code, none.out, none.err.count("\n")) == (1, "", 1)
+    gone = left.count("shop-2")
+    assert (some.code, some.out) == (1, f"{20 - gone} events posted, {gone} refused, 0 left\n")
+    assert some.err.startswith("2/1: no dispatcher shop-2\n2/2: no dispatcher shop-2\n")
+
+
+def test_one_that_cannot_be_posted_is_named_and_the_others_are_posted(tmp_path: Path, door: Path, shop: Shop) -> None:
+    def key_of(event: OrderEvent) -> None:
+        if shop.is_mended and event.entity == "o2":
+            raise KeyError("no key")
+
+    dispatcher = AsyncDispatcher(name="shop", dead_letters=tmp_path)
+    dispatcher.register(Order, shop, events=OrderEvent, coalesce_by=key_of)
+    with dispatcher:
+        orders(dispatcher, "o1", "o2", "o3")
+        shop.is_mended = True
+
+        done = redeliver(tmp_path, door)
+
+        assert (done.code, done.out) == (1, "2 events posted, 1 refused, 0 left\n")
+        assert done.err == "2: KeyError: 'no key'\n"
+        assert dispatcher.await_drained(WAIT_S)
+    assert [entity for entity, _ in shop.handled] == ["o1", "o3"]
 
 
 def test_what_finds_no_room_stays(tmp_path: Path, door: Path, shop: Shop) -> None:

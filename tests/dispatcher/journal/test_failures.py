@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -386,6 +387,22 @@ def test_under_continue_what_is_accepted_is_handled_and_all_else_refused(
     assert dispatcher.failure_cause is None
     dispatcher.stop()
     assert len([message for message in caplog.messages if "and accepts no more events" in message]) == 1
+
+
+@pytest.mark.parametrize("durability", ["none", "sync"])
+def test_refused_posts_keep_nothing_alive(journal: Path, monkeypatch: pytest.MonkeyPatch, durability: Any) -> None:
+    """Each grew the traceback of the one error that is raised for all, and a daemon posts on under `continue`."""
+    config = JournalConfig(write_ahead=True, durability=durability, failure_policy="continue")
+    writer = JournalWriter(journal, config)
+    with AsyncDispatcher(journal=writer) as dispatcher:
+        dispatcher.register(Job, lambda event: None, events=Posted)
+        monkeypatch.setattr(segments_module.os, "write", fail)
+        for number in range(100):
+            assert not dispatcher.post(Posted(Job.STARTED, number))
+            assert dispatcher.post_later(Posted(Job.STARTED, number)).exception(TIMEOUT_S) is not None
+
+    assert writer.failure is not None
+    assert len(list(traceback.walk_tb(writer.failure.__traceback__))) < 20
 
 
 def test_a_handler_that_posts_while_draining_without_a_journal_is_refused_for_the_journal(

@@ -306,7 +306,7 @@ def test_unhandled_events_are_redelivered_without_the_daemon(
 
     with pytest.raises(ConfigError, match=r"should return a MultiDispatcher\(journal=journal\)"):
         redeliver(journal, "module_for_partitions:forget")
-    assert redeliver(journal, "module_for_partitions:make") == (3, 0, 0)
+    assert redeliver(journal, "module_for_partitions:make") == (3, 0, 0, 0)
     assert verify(journal).problems == ()
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher import AsyncDispatcher, Retry
+from dispatcher.mailbox import ManualClock
 from dispatcher.util.histogram import Histogram, snapshot
+
+from ..conftest import Gate, Numbered, Work
+from ..waiting import until
 
 INFINITY = float("inf")
 
@@ -72,3 +79,60 @@ def test_a_snapshot_is_tried_again_while_the_owner_changes_the_container() -> No
 def test_other_errors_of_a_snapshot_are_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         snapshot(lambda: 1 // 0)
+
+
+def amid_a_snapshot(dispatcher: AsyncDispatcher, monkeypatch: pytest.MonkeyPatch, move: Callable[[], None]) -> None:
+    """Have the next snapshot call `move` once, after it has read some of the counts."""
+    dropped, moves = dispatcher.core.queue.state.dropped, [move]
+    counts = dropped.counts
+
+    def counts_after_the_move() -> dict[str, int]:
+        if moves:
+            moves.pop()()
+        return counts()
+
+    monkeypatch.setattr(dropped, "counts", counts_after_the_move)
+
+
+def test_an_event_that_begins_to_wait_for_its_next_attempt_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+
+    def fail(event: Numbered) -> None:
+        gate.handle(event)
+        raise OSError
+
+    def let_it_fail() -> None:
+        gate.opened.set()
+        until(lambda: dispatcher.core.queue.state.retrying, "it waits for its next attempt")
+
+    dispatcher = AsyncDispatcher(time_service=ManualClock())
+    dispatcher.register(Work, fail, on_error=Retry(attempts=2, delay_s=1))
+    with dispatcher:
+        dispatcher.post(Numbered())
+        assert gate.entered.wait(60)
+        amid_a_snapshot(dispatcher, monkeypatch, let_it_fail)
+
+        stats = dispatcher.stats()
+
+        assert (stats.accepted, stats.in_hand, stats.retrying) == (1, 0, 1)
+        dispatcher.set_drain_events_on_stop(False)
+
+
+def test_events_that_are_taken_meanwhile_are_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+
+    def let_them_end() -> None:
+        gate.opened.set()
+        until(dispatcher.is_drained)
+
+    dispatcher = AsyncDispatcher()
+    dispatcher.register(Work, gate)
+    with dispatcher:
+        for number in range(3):
+            dispatcher.post(Numbered(number))
+        assert gate.entered.wait(60)
+        amid_a_snapshot(dispatcher, monkeypatch, let_them_end)
+
+        stats = dispatcher.stats()
+
+    assert (stats.accepted, stats.handled, stats.queue_size) == (3, 3, 0)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -234,6 +234,28 @@ def test_what_is_neither_an_event_nor_a_factory_is_named(make: Make) -> None:
         make().post_every(1, "garbage")
 
 
+@pytest.mark.parametrize("name", ["seconds", "first", "jitter", "unix_s"])
+def test_what_is_no_number_is_named(make: Make, name: str) -> None:
+    dispatcher, wrong = make(), cast(Any, "3")
+    calls = {
+        "seconds": lambda: dispatcher.post_after(wrong, Numbered()),
+        "first": lambda: dispatcher.post_every(1, Numbered(), first=wrong),
+        "jitter": lambda: dispatcher.post_every(1, Numbered(), jitter=wrong),
+        "unix_s": lambda: dispatcher.post_at(wrong, Numbered()),
+    }
+
+    with pytest.raises(TypeError, match=f"^{name} must be a number, not '3'"):
+        calls[name]()
+
+
+def test_an_async_factory_is_refused_at_the_call(make: Make) -> None:
+    async def an_event() -> Numbered:
+        return Numbered()
+
+    with pytest.raises(TypeError, match="the factory of post_every must be a plain function that makes an event"):
+        make().post_every(1, cast(Any, an_event))
+
+
 CALLS = st.lists(
     st.one_of(
         st.tuples(st.just("after"), st.integers(0, 50)),
@@ -323,7 +345,9 @@ class TestDurable:
         assert [entry for entry in seen.events if entry[1] in (1, 3)] == [(2000, 1), (3000, 3)]
         assert not recover(crashed).accepted
 
-    def test_a_stop_leaves_what_is_scheduled_to_the_next_start(self, tmp_path: Path, clock: ManualClock) -> None:
+    def test_a_stop_leaves_what_is_scheduled_to_the_next_start(
+        self, tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
         seen = Seen(clock)
         with self.start(tmp_path, clock, seen) as first:
             first.post_after(1, Posted(Job.STARTED, 1))
@@ -332,6 +356,7 @@ class TestDurable:
             advance(second, clock, 1000)
 
         assert seen.events == [(1000, 1)]
+        assert "handled first" not in caplog.text
 
     def test_a_key_keeps_its_rhythm_over_restarts(self, tmp_path: Path, clock: ManualClock) -> None:
         seen = Seen(clock)
