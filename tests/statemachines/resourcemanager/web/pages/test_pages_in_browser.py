@@ -105,6 +105,13 @@ FAINT = """(() => {
 """Texts of less than WCAG's 4.5 to 1 against what is behind them, as the browser draws them."""
 
 
+BARE_LINKS = """[...document.querySelectorAll("main a:not(.button)")].filter((link) => {
+  const isInText = [...link.parentElement.childNodes].some((each) => each.nodeType === 3 && each.data.trim());
+  return isInText && !getComputedStyle(link).textDecorationLine.includes("underline");
+}).map((link) => link.parentElement.innerText.slice(0, 80))"""
+"""Texts with a link that only its color tells from the words beside it."""
+
+
 def fill(made: Front, count: int) -> None:
     """Submit applications that wait for ever."""
     clients, size = made.manager.clients, Resource(1_000_000, 1000)
@@ -158,6 +165,19 @@ def test_no_column_is_hidden_and_no_text_lies_over_another(browser: Browser, wid
     browser.problems.clear()  # the server has ended
 
     assert {path: found for path, found in hidden.items() if found} == {}
+
+
+def test_a_link_in_a_text_is_underlined(browser: Browser) -> None:
+    """axe: "Show all" beside "No application matches." differed by its color alone."""
+    with running() as (made, known):
+        about_one = (f"/app/{known.app}", f"/app/{known.app}/kill", f"/node/{NODE_ID}", f"/entity/{known.app}")
+        bare = {}
+        for path in ("/apps?q=none", "/nodes?q=none", "/apps", "/scheduler", "/dispatcher", "/about", *about_one):
+            show(browser, made, f"/cluster{path}")
+            bare[path] = browser.value(BARE_LINKS)
+    browser.problems.clear()  # the server has ended
+
+    assert {path: found for path, found in bare.items() if found} == {}
 
 
 @pytest.mark.parametrize("width", [390, 1280])
