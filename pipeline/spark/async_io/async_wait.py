@@ -74,9 +74,9 @@ def ordered_wait(
          is matched by name, any other tuple by position; any other value fills the only column. A result that does
          not fit the schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the
          row's call failed. Then it is a struct of input (the row), error_class string, message string, attempts int and
-         time_spent_ms double, and the other columns, which all become nullable, are null. The rows where it is not null
-         are the dead letters. A stream keeps its watermark if the output has the watermark's column of the input, by
-         `keep_input` or in a `schema` made of `df.schema`; otherwise set one on the output.
+         time_spent_ms double, and the columns of `schema`, which all become nullable, are null. Rows where it is not
+         null are the dead letters. A stream keeps its watermark if the output has the watermark's column of the input,
+         by `keep_input` or in a `schema` made of `df.schema`; otherwise set one on the output.
 
     `function`: an AsyncFunction, an `async def`, or a blocking function, which runs on `pool_size` threads.
     `schema`: a StructType, DDL, or a class: a dataclass, a pydantic model or a TypedDict. None: what the function's
@@ -88,7 +88,7 @@ def ordered_wait(
     `dedupe_by`: a column, some columns or a function of the row. Rows with the same key share one call and its results,
         which must depend on the key alone; `keep_input` still puts each row's own columns before them.
     `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's calls is read ahead.
-    `keep_input`: put the columns of the input row before the columns of `schema`.
+    `keep_input`: put the columns of the input row before the columns of `schema`, also if the row's call has failed.
     `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress; read
         them with `pipeline.spark.call_metrics`.
 
@@ -140,6 +140,7 @@ def _wait(
         T.StructType(df.schema.fields + result_schema.fields) if keep_input else result_schema,
         df.schema,
         error_name=error_column if options.on_error == "capture" else None,
+        keeps_input=keep_input,
         has_metrics=metrics is not None,
     )
     require_supported(df.schema, "the DataFrame")
@@ -158,7 +159,6 @@ def _wait(
         result_schema=result_schema,
         extra=extra,
         none_is_row=accepts_none(function),
-        keep_input=keep_input,
         columns=columns,
         time_zone=zone_of_session(df.sparkSession),
         idle_s=idle_timeout,

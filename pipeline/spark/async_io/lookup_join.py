@@ -55,7 +55,8 @@ def lookup_join(
     In:  any DataFrame with the key's columns, which `on` names: a column, several, or {in df: in the table}.
     Out: the columns of `df`, then the table's columns without the key, all nullable. how="left" gives one row per
          match, or one with nulls for a row without a match; "inner" gives the matches only. A null in a key matches
-         nothing. on_error="capture" adds `error_column`, as in `ordered_wait`.
+         nothing. on_error="capture" adds `error_column`, as in `ordered_wait`, and a row with an error has its values
+         there only.
 
     `table`: a SqliteTable, a PostgresTable, a FunctionTable, or another LookupTable. This call reads its columns. The
         table is pickled to the workers, with its password unless its conninfo is a function.

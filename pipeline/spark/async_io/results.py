@@ -1,7 +1,8 @@
 """Results as Arrow batches: the layout of output rows, and the size of batches.
 
 The output has the columns of the user's schema, then the error column if errors are captured, then the metrics column
-if there are metrics. A row has values in exactly one of the three parts.
+if there are metrics. A row has values in exactly one of the three parts; but if the first columns are those of the
+input row, a row with an error has them, too.
 """
 
 from __future__ import annotations
@@ -27,19 +28,29 @@ class OutputColumns:
     """The columns of a task's output. Pickles.
 
     `input_schema`: of the input rows, which the error column contains. `error_name`: the error column, None if errors
-    are not captured. `has_metrics`: whether it ends with the column METRICS_COLUMN.
+    are not captured. `keeps_input`: whether `schema` begins with the columns of the input rows. `has_metrics`: whether
+    the output ends with the column METRICS_COLUMN.
     """
 
     schema: T.StructType
     input_schema: T.StructType
     error_name: str | None = None
+    keeps_input: bool = False
     has_metrics: bool = False
 
+    @property
+    def kept(self) -> int:
+        """How many columns of the input row precede those of the result."""
+        return len(self.input_schema.fields) if self.keeps_input else 0
+
     def task_schema(self) -> T.StructType:
-        """The schema of a task's output. If errors are captured, the user's columns are nullable."""
+        """The schema of a task's output. If errors are captured, the columns of the result are nullable."""
+        captures = self.error_name is not None
         fields = [
-            T.StructField(field.name, field.dataType, field.nullable or self.error_name is not None, field.metadata)
-            for field in self.schema.fields
+            T.StructField(
+                field.name, field.dataType, field.nullable or (captures and place >= self.kept), field.metadata
+            )
+            for place, field in enumerate(self.schema.fields)
         ]
         if self.error_name is not None:
             fields.append(T.StructField(self.error_name, self.error_type()))
@@ -81,9 +92,9 @@ class ResultWriter:
         self._error_builder = values_of(columns.error_type()).builder()
         self._metrics_builder = values_of(METRICS_TYPE).builder()
         self._no_values = tuple(
-            None if field.nullable or self._captures else each.filler
-            for field, each in zip(columns.schema.fields, values, strict=True)
+            None if field.nullable else each.filler for field, each in zip(schema.fields, values, strict=False)
         )
+        self._kept = columns.kept
         nothing = [pa.nulls(0, field.type) for field in self._arrow_schema]
         self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._arrow_schema)
         self._row_bytes = self._max_bytes / 100  # an estimate until the first batch
@@ -146,7 +157,10 @@ class ResultWriter:
         errors: list[Any] | None = None
         if self._captures and any(type(result) is CapturedError for result in results):
             errors = [self._error_row(result) if type(result) is CapturedError else None for result in results]
-            results = [self._no_values if type(result) is CapturedError else result for result in results]
+            results = [
+                result if error is None else self._values_beside(error)
+                for result, error in zip(results, errors, strict=True)
+            ]
         columns = zip(*results, strict=True)
         arrays = [builder(column) for builder, column in zip(self._builders, columns, strict=True)]
         for place in range(len(arrays), len(self._arrow_schema)):
@@ -154,6 +168,10 @@ class ResultWriter:
             kind = self._arrow_schema.field(place).type
             arrays.append(self._error_builder(errors or ()) if is_error else pa.nulls(len(results), kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
+
+    def _values_beside(self, error: Sequence[Any]) -> tuple[Any, ...]:
+        """The user's columns of a row with this value of the error column."""
+        return (*error[0][: self._kept], *self._no_values[self._kept :])
 
     def _error_row(self, captured: CapturedError) -> Any:
         return self._error_check(

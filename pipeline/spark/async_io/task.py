@@ -68,7 +68,6 @@ class AsyncTask:
     idle_s: float
     extra: ExtraKeys = "refuse"
     none_is_row: bool = False
-    keep_input: bool = False
     key: str = field(default_factory=lambda: str(uuid.uuid4()))
     """Unique per operator and shared by its tasks: it identifies their host in a worker."""
 
@@ -86,7 +85,7 @@ class AsyncTask:
         zone = time_zone(self.time_zone)
         check = self.check(zone)
         options = checked_options(self.options, check)
-        if self.keep_input:
+        if self.columns.keeps_input:
             options = replace(options, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
         metrics = CallMetrics()
         metrics.lost_attempts = _earlier_attempts()
@@ -227,7 +226,7 @@ def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Reader
 
 
 def _with_input(check_input: Check, row: Any, results: Sequence[Any]) -> list[Any]:
-    """Put the row's columns before each result; a captured error already holds the row."""
+    """Put the row's columns before each result; the writer does so with a captured error, which holds the row."""
     values = check_input(row)
     return [result if type(result) is CapturedError else values + result for result in results]
 

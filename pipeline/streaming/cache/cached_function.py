@@ -16,7 +16,7 @@ from typing import Any, Final
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.cache.encoding import dump_results
 from pipeline.streaming.cache.results import ResultCache
-from pipeline.streaming.cache.session import Request, ResultSession
+from pipeline.streaming.cache.session import FoundResults, Request, ResultSession
 from pipeline.streaming.cache.store import ResultKey
 from pipeline.streaming.calls.functions import (
     AnyFunction,
@@ -111,7 +111,7 @@ class _CachedCoroutine(_Cached):
             if request.error is not None:
                 raise request.error
             if not request.is_mine:
-                return request.results
+                return FoundResults(request.results or ())
             try:
                 returned = await inner(value)
             except BaseException as error:
@@ -132,8 +132,10 @@ class _CachedCoroutine(_Cached):
                 # Without waiting: two batches that each hold keys the other wants would wait for each other.
                 requests = await self._claims(open_keys, waits=False)
                 for request in requests:
-                    if request.error is not None or request.results is not None:
-                        answers[request.key] = request.error if request.error is not None else request.results
+                    if request.error is not None:
+                        answers[request.key] = request.error
+                    elif request.results is not None:
+                        answers[request.key] = FoundResults(request.results)
                 if mine := [request.key for request in requests if request.is_mine]:
                     entries = await self._invoke_claimed(inner, mine, [value_of[key] for key in mine])
                     answers.update(zip(mine, entries, strict=True))
@@ -235,7 +237,7 @@ class _CachedBlocking(_Cached):
             if request.error is not None:
                 raise request.error
             if not request.is_mine:
-                return request.results
+                return FoundResults(request.results or ())
             try:
                 returned = inner(value)
             except BaseException:

@@ -65,6 +65,10 @@ class Request:
         self.was_unknown = False  # its call was cut off earlier
 
 
+class FoundResults(list[Any]):
+    """Results of a call that was made elsewhere while the caller's own attempt waited for its key."""
+
+
 class _Step:
     """What the session's thread works on at once."""
 

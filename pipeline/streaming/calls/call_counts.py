@@ -48,13 +48,18 @@ class CallMetrics:
     function's `timeout` returned results. A failed record that does not fail the task is dropped or captured.
     A function that repeats its calls itself, as a lookup does with its queries, tells how many: they are counted as
     calls and as retried, one for each query, however many keys it has. Pickling copies the current numbers.
+
+    With a cache, an attempt may find the results of a call that another task has just made. Its answer tells whether it
+    was a call, so it counts as one no earlier than that.
     """
 
-    __slots__ = (*COUNTERS, *HISTOGRAMS, "__weakref__", "ended")
+    __slots__ = (*COUNTERS, *HISTOGRAMS, "__weakref__", "attempts", "ended")
 
     def __init__(self) -> None:
         self.calls = 0  # the engine's thread: attempts begun
         self.ended = 0  # the engine's thread: attempts answered or given up; each counts once
+        # The engine's thread: `calls` and `ended` with all attempts, if some may be no calls; None: each is a call.
+        self.attempts: CallMetrics | None = None
         self.completed = 0  # the engine's thread: records
         self.timed_out = 0  # the engine's thread: records
         self.retried = 0  # the engine's thread: attempts followed by another, and the function's own repetitions
@@ -80,10 +85,11 @@ class CallMetrics:
 
     @property
     def in_flight(self) -> int:
-        """Calls begun and neither answered nor given up."""
+        """Calls begun and neither answered nor given up; with a cache also those that wait for another task's."""
+        attempts = self.attempts or self
         # `ended` first: an attempt that ends between the two reads must not make the number negative.
-        ended = self.ended
-        return self.calls - ended
+        ended = attempts.ended
+        return attempts.calls - ended
 
     def snapshot(self) -> dict[str, float | int]:
         """All counters by name; of each histogram the count, and in seconds sum, minimum, maximum and quantiles."""

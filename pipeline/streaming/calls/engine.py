@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.foreign import is_instance
-from pipeline.streaming.cache.session import Request
+from pipeline.streaming.cache.session import FoundResults, Request
 from pipeline.streaming.cache.store import ResultKey
 from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import CallPath, HostSlots
@@ -83,8 +83,11 @@ class Engine:
         self._room = GrowingRoom.of(self.queue, options, host)  # None: a given capacity
         self._box = AnswerBox(mail, self._fetch_answers)
         self._session = host.result_session  # of the cache; None without a cache
+        self._attempts = metrics  # counts attempts begun and ended, in its `calls` and `ended`
         if self._session is not None:
             self._session.on_failure(self._fail_by_cache)
+            self._attempts = CallMetrics()
+        metrics.attempts = None if self._attempts is metrics else self._attempts
         self._asked: dict[Request, RecordCall] = {}  # of the cache, without an answer yet
         self._key_of = options.dedupe_by or (None if self._session is None else self._session.key_of)
         self._combine = options.combine
@@ -96,7 +99,7 @@ class Engine:
         self._host_may_hold = slots.may_wait
         late = self._lateness = Lateness(timers, options, slots, self._shared, self._has_outcome, self._end_late)
         self._begin_timeout = late.begin
-        self._path = CallPath(host, self._box, mail, timers, options, self._nothing_follows, metrics, late.sent)
+        self._path = CallPath(host, self._box, mail, timers, options, self._nothing_follows, self._attempts, late.sent)
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._has_all = False  # the input has ended
         self._is_closed = False  # answers are ignored
@@ -171,7 +174,7 @@ class Engine:
         if self._session is not None:
             self._session.forget_listener(self._fail_by_cache)
             self._asked.clear()
-        self._metrics.ended += self._under_way - self._path.waiting()
+        self._count_ended(self._under_way - self._path.waiting())
         self._metrics.count_repetitions(self._host.take_own_retries())
         self._under_way = 0
         self._path.close()
@@ -262,7 +265,7 @@ class Engine:
     def _begin(self, call: RecordCall) -> None:
         call.is_begun = True
         self._under_way += 1
-        self._metrics.calls += self._path.is_direct  # another call counts when it is sent
+        self._attempts.calls += self._path.is_direct  # another call counts when it is sent
         self._path.start(call)
 
     def _fetch_answers(self) -> None:
@@ -324,7 +327,8 @@ class Engine:
             call.is_returned = False
             self._path.resume(call)
             return
-        self._metrics.call_time.observe(call.ended_ns - call.started_ns)
+        if not _is_found(call):
+            self._metrics.call_time.observe(call.ended_ns - call.started_ns)
         self._settle_attempt(call)
 
     def _answered_batch(self, call: Call) -> None:
@@ -336,7 +340,8 @@ class Engine:
         for member in members:
             self._report(member)
         self._path.ended(call)
-        self._metrics.call_time.observe(call.ended_ns - call.started_ns)
+        if not all(map(_is_found, members)):
+            self._metrics.call_time.observe(call.ended_ns - call.started_ns)
         _for_each(members, self._settle_attempt)
 
     def _settle_attempt(self, call: RecordCall) -> None:
@@ -356,7 +361,18 @@ class Engine:
         call.is_begun = False
         self._under_way -= 1
         if not call.is_waiting:
-            self._metrics.ended += 1
+            if _is_found(call):
+                self._attempts.ended += 1
+                self._metrics.remembered += 1
+            else:
+                self._count_ended(1)
+
+    def _count_ended(self, number: int) -> None:
+        """Count calls that were answered or given up."""
+        self._attempts.ended += number
+        if self._attempts is not self._metrics:
+            self._metrics.calls += number
+            self._metrics.ended += number
 
     def _count_wait(self, call: RecordCall) -> None:
         if call.is_first:
@@ -536,6 +552,11 @@ class Engine:
         except Exception as raised:
             raise AsyncOperatorError(self._name, call.value, raised, call.attempts) from raised
         return ()
+
+
+def _is_found(call: Call) -> bool:
+    """Whether an attempt that waited for its key got the results of a call made elsewhere."""
+    return type(call.results) is FoundResults
 
 
 def _raise(error: BaseException) -> None:

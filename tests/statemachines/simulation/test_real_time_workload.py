@@ -127,6 +127,31 @@ def test_a_node_whose_node_manager_falls_silent_is_lost() -> None:
     assert node.host == "node1"
 
 
+def test_a_simulated_node_comes_back_after_its_recommissioning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node manager was shut down, and nothing started it again."""
+    monkeypatch.setattr(cluster, "_RESTART_MS", 20)
+    manager, workload = manager_with([])
+    manager.bring(workload)
+    started, shut_down = threading.Semaphore(0), threading.Semaphore(0)
+
+    def listen(event: Any) -> None:
+        if event.type is RMNodeEventType.STARTED:
+            started.release()
+        elif event.type is RMNodeEventType.DECOMMISSION:
+            shut_down.release()
+
+    manager.dispatcher.register(RMNodeEventType, listen)
+    with manager:
+        assert started.acquire(timeout=TIMEOUT_S)
+        manager.admin.refresh_nodes(["node1"], timeout=TIMEOUT_S)
+        assert shut_down.acquire(timeout=TIMEOUT_S)
+        manager.admin.recommission(["node1"], timeout=TIMEOUT_S)
+        assert started.acquire(timeout=TIMEOUT_S)
+        [node] = manager.clients.get_cluster_nodes({"RUNNING"}, timeout=TIMEOUT_S)
+
+    assert node.host == "node1"
+
+
 def test_the_live_workload_has_applications_that_one_recognizes_and_never_pauses() -> None:
     """Its applications were job_0001 to job_0400."""
     workload = read_workload(ROOT / "config" / "workloads" / "live")

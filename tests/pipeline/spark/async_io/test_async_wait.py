@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
@@ -259,15 +259,33 @@ def test_rows_that_share_a_call_keep_their_own_columns(spark: SparkSession) -> N
     assert sorted(found.collect()) == sorted(expected.collect())
 
 
-def test_a_captured_error_holds_the_row_and_the_other_columns_are_null(spark: SparkSession) -> None:
+@pytest.mark.parametrize("keep_input", [True, False])
+def test_a_captured_error_holds_the_row_beside_the_columns_that_keep_input_adds(
+    spark: SparkSession, keep_input: bool
+) -> None:
+    """The row's own columns were null where its call had failed, though keep_input puts them into the output."""
+
     async def refuse(row: Row) -> tuple[str]:
-        raise ValueError("no")
+        if row.id % 2:
+            raise ValueError("no")
+        return ("even",)
 
     found = ordered_wait(
-        numbers(spark, 1), refuse, "name string", timeout=TIMEOUT_S, keep_input=True, on_error="capture"
+        numbers(spark, 4).coalesce(1),
+        refuse,
+        "name string",
+        timeout=TIMEOUT_S,
+        keep_input=keep_input,
+        dedupe_by=lambda row: row.id % 2,
+        on_error="capture",
+        metrics=Observation(),
     )
 
-    assert [(row.id, row.name, row.error.input.id) for row in found.collect()] == [(None, None, 0)]
+    rows = [(row.name, row.error and row.error.input.id) for row in found.collect()]
+    assert rows == [("even", None), (None, 1), ("even", None), (None, 3)]
+    if keep_input:
+        assert [row.id for row in found.select("id").collect()] == [0, 1, 2, 3]
+        assert [field.nullable for field in found.schema.fields[:2]] == [False, True]
 
 
 def test_columns_of_both_sides_with_one_name_are_refused(spark: SparkSession) -> None:

@@ -127,16 +127,18 @@ def test_records_of_one_key_share_a_call(
     assert server.calls == {"1": 1, "2": 1, "3": 1}
 
 
-def test_two_jobs_at_the_same_time_make_each_call_once(
-    server: CountingServer, cache: Callable[..., SqliteResults]
+@EACH_FORM
+def test_two_jobs_at_the_same_time_make_each_call_once_and_count_it_once(
+    server: CountingServer, cache: Callable[..., SqliteResults], form: Callable[[str], Any]
 ) -> None:
+    """The job that got the results of the other's call counted a call, too."""
     server.hold_from(0)
     found: list[list[int]] = [[], []]
 
     metrics = [CallMetrics(), CallMetrics()]
 
     def run(place: int) -> None:
-        waited = ordered_wait(range(20), Asks(server.url), timeout=TIMEOUT, cache=cache(), metrics=metrics[place])
+        waited = ordered_wait(range(20), form(server.url), timeout=TIMEOUT, cache=cache(), metrics=metrics[place])
         found[place] = list(waited)
 
     jobs = [threading.Thread(target=run, args=(place,)) for place in range(2)]
@@ -149,6 +151,9 @@ def test_two_jobs_at_the_same_time_make_each_call_once(
 
     assert found == [[2 * key for key in range(20)]] * 2
     assert server.calls == {str(key): 1 for key in range(20)}
+    sums = [sum(getattr(each, name) for each in metrics) for name in ("calls", "remembered", "completed")]
+    assert sums == [20, 20, 40]
+    assert [(each.calls + each.remembered, each.in_flight) for each in metrics] == [(20, 0), (20, 0)]
 
 
 def test_two_jobs_of_batches_make_each_call_once(server: CountingServer, cache: Callable[..., SqliteResults]) -> None:
