@@ -32,17 +32,17 @@ class HasType(Protocol[E_co]):
 
     @property
     def type(self) -> E_co:
-        """The member of an Enum class by which the event is routed."""
+        """The member of an Enum class that routes the event."""
 
 
 class Event(Generic[E_co]):
-    """Something that happened: `type` says what, `timestamp` when, in Unix seconds.
+    """An event: `type` is a member of an Enum class, `timestamp` the time in Unix seconds.
 
-    A `timestamp` that is not given is -1, as in Hadoop. Reading the clock would cost as much as the rest of the event,
-    and few handlers look at the time. Pass `time.time()` if yours do. A journal notes the times of each event anyway.
+    By default `timestamp` is -1, as in Hadoop. Reading the clock would cost as much as the rest of the event, and few
+    handlers need the time. If yours do, pass `time.time()`. A journal notes the times of each event anyway.
 
-    Subclasses add attributes, best as slots. The journal records two of them if a subclass has them: `entity` (str:
-    what the event is about) and `payload` (a mapping that JSON can hold, or None).
+    Add attributes in a subclass, preferably as slots. If a subclass has them, the journal records two: `entity`, a str
+    for what the event is about, and `payload`, a mapping that JSON can hold, or None.
     """
 
     __slots__ = ("timestamp", "type")
@@ -64,7 +64,7 @@ class EventHandler(Protocol):
     """Handles events of its registered classes, on the dispatcher's handler thread. A plain callable also works."""
 
     def handle(self, event: Any) -> Any:
-        """Handle one event. The dispatcher counts and logs an error, then follows the registered `on_error`."""
+        """Handle one event. An error that you raise is counted and logged, and the registered `on_error` applies."""
 
 
 Handler = EventHandler | Callable[[Any], Any]
@@ -201,10 +201,10 @@ def _lock_key(event: Any) -> Any:
 
 
 class MultiListenerHandler:
-    """Calls its handlers in the order they were added. If one raises, those after it do not get the event.
+    """Calls its handlers in the order you added them. If one raises, those after it don't get the event.
 
     Add and remove handlers before the dispatcher starts, or on its handler thread. The tuple is replaced as a whole, so
-    an event that is being handled still goes to the handlers that were there when its handling began.
+    the current event still goes to the handlers present when its handling began.
     """
 
     __slots__ = ("_handles", "handlers")
@@ -216,13 +216,13 @@ class MultiListenerHandler:
             self.add_handler(handler)
 
     def add_handler(self, handler: Handler) -> None:
-        """Have another handler get the events too, after those before it."""
+        """Add a handler after the others."""
         handle = handling_callable(handler)
         self.handlers = (*self.handlers, handler)
         self._handles = (*self._handles, handle)
 
     def remove_handler(self, handler: Handler) -> bool:
-        """Remove the first handler equal to `handler`; returns whether it was there."""
+        """Remove the first handler equal to `handler`, and return whether it was there."""
         if handler not in self.handlers:
             return False
         index = self.handlers.index(handler)

@@ -151,10 +151,10 @@ def register_metrics(
     registry: CollectorRegistry = REGISTRY,
     sources: Iterable[MetricsSource] = (),
 ) -> None:
-    """Show a dispatcher and its `sources` in the scrapes of `registry`. Any thread; repeating it is harmless.
+    """Show a dispatcher and its `sources` in the scrapes of `registry`. Any thread can call this, repeatedly.
 
-    Each partition of a DispatcherGroup or a MultiDispatcher is shown under its own name. A dispatcher takes the place
-    of an earlier one of its name that has ended; before that, it is shown as `name#2`.
+    Each partition of a DispatcherGroup or a MultiDispatcher has a separate name. A dispatcher replaces an earlier one
+    of its name that has ended. Until that ends, the new one is shown as `name#2`.
     """
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):

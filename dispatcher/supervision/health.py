@@ -82,15 +82,14 @@ class HealthAnswer:
     status: str
     """ok, or the first of the reasons."""
     reasons: tuple[HealthReason, ...]
-    """In the order of `REASONS`."""
+    """Reasons in the order of `REASONS`."""
     uptime_s: float
     """Seconds since this process loaded the module."""
     warnings: tuple[HealthWarning, ...] = ()
-    """They make an answer neither better nor worse."""
+    """Warnings, which don't change the status."""
 
     def to_json(self) -> str:
-        """As JSON, in one line: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`, and `warnings` if there are
-        any."""
+        """Return one line of JSON: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`, plus any `warnings`."""
         reasons = [reason.to_dict() for reason in self.reasons]
         answer: dict[str, Any] = {"status": self.status, "reasons": reasons, "uptime_s": round(self.uptime_s, 1)}
         if self.warnings:

@@ -30,13 +30,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """While entered, SIGINT and SIGTERM interrupt nothing: `wait` returns, and `received` is the signal.
+    """While entered, keeps SIGINT and SIGTERM from interrupting anything: `wait` returns, and `received` is the signal.
 
-    Main thread only, except `notify`. On exit the previous handlers are restored. With `ends_process`, the process ends
-    after a signal: then further ones are ignored until it has ended, so that its exit code tells the first.
+    Use it on the main thread only, except `notify`. On exit the previous handlers are restored. Set `ends_process` if
+    the process ends after a signal. Further signals are then ignored until it has ended, so that its exit code is that
+    of the first.
 
     Raises:
-        ValueError: entered outside the main thread; Python handles signals on the main thread only.
+        ValueError: you entered it outside the main thread. Python handles signals on the main thread only.
     """
 
     def __init__(self, *, ends_process: bool = False) -> None:
@@ -55,7 +56,7 @@ class StopSignals:
         return 128 + self.received if self.received is not None else 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds for a signal or a `notify`; returns whether a signal has come."""
+        """Wait up to `timeout` seconds for a signal or a `notify`, and return whether a signal has come."""
         if self.received is None:
             reading = select.poll()  # `select` takes no descriptor from 1024 on
             reading.register(self._read_end, select.POLLIN)
@@ -64,7 +65,7 @@ class StopSignals:
         return self.received is not None
 
     def notify(self) -> None:
-        """End a wait. Any thread."""
+        """End a wait. Any thread can call this."""
         with self._pipe_lock:
             self._write()
 
@@ -119,19 +120,19 @@ def _expect_late_signals() -> None:
 
 
 def run_until_signal(service: Service) -> int:
-    """Start `service` if needed, wait for SIGINT, SIGTERM or its own end, stop it, and return an exit code.
+    """Start `service` if needed, wait for SIGINT, SIGTERM or its end, stop it, and return an exit code.
 
-    The code is 128 + the signal's number; 0 if a caller or a handler stopped the service; 1 if the service or one of
-    its parts failed, which also ends the wait. A second signal during the stop changes nothing: `drain_timeout_s`
-    bounds the stop. Main thread only.
+    The code is 128 + the signal's number, or 0 if a caller or a handler stopped the service. It's 1 if the service or
+    one of its parts failed, which also ends the wait. A second signal during the stop changes nothing, since
+    `drain_timeout_s` bounds the stop. Call this on the main thread only.
 
-    Meanwhile the health of the process (`dispatcher.supervision.health`) covers the service and its parts. If systemd
-    started the process (NOTIFY_SOCKET), it hears when the service has started, how it is, and that it stops; with
+    While it runs, the health of the process (`dispatcher.supervision.health`) covers the service and its parts. If
+    systemd started the process (NOTIFY_SOCKET), this reports the start, the health and the stop to it, and with
     WATCHDOG_USEC also that the process is live.
 
     Raises:
-        ValueError: called outside the main thread; Python handles signals on the main thread only.
-        Exception: raised by `init` or `start`.
+        ValueError: you called this outside the main thread. Python handles signals on the main thread only.
+        Exception: `init` or `start` raised it.
     """
     with StopSignals() as signals, Supervision(service) as supervision:
         parts = parts_of(service)
