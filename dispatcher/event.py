@@ -134,21 +134,20 @@ def _is_of_class(owner: type, handle: Any) -> bool:
 
 
 class AsyncioHandler:
-    """An `async def` handler, to be registered with a dispatcher. Its coroutines run on `loop`.
+    """An `async def` handler to register with a dispatcher. Its coroutines run on `loop`, by default the dispatcher's.
 
-    Up to `capacity` coroutines run at the same time, `per_key` of them for events with equal keys, which begin in the
-    order in which they were posted. `key(event)` is called on the handler thread; None: the event's attribute
-    `lock_key`, or None without one. Events whose key is None run one after another, whatever `per_key` is.
+    Up to `capacity` coroutines run concurrently, and up to `per_key` of them for events with equal keys. These begin in
+    the order of the posts. `key(event)` is called on the handler thread. By default it's the event's attribute
+    `lock_key`, or None without one. Events with the key None run one after another, whatever `per_key` is.
 
-    Up to `max_waiting` events wait for their keys next to those that run. At the next one that would wait, or at the
-    first event that only waits for one of the `capacity` coroutines to end, the dispatcher handles no more events until
-    it can begin. The limits hold for one dispatcher: each partition of a MultiDispatcher counts by itself.
-
-    `loop=None`: the loop that the dispatcher was given.
+    In addition, up to `max_waiting` events wait for their keys. When the next one would wait, or when an event waits
+    only for one of the `capacity` coroutines to end, the dispatcher handles no more events until it can begin. The
+    limits apply per dispatcher, so each partition of a MultiDispatcher counts separately.
 
     Raises:
         TypeError: `coroutine` is neither an `async def` function nor an object whose method `handle` is one, or `key`
-            is not a plain callable. ValueError: `capacity` or `per_key` is less than 1, or `max_waiting` less than 0.
+            isn't a plain callable.
+        ValueError: `capacity` or `per_key` is less than 1, or `max_waiting` is less than 0.
     """
 
     __slots__ = ("capacity", "function", "handler", "key", "loop", "max_waiting", "per_key")
@@ -185,11 +184,11 @@ class AsyncioHandler:
 
     @property
     def is_ordered(self) -> bool:
-        """Events with equal `lock_key` are handled one after another."""
+        """Whether events with equal `lock_key` are handled one after another."""
         return self.per_key == 1 and self.key is _lock_key
 
     def handle(self, event: Any) -> Any:
-        """Raises TypeError: only a dispatcher runs it."""
+        """Raise TypeError: only a dispatcher can run it."""
         raise TypeError(f"{self!r} can be called only by the dispatcher that it is registered with")
 
     def __repr__(self) -> str:

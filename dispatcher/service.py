@@ -174,9 +174,7 @@ class Service:
         return self._state in states
 
     def is_starting(self) -> bool:
-        """Whether it's not started yet, or its start hook still runs. Any thread can call this, and it takes no
-        lock.
-        """
+        """Whether it's still to start, or its start hook still runs. Any thread can call this, and it takes no lock."""
         # The state first: it becomes STARTED after the hook was noted.
         return self._state in _BEFORE_STARTED or (
             self._state is ServiceState.STARTED and self._running_hook() is not None

@@ -56,7 +56,7 @@ class IdleTimer:
 
 
 class Suspension:
-    """A suspended default action. Any thread may call `resume`, any number of times; it ends this suspension only."""
+    """A suspended default action. Any thread can call `resume`, repeatedly. It ends this suspension only."""
 
     __slots__ = ("_processor", "_timer")
 
@@ -65,7 +65,7 @@ class Suspension:
         self._timer = timer
 
     def resume(self) -> None:
-        """Let the default action run again. Any thread."""
+        """Let the default action run again. Any thread can call this."""
         processor = self._processor
 
         def resume() -> None:
@@ -79,7 +79,7 @@ class Suspension:
 
 
 class MailboxController:
-    """The control of a default action over its loop. Mailbox thread only."""
+    """Controls the loop for a default action. Use it only on the mailbox thread."""
 
     __slots__ = ("_processor",)
 
@@ -87,12 +87,12 @@ class MailboxController:
         self._processor = processor
 
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
-        """Do not run the default action until the suspension is resumed; mail still runs.
+        """Don't run the default action until you resume the suspension. Mail still runs.
 
-        A `timer` that the caller has started runs until then, except while mail runs.
+        A `timer` that you have started runs until then, except while mail runs.
 
         Raises:
-            MailboxStateError: not the mailbox thread, or it is suspended already.
+            MailboxStateError: you're not on the mailbox thread, or it's already suspended.
         """
         processor = self._processor
         if not processor.mailbox.is_mailbox_thread():
@@ -103,7 +103,7 @@ class MailboxController:
         return suspension
 
     def all_actions_completed(self) -> None:
-        """End the loop for good, after this turn of the default action."""
+        """End the loop for good, after this run of the default action."""
         self._processor.all_actions_completed()
 
 

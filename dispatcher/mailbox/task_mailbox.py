@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class MailboxState(Enum):
-    """OPEN, then QUIESCED (takes no more mail), then CLOSED."""
+    """OPEN, then QUIESCED (accepts no more mail), then CLOSED."""
 
     OPEN = "OPEN"
     QUIESCED = "QUIESCED"

@@ -39,11 +39,11 @@ class MetricsSource(Protocol):
     """Adds to a dispatcher's metrics, for example the counts of its state machines."""
 
     def collect(self, dispatcher: str) -> Iterable[Metric]:
-        """Metric families that have the label `dispatcher`. Called on the scraping thread."""
+        """Return metric families that have the label `dispatcher`. Called on the scraping thread."""
 
 
 class DispatcherCollector(NamedCollector[AsyncDispatcher]):
-    """The metrics of all dispatchers of one registry. Any thread."""
+    """The metrics of all dispatchers in a registry. You can use it from any thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +53,11 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
         self._accepted: weakref.WeakKeyDictionary[AsyncDispatcher, int] = weakref.WeakKeyDictionary()
 
     def add(self, name: str, shown: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
-        """Show a dispatcher by its name, in the place of an earlier one that has ended. If that has not, the dispatcher
-        is shown as `name#2`, or with the first number that is free. It keeps its label."""
+        """Show a dispatcher by its name, in place of an earlier one of that name that has ended.
+
+        If the earlier one hasn't ended, the dispatcher is shown as `name#2`, or with the first free number. It keeps
+        its label.
+        """
         with self._lock:
             label = self._labels.get(shown)
             is_new = label is None or self._named.get(label) is not shown  # or it has ended, and was replaced

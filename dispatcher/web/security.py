@@ -38,10 +38,9 @@ class Principal:
 
 
 def require(role: RoleName) -> Callable[[Endpoint], Endpoint]:
-    """Decorates an endpoint of Starlette: users below `role` get 403.
+    """Decorate an endpoint of Starlette: users below `role` get 403.
 
-    In an app that another server serves, its middleware has to put a `Principal` into the scope; without one, every
-    request is refused.
+    If another server serves the app, your middleware must put a `Principal` into the scope, or every request gets 403.
     """
 
     def decorate(endpoint: Endpoint) -> Endpoint:
