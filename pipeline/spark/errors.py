@@ -30,7 +30,10 @@ PACKAGE_ADVICE: Final = (
 
 
 class ExecutorError(DispatcherError):
-    """Executors cannot run the jobs: they lack a suitable Python, a package or a shared path. One line for the user."""
+    """Raised with a one-line message when executors can't run the jobs.
+
+    They lack a suitable Python, a package or a shared path.
+    """
 
 
 class AsyncIOError(DispatcherError):

@@ -45,12 +45,14 @@ _OWNERS: Final = """
 
 @dataclass(frozen=True)
 class PostgresResults(ResultCache):
-    """Keeps results in a table of PostgreSQL, made if there is none. For workers on any machines.
+    """Keeps results in a table of PostgreSQL, for workers on any machines. Creates the table if necessary.
 
-    `dsn`: libpq's, `postgresql://user@host/db` or `host=... dbname=...`; or a function that returns one, called in each
-        process, so that the password is not pickled with the job. A direct connection: a pooler that gives each
-        transaction another session loses the locks by which a killed worker is told from one that works.
-    `table`: `name` or `schema.name`. `query_timeout_s`: for one statement.
+    `dsn`: a DSN of libpq, `postgresql://user@host/db` or `host=... dbname=...`, or a function that returns one. The
+        function is called in each process, so that the password isn't pickled with the job. Use a direct connection:
+        with a pooler that gives each transaction another session, the cache loses the locks that tell a killed worker
+        from one still working.
+    `table`: `name` or `schema.name`.
+    `query_timeout_s`: timeout of one statement.
 
     Each Python worker has one connection. The other options are those of every cache: see ResultCache.
     """
