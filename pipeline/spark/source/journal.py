@@ -60,8 +60,8 @@ def read_journal(
     n of a partitioned journal begin after n * 10^12, so that all are unique.
 
     `columns`: the columns to decode, by table name. A table that you don't name has all.
-    `since` (inclusive) and `until` (exclusive): Unix ns, to get only events started and transitions made in that time.
-    Other segments aren't read.
+    `since`, `until`: read only events started and transitions made from `since` until before `until`, in Unix ns. Other
+        segments aren't read.
     `mode`: with `PERMISSIVE` a job returns the rows of intact frames, and `journal_damage` lists the damage. With
         `FAILFAST` damage fails the job, and `journal_failure` finds the reason.
 

@@ -362,7 +362,7 @@ class ResourceManagerConfig(ConfigModel):
 
     @property
     def knows_callers(self) -> bool:
-        """Whether clients over TCP prove who they are; otherwise they may claim any name."""
+        """Whether clients over TCP prove who they are. Otherwise they can claim any name."""
         return self.web.auth_in_use == "token"
 
     @model_validator(mode="after")
