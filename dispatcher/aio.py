@@ -39,9 +39,9 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enu
     The coroutine waits for room in a full queue and, in write-ahead mode, for the disk. Tasks that wait for the disk at
     the same time share a write and an fsync.
 
-    Posts that you await one after another are handled in that order. Tasks and threads that wait for room are woken in
-    order of arrival. If you cancel the waiting task, the event is withdrawn while it waits for room or, in write-ahead
-    mode, for others to be written. After that, the post goes on.
+    If you await posts one after another, they're handled in that order. Tasks and threads that wait for room are woken
+    in order of arrival. If you cancel the waiting task, the event is withdrawn while it waits for room or, in
+    write-ahead mode, for others to be written. After that, the post goes on.
     """
     target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
     queue = target.core.queue
@@ -254,10 +254,9 @@ async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], descript
 
 
 async def stop(dispatcher: AsyncDispatcher | MultiDispatcher) -> None:
-    """Stop the dispatcher and wait for the drain, without blocking the loop. `dispatcher.stop()` runs on a separate
-    thread.
+    """Stop the dispatcher and wait for the drain, without blocking the loop.
 
-    If an `async def` handler of the dispatcher calls this, it doesn't wait, and the dispatcher stops once the handler
-    ends.
+    `dispatcher.stop()` runs on a separate thread. If an `async def` handler of the dispatcher calls this, it doesn't
+    wait, and the dispatcher stops once the handler ends.
     """
     await in_own_thread(dispatcher.stop, f"{dispatcher.name}-aio-stop")

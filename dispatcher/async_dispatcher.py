@@ -69,16 +69,15 @@ class AsyncDispatcher(PostingService):
     handlers and posts scheduled events. By default the whole process shares one.
 
     `dead_letters` receives the events that failed for good. You can pass a handler, called with a DeadLetter on the
-    handler thread, another dispatcher, to which DeadLetters are posted, or a folder for a journal whose events
-    `dispatcher journal failed` lists.
+    handler thread, another dispatcher, which gets them as posts, or a folder for a journal whose events `dispatcher
+    journal failed` lists.
     """
 
     post: Post
     """Post an event and return whether it was accepted. You can call this from any thread, handlers included.
 
-    An accepted event is handled, or counted as discarded. False means that the queue is full, the journal can't be
-    written, or the dispatcher is draining or has stopped. If the policy of a bounded queue says so, the call blocks the
-    caller while the queue is full.
+    An accepted event is handled, or counted as discarded. False means a full queue, a failed journal, or a dispatcher
+    that drains or has stopped. While a bounded queue is full, the caller waits if its policy says so.
 
     Raises:
         QueueFullError: the post would wait for room, and the dispatcher hasn't been started.
@@ -234,21 +233,20 @@ class AsyncDispatcher(PostingService):
         several, the last one registered applies.
 
         With `context=True`, the class's handlers see the context variables of the post, in a private copy. The context
-        is empty for an event that was posted before this was set, or that the journal redelivers.
+        is empty for earlier and redelivered events.
 
         `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
         stores as JSON. In that mode, posting an event of another class raises EventNotDeclaredError.
 
         You can call this from any thread, preferably before `start`. A later call takes effect with the next event
-        handled or, for coalescing, the next one posted. If the running handler yields to mail, it takes effect with the
-        next batch.
+        handled or, for coalescing, the next one posted. If the running handler yields to mail, that's the next batch.
 
         Raises:
-            TypeError: `event_type` isn't an Enum class with members; `handler` or `coalesce_by` isn't callable, or
-                calling it runs nothing because it's a generator function or, for `handler`, a class; `handler` is an
-                `async def` and there's no loop; or `events` contains something other than pydantic models and
-                dataclasses.
-            ValueError: `on_error` is unknown; one of several handlers of the class is an `async def`; or `events`
+            TypeError: `event_type` isn't an Enum class with members, or `events` contains something other than pydantic
+                models and dataclasses. Also if `handler` or `coalesce_by` isn't callable, if calling it runs nothing
+                because it's a generator function or, for `handler`, a class, or if `handler` is an `async def` and
+                there's no loop.
+            ValueError: `on_error` is unknown, one of several handlers of the class is an `async def`, or `events`
                 declares two classes of the same name.
         """
         self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
@@ -276,8 +274,8 @@ class AsyncDispatcher(PostingService):
         Raises:
             TypeError: there's no argument, or one is neither an Enum class nor a member. The decorator also raises it
                 as `register` does.
-            ValueError: from the decorator, if a member already has a function, or if a class has both plain functions
-                and `async def`; otherwise as `register`.
+            ValueError: from the decorator, if a member already has a function, if a class has both plain functions and
+                `async def`, or as `register`.
         """
         return decorator(
             lambda event_class, members, function: self._register(
@@ -357,7 +355,7 @@ class AsyncDispatcher(PostingService):
         return self._drain.finished.is_set()
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """Wait for the stop, as in Service. A handler that it gave up on can still be running: see `is_stopped`."""
+        """Wait for the stop, as in Service. An abandoned handler can still be running: see `is_stopped`."""
         deadline = None if timeout is None else monotonic() + timeout
         has_stopped = super().wait_for_service_to_stop(timeout)
         if has_stopped and not self._is_handling():  # the handler may be about to return
@@ -375,7 +373,7 @@ class AsyncDispatcher(PostingService):
         return len(self._queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """Count the queued events by type, except for types that can't be hashed. For a long queue, use `view`."""
+        """Count the queued events by type, except unhashable types. For a long queue, use `view`."""
         return self.view.queue_contents().counts
 
     def is_drained(self) -> bool:

@@ -215,9 +215,9 @@ class JournalError(DispatcherError):
 
 
 class JournalLossError(JournalError):
-    """Raised in write-ahead mode when damaged or missing segments held accepted events that no row records as handled.
+    """Raised in write-ahead mode if accepted events were lost with damaged or missing segments.
 
-    Nothing in the folder was changed.
+    No row says that they were handled. Nothing in the folder was changed.
     """
 
     def __init__(self, path: object, losses: Sequence[object]) -> None:

@@ -64,7 +64,7 @@ class EventHandler(Protocol):
     """Handles events of its registered classes, on the dispatcher's handler thread. A plain callable also works."""
 
     def handle(self, event: Any) -> Any:
-        """Handle one event. An error that you raise is counted and logged, and the registered `on_error` applies."""
+        """Handle one event. If you raise, the error is counted and logged, and the registered `on_error` applies."""
 
 
 Handler = EventHandler | Callable[[Any], Any]

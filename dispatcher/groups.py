@@ -112,7 +112,7 @@ class DispatcherGroup(CompositeService):
         return all(partition.is_stopped() for partition in self.partitions)
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """Wait for the stop, as in Service. Handlers that it gave up on can still be running: see `is_stopped`."""
+        """Wait for the stop, as in Service. Abandoned handlers can still be running: see `is_stopped`."""
         deadline = None if timeout is None else monotonic() + timeout
         return super().wait_for_service_to_stop(timeout) and all(
             partition.wait_for_service_to_stop(None if deadline is None else max(0.0, deadline - monotonic()))
@@ -286,7 +286,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         return self._posts[self._place(event)](event)
 
     def partition_of(self, event: HasType[Enum]) -> AsyncDispatcher:
-        """Return the partition that handles the event. Any thread can call this."""
+        """Return the partition that handles the event. Thread-safe."""
         return self.partitions[self._place(event)]
 
     def post_every(self, seconds: float, event_or_factory: Any, *, key: str = "", **options: Any) -> Scheduled:

@@ -69,7 +69,7 @@ class Dispatcher(Protocol):
         """Post as `post` does, without waiting for room or for the disk."""
 
     def post_later(self, event: HasType[Enum]) -> Future[bool]:
-        """Return a future that is True once the event is accepted."""
+        """Return a future whose result is True once the event is accepted."""
 
     def ask(self, event: HasType[Enum]) -> Future[Any]:
         """Return a future for what the event's handler returns or raises."""

@@ -76,9 +76,9 @@ class PostingService(Service):
     def post_nowait(self, event: HasType[Enum]) -> bool:
         """Post as `post` does, but wait neither for room nor for the disk.
 
-        In write-ahead mode, True means that the event is on its way into the journal. A crash before it gets there
-        loses it, and if the disk fails, the event is rejected and counted in `stats().rejected`. If you need to know,
-        use `post_later`. The call also raises whatever `coalesce_by` raises.
+        In write-ahead mode, True means the event is on its way into the journal. A crash before it gets there loses it,
+        and if the disk fails, the event is rejected and counted in `stats().rejected`. If you need to know, use
+        `post_later`. The call also raises whatever `coalesce_by` raises.
 
         Raises:
             QueueFullError: the queue is full and its policy is `block`, or 4096 posts are on their way into the
@@ -144,13 +144,12 @@ class PostingService(Service):
         return self.core_of(event).asks.ask(event)
 
     def post_after(self, seconds: float, event: HasType[Enum]) -> Scheduled:
-        """Post an event after `seconds` on the monotonic clock. You can call this from any thread. It doesn't wait for
-        room.
+        """Post an event after `seconds` on the monotonic clock, from any thread, without waiting for room.
 
         When the time comes, the event is posted as by any producer. A full queue can reject it, and under `block` it
         waits its turn without holding anything up. A stop still posts what falls due while it drains, then drops and
         reports the rest. In write-ahead mode the event is in the journal on return, as durable as with `post`. After a
-        crash it's posted at its time, or at once if that has passed.
+        crash it's posted at its time, or at once if it's late.
 
         Raises:
             ValueError: `seconds` is negative or more than a century.
@@ -160,9 +159,7 @@ class PostingService(Service):
         return self.core_of(event).schedule.after(seconds, event)
 
     def post_at(self, unix_s: float, event: HasType[Enum]) -> Scheduled:
-        """Post as `post_after` does, at a time of the wall clock in Unix seconds. The post follows when that clock is
-        set.
-        """
+        """Post as `post_after` does, at a Unix time in seconds. If the wall clock is set, the post follows it."""
         return self.core_of(event).schedule.at(unix_s, event)
 
     def post_every(
@@ -185,7 +182,7 @@ class PostingService(Service):
 
         Raises:
             ValueError: `seconds` is less than 0.001, `first` is negative, `jitter` isn't between 0 and 1, or `key` is
-                in use; otherwise as `post_after`.
+                in use. Otherwise as `post_after`.
             TypeError: `event_or_factory` is neither an event nor a callable.
         """
         is_event = is_member(type_of(event_or_factory))

@@ -147,7 +147,7 @@ class Service:
 
     @property
     def state(self) -> ServiceState:
-        """The service's state. Any thread can read it."""
+        """The service's state. Thread-safe."""
         return self._state
 
     @property
@@ -157,7 +157,7 @@ class Service:
 
     @property
     def parent(self) -> CompositeService | None:
-        """The composite service that you added this one to, if any."""
+        """The composite service you added this one to, if any."""
         return self._parent() if self._parent is not None else None
 
     def _ancestors(self) -> list[CompositeService]:
@@ -174,14 +174,14 @@ class Service:
         return self._state in states
 
     def is_starting(self) -> bool:
-        """Whether it's still to start, or its start hook still runs. Any thread can call this, and it takes no lock."""
+        """Whether it's still to start, or its start hook still runs. Thread-safe, without a lock."""
         # The state first: it becomes STARTED after the hook was noted.
         return self._state in _BEFORE_STARTED or (
             self._state is ServiceState.STARTED and self._running_hook() is not None
         )
 
     def is_stopping(self) -> bool:
-        """Whether `stop` was called and the stop hook hasn't ended. Any thread can call this, and it takes no lock."""
+        """Whether `stop` was called and the stop hook hasn't ended. Thread-safe, without a lock."""
         return self._state is ServiceState.STOPPED and not self._terminated
 
     def is_ending(self) -> bool:
@@ -263,7 +263,7 @@ class Service:
     def register_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> None:
         """Call `listener`, a callable or an object with `state_changed(service)`, after each change of state.
 
-        It runs on the thread that made the change. An error that it raises is only logged.
+        It runs on the thread of the change. If it raises, the error is only logged.
         """
         notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
 

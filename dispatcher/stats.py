@@ -62,7 +62,7 @@ class DispatcherStats:
             ("kind", *_TYPE_LABELS),
         ),
     ]
-    """Seconds that the current event or mail has been running, by kind (event or mail), event class and event type."""
+    """Seconds since the current event or mail began, by kind (event or mail), event class and event type."""
     slow_by_type: Annotated[
         _ByType,
         _counter("dispatcher_slow", "Events and mails that ran longer than handler_warn_after_s.", _TYPE_LABELS),
@@ -78,8 +78,10 @@ class DispatcherStats:
     discarded_by_reason: Annotated[
         dict[str, int], _counter("dispatcher_events_dropped", "The discarded events by reason.", ("reason",))
     ]
-    """Discarded events by reason. stop: left over at a stop. drop_oldest: removed from a full queue. superseded:
-    replaced by a newer event with its key. withdrawn: the caller no longer waits for the answer.
+    """Discarded events by reason.
+
+    stop: left over at a stop. drop_oldest: removed from a full queue. superseded: replaced by a newer event with its
+    key. withdrawn: the caller no longer waits for the answer.
     """
     rejected: Annotated[dict[str, int], _counter("dispatcher_events_rejected", "Events rejected.", ("reason",))]
     """Rejected posts by reason: full, timeout, draining, stopped, journal, reentrant."""
@@ -178,7 +180,7 @@ class DispatcherStats:
 
     @property
     def pending(self) -> int:
-        """Number of accepted events that are queued or being handled."""
+        """Number of events queued or being handled."""
         return self.in_hand + self.queue_size + self.retrying
 
 

@@ -115,9 +115,9 @@ class DispatcherView:
         self.queue_capacity = dispatching.queue.room.capacity
         """None if the queue is unbounded."""
         self.handler_warn_after_s = config.handler_warn_after_s
-        """Seconds after which a run counts as slow, or None if never."""
+        """A run longer than this many seconds is slow. None disables it."""
         self.liveness_stuck_after_s = config.liveness_stuck_after_s
-        """Seconds after which a run calls for a restart of the process, or None if never."""
+        """A run longer than this many seconds calls for a restart of the process. None disables it."""
         self.journal_path: Path | None = journal.path if journal is not None else None
         self._namesakes = _Namesakes.of(dispatcher.name)
         # When the dispatcher ended, in the order of `_steps`; 0: it has not.
@@ -169,7 +169,7 @@ class DispatcherView:
         return found
 
     def running(self) -> RunningNow | None:
-        """Return the event or mail that the handler thread is running, or None while it waits or is between two."""
+        """Return the handler thread's current event or mail, or None while it waits or is between two."""
         run = current_run(self._dispatching.progress, self._processor)
         if run is None:
             return None
@@ -195,13 +195,11 @@ class DispatcherView:
         return run.seconds() if run is not None else 0.0
 
     def stack(self) -> list[traceback.FrameSummary]:
-        """Return the frames of the handler thread, outermost first, or nothing without a thread. Source lines are read
-        lazily.
-        """
+        """Return the frames of the handler thread, if any, outermost first. Source lines are read lazily."""
         return stack_of(self._thread.ident) or [] if self._thread.is_alive() else []
 
     def types(self) -> list[TypeNumbers]:
-        """Return the numbers of every event type with an event that was handled or failed."""
+        """Return the numbers of every event type handled or failed so far."""
         stats = self.stats()
         return [
             TypeNumbers(
@@ -225,7 +223,7 @@ class DispatcherView:
         return self._dispatching.errors.failures.newest_first()
 
     def queue_contents(self) -> QueueCounts[Enum]:
-        """Count the queued events by type, except for types that can't be hashed. More than 50,000 are sampled."""
+        """Count the queued events by type, except unhashable types. More than 50,000 are sampled."""
         counted, approximate = self._queue.contents.by_type()
         return QueueCounts(sums(counted), approximate)
 
@@ -271,13 +269,11 @@ class DispatcherView:
         return self._journal is not None and self._journal.is_failed
 
     def note_start(self) -> None:
-        """Note that the dispatcher starts. Called by the starting thread."""
+        """Note the start. Called by the starting thread."""
         self._namesakes.last_start = next(_steps)
 
     def note_end(self) -> None:
-        """Note that the dispatcher has ended. Called by the handler thread, or by the stopping thread if that never
-        ran.
-        """
+        """Note the end. Called by the handler thread, or by the stopping thread if that never ran."""
         self._ended = next(_steps)
 
     def was_replaced(self) -> bool:
@@ -285,7 +281,7 @@ class DispatcherView:
         return 0 < self._ended < self._namesakes.last_start
 
     def journal_losses(self) -> tuple[Loss, ...]:
-        """Return the accepted events of an earlier run that the start found lost with a segment of the journal."""
+        """Return the accepted events of an earlier run lost with a segment of the journal, as found by the start."""
         return self._journal.losses if self._journal is not None else ()
 
     def forget(self) -> None:
@@ -320,7 +316,7 @@ _views: weakref.WeakSet[DispatcherView] = weakref.WeakSet()  # any thread, in si
 
 
 def dispatchers() -> list[DispatcherView]:
-    """Return every dispatcher of the process still referred to, by name, in any state. Any thread can call this."""
+    """Return every dispatcher of the process still referred to, by name, in any state. Thread-safe."""
     return sorted(snapshot(lambda: list(_views)), key=lambda view: view.name)
 
 

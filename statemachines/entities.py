@@ -39,8 +39,8 @@ class Entities(Generic[S, OPERAND]):
     """The live entities of one kind, by id. It's a handler: register it for the events' Enum class.
 
     An event has `entity`, the id as text. The machine of that entity makes the transition for the event's type. If
-    there's no such entity, an event that can begin one makes it, with `make(entity, None)`. An entity that reaches one
-    of the states in `ends` is forgotten.
+    there's no such entity, an event in `begins` makes it, with `make(entity, None)`. An entity is forgotten once it
+    reaches one of the states in `ends`.
 
     `make(entity, state)` returns the operand, which needs the attributes `machine` (the factory's name) and `entity`.
     It doesn't need to keep the machine. `restore` calls it with the state of a restored entity.
@@ -62,16 +62,15 @@ class Entities(Generic[S, OPERAND]):
         """`recorder` counts the transitions and writes them to the `journal`, and `restore` reads from that. With a
         PartitionedJournal, the `lock_key` of the events is the entity.
 
-        `begins`: the event types that can begin an entity. By default, those accepted by the initial state.
-        `on_unknown`: called with an event that has no entity and can't begin one. By default, such an event fails.
+        `begins`: event types to begin an entity with. By default, those accepted by the initial state.
+        `on_unknown`: called with an event without an entity that can't begin one. By default, such an event fails.
 
         The journal gets a snapshot of the entities every `snapshot_s` seconds, and every `snapshot_transitions`, or as
         many transitions as the last snapshot had entities if these are more.
 
         Raises:
-            ValueError: the factory has no name; `ends` has the initial state, or a state that isn't of the factory's
-                Enum; `begins` has a type that the initial state doesn't accept; or the recorder writes to another
-                journal.
+            ValueError: the factory has no name, `ends` has the initial state or a state of another Enum, `begins` has a
+                type not accepted by the initial state, or the recorder writes to another journal.
         """
         self._factory = recorder.recorded(factory)  # never changes, like all fields that do not say otherwise
         self._make = make
@@ -117,15 +116,15 @@ class Entities(Generic[S, OPERAND]):
     def restore(self) -> int:
         """Make all entities in the journal that haven't ended, each in its last state, and return how many.
 
-        Call this before the dispatcher starts, so that the events redelivered by the journal find their entities. No
-        hook runs, and no transition is made or counted. It reads the journal's newest snapshot and the transitions
-        since. The MultiDispatcher of a PartitionedJournal must have opened it. Then this reads the transitions of all
+        Call this before the dispatcher starts, so the events redelivered by the journal find their entities. No hook
+        runs, and no transition is made or counted. It reads the journal's newest snapshot and the transitions since.
+        The MultiDispatcher of a PartitionedJournal must have opened it. Then this reads the transitions of all
         partitions, and writes the states to a file.
 
         Raises:
             JournalError: there's no journal, it can't be read, its dispatcher has started, you already called this, or
-                an entity is in a state that the factory no longer has. For a PartitionedJournal also: no
-                MultiDispatcher has it, or the file is damaged or can't be written.
+                an entity is in a state unknown to the factory. For a PartitionedJournal also: no MultiDispatcher has
+                it, or the file is damaged or can't be written.
             ValueError: as `handle`, and whatever `make` raises.
         """
         factory, journal = self._factory, self._journal
@@ -160,8 +159,8 @@ class Entities(Generic[S, OPERAND]):
         """Make the transition of the event's entity, and return its new state.
 
         For an unknown entity, this returns the result of `on_unknown`. In an `async def` handler, call it where you
-        want the transition made. It also raises whatever `make` or the hook raises. An entity that the event was to
-        begin is then not kept.
+        want the transition made. It also raises whatever `make` or the hook raises. If that was to begin an entity, it
+        isn't kept.
 
         Raises:
             UnknownEntityError: there's no such entity, the event can't begin one, and there's no `on_unknown`.

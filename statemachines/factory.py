@@ -35,7 +35,7 @@ _NOTHING_CHOSEN: Any = object()
 
 
 class InvalidStateTransitionError(DispatcherError):
-    """Raised when a state doesn't accept an event, or when a hook returns a state that its arc doesn't declare.
+    """Raised when a state doesn't accept an event, or when a hook returns a state not declared by its arc.
 
     The machine's state is unchanged. `machine` is the factory's name, `entity` identifies the operand.
     """
@@ -102,7 +102,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
 
     @property
     def initial_state(self) -> S:
-        """The state in which a machine begins."""
+        """The first state of a machine."""
         return self._initial_state
 
     def add_transition(
@@ -114,8 +114,8 @@ class StateMachineFactory(Generic[S, OPERAND]):
     ) -> StateMachineFactory[S, OPERAND]:
         """Return a new factory with one more arc for each state of `pre` and each event type.
 
-        `pre` is a state or a set of states. `post` is a state or a set of states, one of which `hook(operand, event)`
-        returns.
+        `pre` is a state or a set of states. `post` is a state, or a set of states for `hook(operand, event)` to return
+        one.
 
         Raises:
             ValueError: no pre state, no event type, no post state, or a set of post states without a hook.
@@ -139,7 +139,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return self._with(_Declaration(self._declared, pres, posts, types, hook, arc), None)
 
     def install_topology(self) -> StateMachineFactory[S, OPERAND]:
-        """Return a factory whose table is already built, so that the first `make` doesn't wait for it.
+        """Return a factory with its table already built, so the first `make` doesn't wait for it.
 
         Raises:
             ValueError: two Enums share a state's or an event type's name.
@@ -259,7 +259,7 @@ class StateMachine(Generic[S, OPERAND]):
 
     @property
     def current_state(self) -> S:
-        """The state, a member of an Enum. Any thread can read it."""
+        """The state, a member of an Enum. Thread-safe."""
         return self._node.state  # type: ignore[return-value]
 
     @property

@@ -22,7 +22,7 @@ class StateTransitionListener(Protocol):
 
 
 class MachineListener(StateTransitionListener, Protocol):
-    """A listener that is also called for each new machine and each rejected event.
+    """A listener called for each new machine and each rejected event, too.
 
     Both methods are optional. If `machine_made` raises, the caller of `make` gets the error. If `transition_refused`
     raises, the caller of `do_transition` gets the error, in place of the InvalidStateTransitionError.

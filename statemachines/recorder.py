@@ -46,7 +46,7 @@ class MachineStats:
 
     @property
     def transitions(self) -> dict[tuple[str, str], int]:
-        """Return the transitions so far by (from, to). Any thread can call this."""
+        """Return the transitions so far by (from, to). Thread-safe."""
         steps = self.steps
         counts = counts_of(steps)
         result = snapshot(self.told.copy)
@@ -96,7 +96,7 @@ class TransitionRecorder:
         ends: Mapping[str, Collection[Enum]] | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`ends`: by machine, the states in which an entity is no longer kept, without a call of `forgotten`.
+        """`ends`: by machine, the states that end an entity, without a call of `forgotten`.
 
         If `lists_entities` is False, you save 200 bytes for each entity and half a microsecond for each transition, and
         no entity is listed. `clock_ns` is the run's clock, in Unix ns.
@@ -115,11 +115,10 @@ class TransitionRecorder:
         self.is_following = journal is not None or lists_entities  # beside counting; handler thread
 
     def recorded(self, factory: StateMachineFactory[S, OPERAND]) -> StateMachineFactory[S, OPERAND]:
-        """Return a factory for machines that have this recorder as their listener and count their transitions
-        themselves.
+        """Return a factory for machines with this recorder as their listener, which count their own transitions.
 
-        If your subclass overrides transition methods, it gets the factory unchanged, so that they're called. Call this
-        on the handler thread, or before it starts.
+        If your subclass overrides transition methods, it gets the factory unchanged, so they're called. Call this on
+        the handler thread, or before it starts.
 
         Raises:
             ValueError: two Enums of the factory share a state's or an event type's name.
@@ -160,7 +159,7 @@ class TransitionRecorder:
         """Do nothing: machines announce themselves. Kept for programs written before they did."""
 
     def forgotten(self, machine: str, state: Enum, entity: str | None = None) -> None:
-        """Note that an entity in `state` is no longer kept. With None, it stays listed."""
+        """Stop keeping an entity in `state`. With None, it stays listed."""
         self._stats(machine, state).forgotten[state._name_] += 1
         if self._changes is not None and entity is not None:
             self._changes.forgotten.add((machine, entity))
@@ -169,7 +168,7 @@ class TransitionRecorder:
             self._add(published, plain_text(str(entity)), machine, state._name_, "", GONE)
 
     def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
-        """Prevent a transition that the journal couldn't record under the event that makes it.
+        """Prevent a transition if the journal couldn't record it under its event.
 
         Raises:
             NoEventInHandError: the caller isn't handling an event of the journal's dispatcher.
@@ -233,7 +232,7 @@ class TransitionRecorder:
         tell(log, logging.ERROR, "%s", error)
 
     def invalid(self, operand: Any, error: InvalidStateTransitionError) -> None:
-        """Do nothing: machines report the events that they reject. Kept, like `created`, for older programs."""
+        """Do nothing: machines report rejected events. Kept, like `created`, for older programs."""
 
     # -- changes: the handler thread -------------------------------------------------------------------------------
 

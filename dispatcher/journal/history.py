@@ -110,13 +110,13 @@ def entity_history(
     `before_seq`: only rows with a smaller seq. To get the next page, pass the last row's seq.
     `limit`: the maximum number of rows. The rows of an event stay together, so an event with more rows comes whole.
     `on_damage`: called with a line for each damaged stretch and each missing segment met.
-    `on_pause`: called after each small piece of the work, and while another look-up in the journal goes on. An error
-        that it raises ends this look-up. The next one continues from the part already read.
+    `on_pause`: called after each small piece of the work, and while another look-up in the journal goes on. If it
+        raises, this look-up ends, and the next one continues from the part already read.
 
     The rows of a partitioned journal are ordered by their times. `before_seq` is for one partition, so pass its folder.
 
     Raises:
-        JournalError: it isn't a journal, or a file can't be read; or it's partitioned and you passed a `before_seq`.
+        JournalError: it isn't a journal, a file can't be read, or it's partitioned and you passed a `before_seq`.
         ValueError: `limit` is less than 1.
     """
     if limit < 1:

@@ -68,11 +68,11 @@ class PartitionedJournal:
         self._left: tuple[JournalWriter, ...] = ()
 
     def open(self, partitions: int) -> tuple[JournalWriter, ...]:
-        """Open the journals of this number of partitions, and finish a move that a crash cut short.
+        """Open the journals of this number of partitions, and finish a move cut short by a crash.
 
         Raises:
-            JournalError: the folder holds the journal of one dispatcher, or a journal that can't be continued; it has
-                another writer; or it can't be written.
+            JournalError: the folder holds the journal of one dispatcher or one not to be continued, has another writer,
+                or can't be written.
             JournalLossError: accepted events of an earlier run are lost, or a partition is missing, and
                 `config.on_loss` is `refuse`.
         """
@@ -173,7 +173,7 @@ class PartitionedJournal:
         Each partition counts the transitions between its snapshots separately.
 
         Raises:
-            JournalError: as there; or no MultiDispatcher has the journal, or the file with the states of the last start
+            JournalError: as there, or no MultiDispatcher has the journal, or the file with the states of the last start
                 is damaged or can't be written.
         """
         if not self._writers:
@@ -195,7 +195,7 @@ class PartitionedJournal:
             raise self._unwritable(error) from error
 
     def close_unused(self) -> None:
-        """Close the partitions that the dispatcher doesn't have. Raises JournalError as `close`."""
+        """Close the partitions beyond the dispatcher's. Raises JournalError as `close`."""
         with contextlib.ExitStack() as closing:
             for writer in self._left:
                 closing.callback(writer.close)

@@ -43,15 +43,15 @@ class Recovered(NamedTuple):
     journal_id: str = ""
     """Id for the journal's manifest and further segments."""
     losses: tuple[Loss, ...] = ()
-    """Events accepted that are neither handled nor in any file."""
+    """Events accepted, but neither handled nor in any file."""
 
 
 def recover(path: Path | str) -> Recovered:
     """Repair the journal of a dead writer: cut the incomplete end off its open segment, and close the segment.
 
     You lose no intact frame. Unexpected files are set aside (renamed), never removed: an open segment next to a closed
-    one of its number, or a segment or manifest of another journal. Repeating it changes nothing. Accepted events that
-    are lost stay lost. Each recovery reports them, until a writer whose `on_loss` is `start` continues the journal.
+    one of its number, or a segment or manifest of another journal. Repeating it changes nothing. Lost accepted events
+    stay lost. Each recovery reports them, until a writer whose `on_loss` is `start` continues the journal.
 
     For a partitioned journal, each partition is repaired. The result has the unhandled events and the losses of all
     partitions, and nothing about the next writer.

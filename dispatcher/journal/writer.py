@@ -132,7 +132,7 @@ class JournalWriter:
         self.recovered = recovered.accepted
         """Unhandled events accepted by an earlier writer, oldest first, for use before the start."""
         self.losses = recovered.losses
-        """Accepted events of an earlier writer that are in no file (read only)."""
+        """Accepted events of an earlier writer missing from all files (read only)."""
         for loss in self.losses:
             self._settled.extend(loss.seqs)  # the next start does not miss them
         self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
@@ -184,8 +184,7 @@ class JournalWriter:
     def restore_states(
         self, machine: str, ends: Collection[str], *, snapshot_transitions: int, snapshot_s: float
     ) -> dict[str, str]:
-        """Return the states of a machine's entities at the journal's end, by entity, without those in one of the
-        `ends`.
+        """Return the last states in the journal of a machine's entities, without those in one of the `ends`.
 
         From then on, the journal gets a snapshot of the states every `snapshot_transitions` or `snapshot_s`. The next
         start reads from the last one, and retention keeps whatever it needs. Call this once for each machine, before
@@ -249,7 +248,7 @@ class JournalWriter:
         self.recovered = tuple(copies)
 
     def settle_on_disk(self, accepted_seqs: Iterable[int]) -> None:
-        """Record that these events are handled elsewhere. The record is on the disk on return.
+        """Record these events, on the disk, as handled elsewhere.
 
         Call it before the start or, if no dispatcher writes rows here, on any thread.
 
@@ -293,8 +292,7 @@ class JournalWriter:
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
-        """Record a transition that the caller's event made or, with `valid=False`, had rejected. Any thread can call
-        this.
+        """Record a transition of the caller's event, made or, with `valid=False`, rejected. Thread-safe.
 
         Raises:
             NoEventInHandError: the caller isn't handling an event of this journal's dispatcher.
@@ -304,7 +302,7 @@ class JournalWriter:
         )
 
     def origin(self, *, is_made: bool = False) -> TransitionOrigin:
-        """Return the event that a transition made now by the caller belongs to. Any thread can call this.
+        """Return the event for a transition made now by the caller. Thread-safe.
 
         `is_made`: the transition is already made, and its event, returned by an earlier `origin`, could have ended
             since.
@@ -332,7 +330,7 @@ class JournalWriter:
         With durability `sync`, the rows are on the disk on return. In write-ahead mode the journal's thread syncs them
         soon after. A crash before that makes recovery hand out their events again.
 
-        Call this only between events, so that an event and its transitions are in one frame.
+        Call this only between events, to keep an event and its transitions in one frame.
         """
         has_rows = self._has_rows()
         with self.log.failing():
@@ -462,7 +460,7 @@ class JournalWriter:
         """In write-ahead mode, append an event, encoded as JSON, and return its accepted seq.
 
         With durability `sync`, the event is on the disk on return. Threads waiting at the same time share a frame and
-        an fsync, except one that is `alone` because it holds a lock that a post could need.
+        an fsync, except one marked `alone` because it holds a lock needed by posts.
 
         Raises:
             JournalError: the disk failed, or the journal is closed. The event isn't in the log, or not certainly.
@@ -480,11 +478,11 @@ class JournalWriter:
 
     @property
     def under_way(self) -> list[None]:
-        """An item for each event of `append_later` in flight. Any thread can read it."""
+        """An item for each event of `append_later` in flight. Thread-safe."""
         return self._group.under_way
 
     def settle(self, accepted_seq: int) -> None:
-        """Record with the next frame that an accepted event will never be handled, so recovery doesn't hand it out."""
+        """With the next frame, record an accepted event as never to be handled, so recovery doesn't hand it out."""
         if accepted_seq > 0:
             self._settled.append(accepted_seq)
 

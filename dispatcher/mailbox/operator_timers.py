@@ -24,7 +24,7 @@ class OperatorTimeService:
     """Another service's time and timers, until quiesced. Any thread can use it.
 
     `wrap_callback` is called once for each callback, at registration. The other service calls the wrapped callback, so
-    futures, errors and the end of a run refer to that one.
+    futures, errors and the end of a run refer to it.
     """
 
     def __init__(self, service: ProcessingTimeService, wrap_callback: WrapCallback) -> None:

@@ -65,7 +65,7 @@ class Suspension:
         self._timer = timer
 
     def resume(self) -> None:
-        """Let the default action run again. Any thread can call this."""
+        """Let the default action run again. Thread-safe."""
         processor = self._processor
 
         def resume() -> None:
@@ -168,7 +168,7 @@ class MailboxProcessor:
         return self._suspension is not None and not self.mailbox.has_mail() and self.mailbox.state is MailboxState.OPEN
 
     def running(self) -> tuple[Mail, int] | None:
-        """Return the current mail and when it began (perf_counter_ns). Any thread can call this."""
+        """Return the current mail and when it began (perf_counter_ns). Thread-safe."""
         # Between two mails, the earlier one may come with the time of the later: it looks as if it had just begun.
         mail, began_ns = self._running, self._began_ns
         return None if mail is None else (mail, began_ns)

@@ -71,8 +71,7 @@ class TaskMailbox:
         return threading.get_ident() == ident and threading.current_thread() is self._owner
 
     def put(self, mail: Mail) -> None:
-        """Append `mail` for the mailbox thread, urgent mail before all other. Any thread can call this. It never
-        blocks.
+        """Append `mail` for the mailbox thread, urgent mail before all other. Thread-safe. It never blocks.
 
         Once this returns, the mail is either taken or handed back by `drain` or `close`, and never lost.
 
@@ -112,7 +111,7 @@ class TaskMailbox:
         return bool(self.batch) or self.new_mail
 
     def size(self) -> int:
-        """The number of mails in the batch and the queue, as a snapshot. Any thread can read it."""
+        """The number of mails in the batch and the queue, as a snapshot. Thread-safe."""
         with self._lock:  # mail that moves between the two would otherwise be counted twice or not at all
             return len(self.batch) + len(self._queue)
 

@@ -39,7 +39,7 @@ class MetricsSource(Protocol):
     """Adds to a dispatcher's metrics, for example the counts of its state machines."""
 
     def collect(self, dispatcher: str) -> Iterable[Metric]:
-        """Return metric families that have the label `dispatcher`. Called on the scraping thread."""
+        """Return metric families with the label `dispatcher`. Called on the scraping thread."""
 
 
 class DispatcherCollector(NamedCollector[AsyncDispatcher]):
@@ -53,7 +53,7 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
         self._accepted: weakref.WeakKeyDictionary[AsyncDispatcher, int] = weakref.WeakKeyDictionary()
 
     def add(self, name: str, shown: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
-        """Show a dispatcher by its name, in place of an earlier one of that name that has ended.
+        """Show a dispatcher by its name, in place of an ended one of that name.
 
         If the earlier one hasn't ended, the dispatcher is shown as `name#2`, or with the first free number. It keeps
         its label.
@@ -156,8 +156,8 @@ def register_metrics(
 ) -> None:
     """Show a dispatcher and its `sources` in the scrapes of `registry`. Any thread can call this, repeatedly.
 
-    Each partition of a DispatcherGroup or a MultiDispatcher has a separate name. A dispatcher replaces an earlier one
-    of its name that has ended. Until that ends, the new one is shown as `name#2`.
+    Each partition of a DispatcherGroup or a MultiDispatcher has a separate name. A dispatcher replaces an ended one of
+    its name, and is otherwise shown as `name#2`.
     """
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):

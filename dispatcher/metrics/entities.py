@@ -66,7 +66,7 @@ class EntitySource(Protocol):
         """Return up to `limit` entities of a machine by id: in this state, with this prefix, beyond the id `after`."""
 
     def find_entity(self, entity: str, machine: str | None = None) -> Sequence[EntityNow]:
-        """Return the entities with this id: one for each machine that has it, or the one of `machine`."""
+        """Return the entities with this id: one per machine, or the one of `machine`."""
 
     def initial_state(self, machine: str) -> str | None:
         """Return the initial state of a machine's entities, or None if it's unknown."""

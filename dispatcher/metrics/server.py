@@ -35,10 +35,10 @@ class MetricsServer(Service):
     """Serves `/metrics`, `/livez` and `/readyz` (also as `/healthz`) while started, on dedicated threads.
 
     `/metrics` shows `registry`. The other pages show `health` as JSON, with status 200 or 503: see
-    `dispatcher.supervision.health`. Add the server to a daemon first, so that it answers while the others start and
-    while they drain. While started, it watches the outermost composite service that it belongs to (`Health.watch`).
+    `dispatcher.supervision.health`. Add the server to a daemon first, to have answers while the others start and drain.
+    While started, it watches its outermost composite service (`Health.watch`).
 
-    An answer needs neither the handler thread nor a lock that a handler or logging can hold. Clients can't exhaust the
+    An answer needs neither the handler thread nor a lock held by handlers or logging. Clients can't exhaust the
     process. Up to 32 connections are open, each for up to 10 seconds. A new one replaces the oldest whose client hasn't
     sent its request or doesn't read the answer. Stopping ends them all, and waits up to a second for their threads.
 

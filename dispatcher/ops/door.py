@@ -23,8 +23,8 @@ PREFIX: Final = "/ops"
 class OpsDoor(CompositeService):
     """Serves the ops API at `/ops/v1`, on a Unix socket of the daemon's user, and on TCP if you configure it in `web`.
 
-    Add it to a daemon first, so that it starts before the dispatchers and stops after them. It shows every dispatcher
-    of the process, even later ones.
+    Add it to a daemon first, to start before the dispatchers and stop after them. It shows every dispatcher of the
+    process, even later ones.
 
     Raises:
         ConfigError, DispatcherError: from `start`, as a WebHost.

@@ -33,8 +33,7 @@ class StopSignals:
     """While entered, keeps SIGINT and SIGTERM from interrupting anything: `wait` returns, and `received` is the signal.
 
     Use it on the main thread only, except `notify`. On exit the previous handlers are restored. Set `ends_process` if
-    the process ends after a signal. Further signals are then ignored until it has ended, so that its exit code is that
-    of the first.
+    the process ends after a signal. Further signals are then ignored, so its exit code is that of the first.
 
     Raises:
         ValueError: you entered it outside the main thread. Python handles signals on the main thread only.
@@ -52,7 +51,7 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """The exit code that a shell expects: 128 + the signal's number, or 0 without a signal."""
+        """The exit code for a shell: 128 + the signal's number, or 0 without a signal."""
         return 128 + self.received if self.received is not None else 0
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -65,7 +64,7 @@ class StopSignals:
         return self.received is not None
 
     def notify(self) -> None:
-        """End a wait. Any thread can call this."""
+        """End a wait. Thread-safe."""
         with self._pipe_lock:
             self._write()
 
@@ -128,7 +127,7 @@ def run_until_signal(service: Service) -> int:
 
     While it runs, the health of the process (`dispatcher.supervision.health`) covers the service and its parts. If
     systemd started the process (NOTIFY_SOCKET), this reports the start, the health and the stop to it, and with
-    WATCHDOG_USEC also that the process is live.
+    WATCHDOG_USEC also liveness.
 
     Raises:
         ValueError: you called this outside the main thread. Python handles signals on the main thread only.

@@ -95,13 +95,11 @@ class InlineDispatcher(Service):
         return self._event_handler
 
     def register(self, event_type: type[E], handler: HandlerFunction[E] | EventHandler, **options: Any) -> None:
-        """Register as AsyncDispatcher.register does. The options have no effect: nothing waits, and errors are
-        yours.
-        """
+        """Register a handler. The options have no effect: nothing waits, and you get the errors."""
         self._routes.register(event_type, Part(handler))
 
     def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
-        """Decorate as AsyncDispatcher.on does. The options have no effect."""
+        """Decorate a handler. The options have no effect."""
         return decorator(
             lambda event_class, members, function: self._routes.register(event_class, Part(function, members=members)),
             event_types,

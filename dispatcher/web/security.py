@@ -27,7 +27,7 @@ if audit_log.level == logging.NOTSET:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The user behind a request: `request.scope["principal"]` of every request that a `WebHost` passes on."""
+    """The user behind a request: `request.scope["principal"]` of every request passed on by a `WebHost`."""
 
     name: str
     role: RoleName

@@ -56,9 +56,9 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Read a table's rows in closed segments, in the order of their frames, with these columns, by default all.
 
-    For a partitioned journal, you get one partition after the other, with seqs as in `pipeline.journal.whole`. Frames
-    and segments that can't match `conditions` are skipped, but individual rows aren't filtered. `on_damage` gets a line
-    for each damaged stretch and each missing segment. By default they're logged.
+    For a partitioned journal, you get one partition after the other, with seqs as in `pipeline.journal.whole`.
+    `conditions` skip whole frames and segments, but don't filter individual rows. `on_damage` gets a line for each
+    damaged stretch and each missing segment. By default they're logged.
 
     Raises:
         JournalError: it isn't a journal, or a file can't be read.

@@ -53,7 +53,7 @@ class PartialCache:
     `max_rows`: maximum rows to keep. A key cached as missing counts as one.
     `expire_after_access`, `expire_after_write`: when a key expires after its last use, or after its load, in seconds or
         as a timedelta.
-    `cache_missing_key`: also cache that a key has no rows.
+    `cache_missing_key`: also cache keys without rows.
     """
 
     max_rows: int | None = None

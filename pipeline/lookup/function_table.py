@@ -55,7 +55,7 @@ class FunctionTable:
         check_distinct((column.name for column in (*self._key, *self._columns)), self.name)
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
-        """Return the schema that you passed."""
+        """Return the schema you passed."""
         declared = [column.name for column in self._key]
         if sorted(key_columns) != sorted(declared):
             raise LookupTableError(

@@ -67,7 +67,7 @@ _collectors = RegistryCollectors(_LookupCollector)
 
 
 def register_lookup_metrics(metrics: LookupMetrics, table: str, registry: CollectorRegistry = REGISTRY) -> None:
-    """Expose a function's counts in `registry` for as long as `metrics` lives. Any thread can call this.
+    """Expose a function's counts in `registry` for as long as `metrics` lives. Thread-safe.
 
     Registering the same `table` again replaces it.
     """

@@ -96,8 +96,7 @@ class LookupTable(Protocol):
         """Whether a reader can `scan`, which a full cache needs."""
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
-        """Read the table's columns, with `key_columns` as the key. Any thread can call this. It blocks, on a new
-        connection.
+        """Read the table's columns, with `key_columns` as the key. Thread-safe. It blocks, on a new connection.
 
         Raises:
             LookupTableError: the table or a column doesn't exist, or a column's type is unknown.

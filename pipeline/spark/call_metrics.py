@@ -255,7 +255,7 @@ class CallMetricsListener(StreamingQueryListener):
         self._totals: dict[str, CallMetrics] = {}  # guarded by _lock, as are the writes to the metrics
 
     def totals(self) -> dict[str, CallMetrics]:
-        """Return the counts so far, by operator. Any thread can call this."""
+        """Return the counts so far, by operator. Thread-safe."""
         with self._lock:
             return dict(self._totals)
 

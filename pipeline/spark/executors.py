@@ -55,8 +55,8 @@ def prepare_executors(
     Does nothing for a local master. Otherwise this blocks for a few small jobs, and for as long as the cluster has no
     executor. If the session's configuration sets the number of shuffle partitions, that stays.
 
-    `reads`: the files and folders that tasks read.
-    `writes`: the folder that this process and tasks write to, created if necessary.
+    `reads`: the files and folders read by tasks.
+    `writes`: the output folder of this process and the tasks, created if necessary.
     `reads_journal`: the jobs use the format `dispatcher_journal`, which also runs on the driver's machine, in the
         Python that PYSPARK_PYTHON names.
 

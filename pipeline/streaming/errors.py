@@ -142,7 +142,7 @@ class ForkedWaitError(StreamingError):
 
 
 class InputClosedError(StreamingError):
-    """Raised when a producer puts an element into an input that was ended, or whose task is over."""
+    """Raised when a producer puts an element into an ended input, or after the task."""
 
 
 class ResultCacheError(StreamingError):
@@ -247,7 +247,7 @@ class CapturedError:
 
     @classmethod
     def of(cls, value: object, error: BaseException, attempts: int, started_ns: int) -> CapturedError:
-        """Make one from an error that has just occurred. `started_ns` (`time.perf_counter_ns`) is the intake."""
+        """Make one from an error as it occurs. `started_ns` (`time.perf_counter_ns`) is the intake."""
         spent_ms = (time.perf_counter_ns() - started_ns) / 1e6
         return cls(value, full_class_name(error), message_of(error), attempts, spent_ms, error)
 

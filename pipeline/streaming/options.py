@@ -45,21 +45,21 @@ class AsyncOptions:
 
     `timeout_ms`: for a record with all its attempts, from the start of its first call, as in Flink. A record isn't late
         while it waits for a limit, a free slot or thread, or the end of a pause. 0 disables it, which excludes `retry`.
-    `deadline_ms`: a second bound for a record, from its intake, so that it includes those waits. None disables it. For
-        a record that missed either, the function's `timeout` gives the results.
+    `deadline_ms`: a second bound for a record, from its intake, and so including those waits. None disables it. If a
+        record misses either, the function's `timeout` gives its results.
     `concurrency`: maximum calls in flight or, with the batch form, batches. By default, `capacity` if you set it, as in
         Flink, else 100.
     `capacity`: maximum elements in the queue: records taken in and not emitted, and watermarks. By default, unordered
         output has the same maximum as `concurrency`. Ordered output has 10 times as many as soon as the oldest call
-        holds up the rest, so that their slots don't idle, and up to 64 times as many while it still does, as long as a
-        sample shows that the records in the queue take less than 64 MiB. With the batch form and a `concurrency`, these
-        numbers are of batches.
+        holds up the rest, so their slots don't idle, and up to 64 times as many while it still does, as long as the
+        records in the queue take less than 64 MiB, by a sample. With the batch form and a `concurrency`, these numbers
+        are of batches.
     `read_ahead`: calls handed to the host beyond `concurrency`, and elements taken in beyond `capacity` for them. Even
         so, up to `concurrency` calls are in flight. The next one starts the moment one has ended, without first waking
         other threads. If you pass in a CallHost, it needs `concurrency` as its `max_calls` for that.
     `output_mode`: "ordered" emits results in the order of the records, "unordered" as calls end. Watermarks keep their
         place in both.
-    `retry`: which outcomes to retry, and after which delay.
+    `retry`: which outcomes to retry, and when.
     `retries_at_end`: retries keep their delays at the end of the input. By default, as in Flink, the waiting ones are
         made at once, and none after them.
     `on_error`: what happens to a record whose call has failed for good. "fail" fails the task, "drop" counts it,

@@ -115,7 +115,7 @@ def wait_in_chunks(
 
     Raises:
         AsyncOperatorError: as `ordered_wait`.
-        ReaderGoneError: `pace` says that the reader of the results has ended.
+        ReaderGoneError: `pace` reports the end of the results' reader.
     """
     require_number("max_chunk", max_chunk, least=1, whole=True)
     run: _Run[In, Out] = _Run(function, settings, metrics, max_chunk)

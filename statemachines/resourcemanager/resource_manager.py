@@ -119,7 +119,7 @@ class ResourceManager(CompositeService):
             time_service = system = SystemProcessingTimeService(f"{settings.name}-timers")
             self.add_service(_TimerThread(system))
         self.dispatchers: list[AsyncDispatcher] = [self.dispatcher]
-        """All dispatchers, the central one first. Complete once the constructor returns. Any thread can read it."""
+        """All dispatchers, the central one first. Complete once the constructor returns. Thread-safe."""
         self.scheduler_path: list[AsyncDispatcher] = [self.dispatcher]
         """The dispatchers whose queues an event for the scheduler passes, in order, like `dispatchers`. Any thread."""
         self.registry = CollectorRegistry()
@@ -148,7 +148,7 @@ class ResourceManager(CompositeService):
         self.store = store or (MemoryRMStateStore() if clock is not None else _configured_store(settings))
         self.store.attach(context)
         self.started_ms = context.now_ms()
-        """When it was created, and later when it was started, in Unix ms of its clock. Any thread can read it."""
+        """When it was created, and later when it was started, in Unix ms of its clock. Thread-safe."""
         self._recovered = RMState()  # loaded by the start, before the handler thread runs
         # The first mail: applications are recovered before any node or client is served.
         self._executor.execute(lambda: recover(context, self._recovered), "recovery")
@@ -178,12 +178,12 @@ class ResourceManager(CompositeService):
 
     @property
     def scheduler_name(self) -> str:
-        """The name of the scheduler's class. Any thread can read it."""
+        """The name of the scheduler's class. Thread-safe."""
         return type(self.context.scheduler).__name__
 
     @property
     def store_name(self) -> str:
-        """The name of the state store's class. Any thread can read it."""
+        """The name of the state store's class. Thread-safe."""
         return type(self.store).__name__
 
     def connect(self, node_managers: NodeManagers) -> None:
@@ -194,7 +194,7 @@ class ResourceManager(CompositeService):
             self._virtual_time.follow(node_managers.deadlines)
 
     def bring(self, newcomer: SupportsJoin[T_co]) -> T_co:
-        """Let something join, such as a workload, and return the result of its `join`. Any thread can call this."""
+        """Let something join, such as a workload, and return the result of its `join`. Thread-safe."""
         return newcomer.join(self)
 
     def service_start(self) -> None:

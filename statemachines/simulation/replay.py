@@ -149,7 +149,7 @@ class Replay:
             raise failure
 
     def progress(self) -> ReplayProgress:
-        """Return a snapshot while it runs. Any thread can call this."""
+        """Return a snapshot while it runs. Thread-safe."""
         machines = self.manager.recorder.machines
         apps, containers = machines.get("RMApp"), machines.get("RMContainer")
         end_s = self._stopped_s if self._stopped_s is not None else time.perf_counter()
@@ -175,8 +175,7 @@ class Replay:
         ]
 
     def deadlock(self) -> list[str]:
-        """After the end, return a line that reports a deadlock, and one for each application that holds containers in
-        it.
+        """After the end, return a line that reports a deadlock, and one per application with containers in it.
 
         In a deadlock, all applications with containers wait for something that only their containers could give back.
         The list is empty without a deadlock, and if you stopped the replay before it was done, since something could

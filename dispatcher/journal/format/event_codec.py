@@ -315,7 +315,7 @@ def _reason(event: Any, error: Exception) -> str:
 
 
 class JsonText(str):
-    """A payload that is already JSON, stored in its row unchanged."""
+    """A JSON payload, stored in its row unchanged."""
 
     __slots__ = ()
 

@@ -49,14 +49,14 @@ class Report:
     oversubscribed_nodes: int
     transitions: int
     unknown_transitions: int
-    """Number of transitions (not kinds) that no machine declares or that a machine rejected."""
+    """Number of transitions (not kinds) undeclared by any machine, or rejected."""
     first_at: int | None
     """Start of the run, in Unix ns of its clock, or None if the journal is empty."""
     last_at: int | None
     refusals: Mapping[str, int] = field(default_factory=dict)
     """Number of rejected applications by the scheduler's reason, for the most frequent reasons."""
     damage: Sequence[str] = ()
-    """A line for each unreadable part of the journal that was skipped."""
+    """A line for each unreadable part of the journal, which was skipped."""
 
     @property
     def span_s(self) -> float:
@@ -84,11 +84,11 @@ def write_report(
     and if this fails or is interrupted, the earlier ones stay whole. Other files stay. Spark writes the tables and this
     process writes the page, so with a remote Spark both need access to the same `output`.
 
-    `declared`: the transitions that the machines declare, with the string columns machine, from_state, event_type and
+    `declared`: the transitions declared by the machines, with the string columns machine, from_state, event_type and
         to_state. By default, the resource manager's.
     `compare`: the journal of an earlier run. Its tables go to `output`/before, and the page shows the changes.
     `tables`: data to report on instead of the journal. `journal_path` is then only a name shown on the page.
-    `on_step`: called before each step, on this thread, with a description that you can show to users.
+    `on_step`: called before each step, on this thread, with a description to show to users.
 
     Raises:
         JournalError: `journal_path` or `compare` isn't a journal.

@@ -59,7 +59,7 @@ def read_journal(
     Registers the format `dispatcher_journal` in the session. Segments are listed when a job runs. The seqs of partition
     n of a partitioned journal begin after n * 10^12, so that all are unique.
 
-    `columns`: the columns to decode, by table name. A table that you don't name has all.
+    `columns`: the columns to decode, by table name. A table not named has all.
     `since`, `until`: read only events started and transitions made from `since` until before `until`, in Unix ns. Other
         segments aren't read.
     `mode`: with `PERMISSIVE` a job returns the rows of intact frames, and `journal_damage` lists the damage. With

@@ -160,13 +160,13 @@ def _is_marked(text: Column) -> Column:
 def conformance(transitions: DataFrame, release: str = ANY) -> DataFrame:
     """Check each transition against its machine's table.
 
-    `release`: the release of Hadoop whose tables apply, "2.4", "2.7" or "3". By default, as for logs, it's enough that
-        one release allows the transition. The machines of this package, and so its journals, have the tables of "3".
+    `release`: the release of Hadoop whose tables apply, "2.4", "2.7" or "3". By default, as for logs, one release must
+        allow the transition. The machines of this package, and so its journals, have the tables of "3".
 
     In:  journal transitions, from a log or a journal. An empty event_type stands for any event.
     Out: its columns, then is_declared boolean (false if this machine's table is unknown), releases array<string> (the
          releases that declare the transition, from the oldest to the newest, where "2.0" stands for those before 2.3,
-         whose arcs aren't all known; empty if none does or the table is unknown; null if the machine rejected the
+         whose arcs aren't all known, empty if none does or the table is unknown, null if the machine rejected the
          event), violation string (null if the table allows the transition, rejects the event as the machine did, or is
          unknown).
 

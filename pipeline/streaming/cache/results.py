@@ -28,15 +28,15 @@ class ResultCache(ABC):
     """Base of all caches of results. Create a SqliteResults or a PostgresResults.
 
     A result is found again by the function's name, `version`, the schema of the results and the key. Failures aren't
-    kept, nor are results for which `retry_on_result` wants another attempt.
+    kept, nor are results if `retry_on_result` wants another attempt.
 
     `key`: a column, several, or a function of the value whose result is the key: strings, numbers, dates, or tuples of
-        them. By default, the whole value, a Row with its column names. The key must hold everything that the results
-        depend on.
-    `expires_after_s`: seconds for which a result is valid. By default, it never expires. An expired one is called for
-        again.
+        them. By default, the whole value, a Row with its column names. The key must hold everything the results depend
+        on.
+    `expires_after_s`: how long a result is valid, in seconds. By default, it never expires. An expired one is called
+        for again.
     `version`: change it when your function gives other results for the same key. Earlier ones are then left alone.
-    `on_unknown`: what happens to a key whose call was in flight when its process was killed or gave it up, so that the
+    `on_unknown`: what happens to a key whose call was in flight when its process was killed or gave it up, so the
         service could have done the work. "call" makes the call again, which is logged and counted. "capture" makes no
         call, and the row ends with an UnknownOutcomeError, as `on_error` says.
     `name`: the function's name, by default made of its module and its name. Functions with the same name and version

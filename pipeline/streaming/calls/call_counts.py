@@ -72,7 +72,7 @@ class CallMetrics:
         self.call_time = FineHistogram()  # the engine's thread: from the start of an attempt to its answer
 
     def count_repetitions(self, number: int) -> None:
-        """Count calls that the function has repeated itself. Call it on the engine's thread."""
+        """Count calls repeated by the function itself. Call it on the engine's thread."""
         self.calls += number
         self.ended += number
         self.retried += number

@@ -26,8 +26,7 @@ Out = TypeVar("Out")
 class ResultFuture(Generic[Out]):
     """The results of one input, any number of them, or its error. The first completion wins.
 
-    Any thread can complete and read it, with one exception: only the engine's thread can complete a future that a queue
-    handed out.
+    Any thread can complete and read it, with one exception: only the engine's thread can complete a queue's future.
     """
 
     __slots__ = ("_claim", "_done", "_error", "_results")

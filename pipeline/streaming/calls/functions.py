@@ -37,8 +37,7 @@ class AsyncFunction(Generic[In, Out]):
         async def async_invoke_batch(self, values: list[In]) -> list[list[Out] | Exception]
 
     The batch form returns one list for each value, in order. An Exception in place of a list fails only that value, and
-    a raised exception fails them all. To send an instance to Spark, make sure that it pickles: connect in `open`, not
-    before.
+    a raised exception fails them all. To send an instance to Spark, it must pickle, so connect in `open`, not before.
 
     Both forms can yield, if their return type is an AsyncIterator: `async_invoke` yields results, the batch form yields
     the list for one value after the other. Neither can be a plain method, which would block the loop. A class with a
@@ -51,7 +50,7 @@ class AsyncFunction(Generic[In, Out]):
     def open(self) -> Awaitable[None] | None:
         """Called once before the first call. Can be a coroutine. If it raises, the task doesn't start.
 
-        The task waits for it and can't be cancelled during that time, so put a timeout on anything that can hang.
+        The task waits for it and can't be cancelled meanwhile, so put a timeout on anything that can hang.
         """
         return None
 

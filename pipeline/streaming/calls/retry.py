@@ -49,7 +49,7 @@ class RetryStrategy:
         retry_on_result: RetryOnResult | None = None,
         retry_on_exception: RetryOnException | None = None,
     ) -> RetryStrategy:
-        """Retry `delay_ms` after each outcome that a predicate accepts.
+        """Retry `delay_ms` after each outcome accepted by a predicate.
 
         Raises:
             ValueError: a number is out of range. The message names it.
@@ -72,8 +72,8 @@ class RetryStrategy:
     ) -> RetryStrategy:
         """Retry after a delay that grows by `multiplier` from one attempt to the next, up to `max_delay_ms`.
 
-        `jitter`: the fraction by which a delay can be shorter or longer, so that calls that failed together don't retry
-            together. A delay never exceeds `max_delay_ms`, even with jitter.
+        `jitter`: how much shorter or longer a delay can be, as a fraction, so that calls that failed together don't
+            retry together. A delay never exceeds `max_delay_ms`, even with jitter.
 
         Raises:
             ValueError, TypeError: as `fixed_delay`.

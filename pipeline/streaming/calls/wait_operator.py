@@ -29,8 +29,8 @@ from pipeline.streaming.options import AsyncOptions, OperatorOptions, takes_opti
 class AsyncWaitOperator:
     """Calls `function` for each record and emits the results, ordered or unordered. Watermarks keep their place.
 
-    `function`: an AsyncFunction, a coroutine function or a blocking one, for which the operator creates a host. You can
-        also pass a running CallHost, which keeps running when the operator is closed.
+    `function`: an AsyncFunction, a coroutine function or a blocking one. The operator then creates a host. If you pass
+        a running CallHost, it keeps running when the operator is closed.
     `timeout_ms`, `options`: see AsyncOptions.
     `output_availability`: see OutputAvailability. Records are emitted only while it returns None.
     """
@@ -140,15 +140,15 @@ class AsyncWaitOperator:
             self._wait_for_room()
 
     def size(self) -> int:
-        """Return the current number of elements taken in and not emitted. Any thread can call this."""
+        """Return the current number of elements taken in and not emitted. Thread-safe."""
         return self._engine.queue.size()
 
     def is_available(self) -> bool:
-        """Whether the queue has room, so that the next element won't wait."""
+        """Whether the queue has room for the next element."""
         return not self._engine.queue.is_full()
 
     def available_future(self) -> Future[None] | None:
-        """Return None if there's room, or else a future that an emission completes on the mailbox thread."""
+        """Return None if there's room, or else a future, completed on the mailbox thread by an emission."""
         return None if self._engine.make_room() else self._engine.emission.room()
 
     def _wait_for_room(self) -> None:

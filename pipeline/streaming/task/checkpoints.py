@@ -194,7 +194,7 @@ class CheckpointStorage:
         return f"{FORMAT} {VERSION} {len(data)} {hashlib.sha256(data).hexdigest()}\n".encode("ascii") + data
 
     def write(self, checkpoint_id: int, data: bytes, *, is_savepoint: bool = False) -> Path:
-        """Store an encoded checkpoint and remove those that are too old. Once this returns, it's on the disk.
+        """Store an encoded checkpoint and remove old ones. Once this returns, it's on the disk.
 
         Raises:
             OSError: it couldn't be written. The earlier checkpoints are intact.

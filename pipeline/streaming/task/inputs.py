@@ -54,14 +54,13 @@ class StreamTaskInput(Protocol):
         """
 
     def available(self) -> Future[None]:
-        """Return a future that any thread completes when `emit_next` could have an element again. Its error fails the
-        task.
+        """Return a future that any thread completes when `emit_next` could have an element. Its error fails the task.
 
-        Called after NOTHING_AVAILABLE. The future is already complete if that has changed meanwhile.
+        Called after NOTHING_AVAILABLE. The future is already complete if there's an element by then.
         """
 
     def snapshot_state(self) -> Any:
-        """Return the position behind all elements emitted so far, as a value that the storage's serializer accepts."""
+        """Return the position behind all elements emitted so far, as a value accepted by the storage's serializer."""
 
     def initialize_state(self, state: Any, /) -> None:
         """Resume from a position, before the first `emit_next`. Not called without a checkpoint."""
@@ -119,7 +118,7 @@ class IterableInput(Generic[T]):
 
 
 class QueueInput(Generic[T]):
-    """A bounded queue that other threads fill: `put` waits for room, and `end` says that no more elements follow.
+    """A bounded queue that other threads fill: `put` waits for room, and `end` ends it.
 
     A checkpoint holds the queued elements, so you don't need to put them again after a restart. Elements put after it
     and not processed are lost with the process. Producers that need them must put them again.
@@ -143,8 +142,7 @@ class QueueInput(Generic[T]):
         self._closed: Callable[[], BaseException] | None = None
 
     def put(self, element: T | StreamElement[T]) -> None:
-        """Append a value, record or watermark, waiting while the queue is full. Any thread but the task's can call
-        this.
+        """Append a value, record or watermark, waiting while the queue is full. For any thread but the task's.
 
         Raises:
             InputClosedError: the input was ended, or its task is over. The element was not kept.
@@ -157,7 +155,7 @@ class QueueInput(Generic[T]):
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
-        """Take no checkpoint inside this block, so that the elements put and the position noted in it stay together.
+        """Take no checkpoint inside this block, to keep the elements put and the position noted in it together.
 
         This waits for room only on entry, so a `put` inside can exceed the capacity. If it waited there, a checkpoint
         would wait for the producer, which waits for the task. You can nest blocks.
@@ -176,7 +174,7 @@ class QueueInput(Generic[T]):
                     self._wake()
 
     def end(self) -> None:
-        """End the input. Queued elements are still processed. Any thread can call this, and it doesn't block."""
+        """End the input. Queued elements are still processed. Thread-safe. Doesn't block."""
         with self._lock:
             if self._closed is None:
                 self._closed = lambda: InputClosedError("the input was ended: put everything before end()")
@@ -185,7 +183,7 @@ class QueueInput(Generic[T]):
             self._wake()
 
     def interrupt(self, error: Callable[[], BaseException]) -> None:
-        """Make each `put` raise `error()` from now on, even a waiting one. Any thread can call this. Doesn't block."""
+        """Make each `put` raise `error()` from now on, even a waiting one. Thread-safe. Doesn't block."""
         with self._lock:
             self._closed = error
             self._room.notify_all()

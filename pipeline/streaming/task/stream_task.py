@@ -62,7 +62,7 @@ class StreamTask:
     `checkpoint_interval_ms`: processing time between periodic checkpoints. None takes them only on request and at the
         end.
     `tolerable_checkpoint_failures`: consecutive checkpoint failures tolerated.
-    `processing_time_service`: one that you share with others, left running. By default, the task has a private one.
+    `processing_time_service`: one shared with others, left running. By default, the task has a private one.
 
     Any thread can call any method but `run` and `restore`.
     """
@@ -115,7 +115,7 @@ class StreamTask:
 
     @property
     def state(self) -> TaskState:
-        """The task's state. Any thread can read it."""
+        """The task's state. Thread-safe."""
         return self._control.state
 
     @property
@@ -161,7 +161,7 @@ class StreamTask:
         return self._control.request(lambda request: self._stop_with(reason, request))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Notify the operators that have `notify_checkpoint_complete`, by a mail of MAX_PRIORITY. Doesn't block.
+        """Notify each operator with a `notify_checkpoint_complete`, by a mail of MAX_PRIORITY. Doesn't block.
 
         The task itself does this for each checkpoint it has stored. Call it after you copied one elsewhere.
         """
@@ -174,7 +174,7 @@ class StreamTask:
         self._control.send(send)
 
     def restore(self) -> Recovery | None:
-        """Read the newest checkpoint, so that you know `recovery` before `run`, which otherwise does this.
+        """Read the newest checkpoint, to set `recovery` before `run`, which otherwise does this.
 
         Locks the folder for the task until `run` has ended.
 

@@ -55,7 +55,7 @@ class StreamOperator(Protocol):
         """Emit what is left, since no element follows, and yield until that's done. Timers still fire meanwhile."""
 
     def snapshot_state(self) -> list[StreamElement[Any]]:
-        """Return the elements taken in and not finished, as a list that no longer changes."""
+        """Return the elements taken in and not finished, as a list that's final."""
 
     def close(self) -> None:
         """Release everything. Called once, however the task ends, even if it wasn't opened."""
@@ -86,7 +86,7 @@ class StreamTaskOutput:
         """Called for each checkpoint: make everything emitted so far survive the process.
 
         The returned value, which the storage's serializer must accept, is passed to Recovery and `initialize_state`.
-        For example, it can be the length of a file, to which a recovery truncates it so that nothing is in it twice.
+        For example, it can be the length of a file. A recovery truncates the file to that, so nothing is in it twice.
         """
         return None
 

@@ -60,7 +60,7 @@ class ContainerStatus(NamedTuple):
 
 
 class NMContainerStatus(NamedTuple):
-    """A registering node's report of a container, from which the scheduler recovers it."""
+    """A registering node's report of a container, for the scheduler to recover it."""
 
     container: str
     resource: Resource

@@ -227,7 +227,7 @@ class RMApp(Entity[AppContext]):
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def failures(self) -> int:
-        """Count the recent failed attempts that are the application's fault. If only one is allowed, any counts."""
+        """Count the recent failed attempts through the application's fault. If only one is allowed, any counts."""
         if self.max_attempts == 1:
             return 1
         oldest_ms = self._oldest_that_counts_ms()
@@ -241,7 +241,7 @@ class RMApp(Entity[AppContext]):
         return not self.submission.unmanaged_am and self.failures() < self.max_attempts
 
     def drop_old_attempts(self) -> None:
-        """Remove attempts that no longer count from the store, while it holds more than `max_attempts`."""
+        """Remove old attempts, which don't count, from the store, while it holds more than `max_attempts`."""
         oldest_ms = self._oldest_that_counts_ms()
         if oldest_ms is None or self.max_attempts == 1:
             return

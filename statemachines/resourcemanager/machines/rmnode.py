@@ -153,7 +153,7 @@ class RMNode(Entity[NodeContext]):
         self.next_heartbeat = True  # no NODE_UPDATE is queued; set by the scheduler, cleared by the handler
 
     def take_spec(self, spec: NodeSpec) -> None:
-        """Take the specification with which the node registers. A label set by an administrator outlasts the node's."""
+        """Take the specification of a registering node. A label set by an administrator outlasts the node's."""
         label = self.context.node_labels.get(self.entity, spec.partition)
         self.spec: NodeSpec = spec if label == spec.partition else replace(spec, partition=label)
 
@@ -192,7 +192,7 @@ class RMNode(Entity[NodeContext]):
             self.context.recorder.changed(self)
 
     def take_report(self, event: RMNodeStatusEvent) -> None:
-        """Take a healthy node's report. One NODE_UPDATE covers all reports that the scheduler hasn't pulled."""
+        """Take a healthy node's report. One NODE_UPDATE covers all reports not yet pulled by the scheduler."""
         launched, finished = event.launched, event.finished
         if event.running is not None:
             launched, finished = self.all_changes(launched, finished, event.running)
@@ -229,9 +229,9 @@ class RMNode(Entity[NodeContext]):
         self.updates.append((launched, finished))
 
     def all_changes(self, launched: Launched, finished: Finished, running: frozenset[str]) -> Report:
-        """Return the changes by a report of all running containers. Those that it no longer lists are lost.
+        """Return the changes by a report of all running containers. Containers it no longer lists are lost.
 
-        A container that the node has never reported isn't lost, since it could have been launched after the report.
+        A container never reported by the node isn't lost, since it could have been launched after the report.
         """
         known = self.containers
         if new := running - known:
@@ -243,7 +243,7 @@ class RMNode(Entity[NodeContext]):
         return launched, finished
 
     def app_on_node(self, app_id: str) -> None:
-        """Note that an application runs here, or clean up one that is unknown or has ended."""
+        """Note an application on this node, or clean up an unknown or ended one."""
         app = self.context.apps.get(app_id)
         # An ended application may be forgotten before APP_RUNNING_ON_NODE reaches it: it could not clean up here.
         if app is not None and app.state not in FINAL_STATES:

@@ -35,7 +35,7 @@ class NodeConfig(ConfigModel):
 
 
 class WorkloadDefaults(ConfigModel):
-    """Sizes of nodes, masters and containers that a workload file omits, as in Hadoop's Scheduler Load Simulator."""
+    """Sizes of nodes, masters and containers missing in a workload file, as in Hadoop's Scheduler Load Simulator."""
 
     node_memory_mb: _Size = Field(default=10240, description="Memory of a node, in MB.")
     node_vcores: _Size = Field(default=10, description="Virtual cores of a node.")

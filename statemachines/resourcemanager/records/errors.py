@@ -91,7 +91,7 @@ class ApplicationRejectedError(DispatcherError):
 
 
 class UnknownAttemptError(DispatcherError):
-    """Raised when a master calls for an attempt that is unknown or has ended. The master should exit."""
+    """Raised when a master calls for an unknown or ended attempt. The master should exit."""
 
 
 class ApplicationMasterNotRegisteredError(DispatcherError):

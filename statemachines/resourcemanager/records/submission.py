@@ -9,7 +9,7 @@ from statemachines.resourcemanager.records.resource import Resource
 
 
 class LocalResource(NamedTuple):
-    """A file that a node copies for a container, after YARN's LocalResource."""
+    """A file to copy for a container, after YARN's LocalResource."""
 
     resource: str
     """Its URL."""
@@ -49,8 +49,7 @@ class Credentials(NamedTuple):
 class LaunchContext(NamedTuple):
     """How a node launches an application's master, after YARN's ContainerLaunchContext.
 
-    Don't change the mappings: reports share them between threads. `repr` leaves out all values, some of which are
-    secrets.
+    Don't change the mappings: reports share them between threads. `repr` leaves out all values, since some are secrets.
     """
 
     commands: tuple[str, ...] = ()
@@ -102,13 +101,13 @@ class ApplicationSubmission(NamedTuple):
     am_host: str | None = None
     """Preferred node of the master, which accepts any other."""
     gpu_models: frozenset[str] = frozenset()
-    """GPU models that the master accepts, or empty for any."""
+    """GPU models accepted by the master, or empty for any."""
     max_attempts: int | None = None
     """Maximum attempts. None, or less than 1, is the configured number, which is also the maximum."""
     priority: int = 0
     """Within a queue, a greater one is served first."""
     application_id: str | None = None
-    """Id from `get_new_application`, with which you can retry, or None for a new id."""
+    """Id from `get_new_application`, so that you can retry, or None for a new id."""
     lifetime_s: int | None = None
     """Seconds after its submission until it's killed. By default, the queue's."""
     attempt_failures_validity_interval_ms: int | None = None
@@ -137,7 +136,7 @@ class ApplicationSubmission(NamedTuple):
         return self.node_label, self.master_label
 
     def without_secrets(self) -> ApplicationSubmission:
-        """Return a copy for an application that has ended, so that nothing more is launched."""
+        """Return a copy for an ended application, which launches nothing more."""
         launch = self.launch
         public = None if launch is None else launch.without_secrets()
         return self if public is launch else self._replace(launch=public)

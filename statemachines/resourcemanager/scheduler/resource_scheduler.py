@@ -117,8 +117,8 @@ class ResourceScheduler:
     ) -> None:
         """Release containers, then request new ones. Once allocated, `pull_newly_allocated` returns them.
 
-        Blacklists name hosts, not node ids. The call does nothing for an attempt that is unknown or has ended. You can
-        only release a container that has been pulled.
+        Blacklists name hosts, not node ids. The call does nothing for an unknown or ended attempt. You can only release
+        pulled containers.
         """
         with self._lock:
             books = self._books
@@ -155,7 +155,7 @@ class ResourceScheduler:
             return new
 
     def heartbeat_answer(self, attempt_id: str) -> HeartbeatAnswer:
-        """Return the scheduler's answer to a master, which is empty for an attempt that is unknown or has ended."""
+        """Return the scheduler's answer to a master, which is empty for an unknown or ended attempt."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None:
@@ -170,7 +170,7 @@ class ResourceScheduler:
     def request_resize(self, container_id: str, resource: Resource) -> bool:
         """Resize a running container, or return False if its node or a limit doesn't allow it.
 
-        Growing needs room on the node. A node that is being decommissioned allows no resize. GPUs can't change.
+        Growing needs room on the node. A decommissioning node allows no resize. GPUs can't change.
         """
         with self._lock:
             live = self._books.live(container_id)
@@ -196,7 +196,7 @@ class ResourceScheduler:
     # -- for applications ---------------------------------------------------------------------------------------------
 
     def maximum_allocation(self, queue: str) -> MaximumAllocation:
-        """Return the largest container that the queue accepts, or that the cluster accepts if the queue is unknown.
+        """Return the largest container accepted by the queue or, if it's unknown, by the cluster.
 
         It's the configured one. Once nodes have had the time to register, it's also no larger than the largest of them,
         as in YARN's ClusterNodeTracker.
@@ -245,7 +245,7 @@ class ResourceScheduler:
             self._assign_containers()
 
     def update_priority(self, application: str, priority: int) -> None:
-        """Change the priority of an application that is in the scheduler."""
+        """Change the priority of an application in the scheduler."""
         with self._lock:
             app = self._books.apps.get(application)
             if app is None:
@@ -258,9 +258,7 @@ class ResourceScheduler:
             self._assign_containers()
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
-        """Return the application's lifetime, capped at the queue's maximum, or the queue's default, or None if
-        unlimited.
-        """
+        """Return the application's lifetime, capped at the queue's maximum, or the queue's default, or None."""
         with self._lock:
             return self._policy.lifetime_s(submission)
 

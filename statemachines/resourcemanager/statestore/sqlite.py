@@ -46,7 +46,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
 class SqliteRMStateStore(RMStateStore, CompositeService):
     """Stores the state in an SQLite file: `init` opens and locks it, `stop` commits what is queued and closes it.
 
-    Start it before the dispatcher whose writes it takes, and stop it after that one. If the file can't be used, `init`
+    Start it before the dispatcher whose writes it takes, and stop it afterwards. If the file can't be used, `init`
     raises StateStoreError.
     """
 

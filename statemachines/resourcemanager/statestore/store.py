@@ -80,7 +80,7 @@ class RMStateStore(ABC):
 
     @property
     def store_state(self) -> RMStateStoreState:
-        """The store's state, as a snapshot. Any thread can read it."""
+        """The store's state, as a snapshot. Thread-safe."""
         return self._store_state
 
     def attach(self, context: StoreContext) -> None:

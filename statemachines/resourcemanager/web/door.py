@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class RMDoor(CompositeService):
     """Serves the REST API, the pages, /metrics, and, as an OpsDoor does, the ops API at `/ops/v1`.
 
-    Add it to a daemon before the resource manager, so that it starts before and stops after it. Until the resource
-    manager has recovered, the REST API answers 503.
+    Add it to a daemon before the resource manager, to start before it and stop after it. Until the resource manager has
+    recovered, the REST API answers 503.
 
     Raises:
         ConfigError, DispatcherError: from `start`, as a WebHost.

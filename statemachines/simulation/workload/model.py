@@ -163,7 +163,7 @@ class Workload:
     bad_rows: tuple[WorkloadError, ...] = field(default=())
     """The rows skipped by --skip-bad-rows."""
     remarks: tuple[str, ...] = field(default=())
-    """Lines for the user about data in the files that a replay ignores."""
+    """Lines for the user about data in the files ignored by a replay."""
 
     @property
     def container_count(self) -> int:

@@ -25,9 +25,9 @@ class AdaptiveRateLimit:
     """As many calls per second as the service accepts. `rate_limit="adaptive"` is one with the defaults.
 
     When the service rejects a call (HTTP 429), raise `RetryAfter` in your function. The rate grows until a call is
-    rejected, falls to about what the service accepts, and then tests slowly whether that has risen: see LearnedRate. A
-    pause of up to 2 seconds ends early once the service accepts a call made after the rejected one. Up to three calls
-    are made to find out. A longer pause is kept.
+    rejected, falls to about the accepted rate, and then slowly tests for a higher one: see LearnedRate. A pause of up
+    to 2 seconds ends early once the service accepts a call made after the rejected one. Up to three calls are made to
+    find out. A longer pause is kept.
 
     `initial_calls_per_s`: the rate of the first calls.
     `max_calls_per_s`: the maximum rate. By default, there's none.
