@@ -220,8 +220,7 @@ class AsyncDispatcher(PostingService):
         """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
 
         Several handlers of a class run in the order you register them, under the strictest `on_error` among them. When
-        a handler raises, `continue` goes on with the next event, `stop` stops the dispatcher, and `exit` ends the
-        process.
+        a handler raises, you can `continue` with the next event, `stop` the dispatcher, or `exit` the process.
 
         An `async def` handler runs on the dispatcher's `loop`, and must be the only handler of its class. Up to 100
         coroutines run concurrently. Events with equal `lock_key` run one after another, as do all events without a key.
@@ -229,11 +228,11 @@ class AsyncDispatcher(PostingService):
 
         `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
         queued, a newer one replaces it, and the older one counts as superseded. An event with the key None replaces
-        nothing. The function applies to all events of the class until you unregister this handler. If there are
-        several, the last one registered applies.
+        nothing. It applies to all events of the class until you unregister this handler. Of several, the last one
+        registered applies.
 
-        With `context=True`, the class's handlers see the context variables of the post, in a private copy. The context
-        is empty for earlier and redelivered events.
+        With `context=True`, your handlers see the context variables of the post, in a private copy. The context is
+        empty for earlier and redelivered events.
 
         `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
         stores as JSON. In that mode, posting an event of another class raises EventNotDeclaredError.
@@ -261,7 +260,7 @@ class AsyncDispatcher(PostingService):
     ) -> Callable[[F], F]:
         """Decorate a handler: `@dispatcher.on(JobEventType)` is `register(JobEventType, function)`.
 
-        With members, for example `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, the function gets the
+        With members, for example `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, your function gets the
         events of these types, and the handlers of the class get only the others. If the class has no handler, its other
         events fail with UnregisteredEventTypeError. The options are those of `register`, and apply to the events of
         these members. An event is superseded only by an event of the same `on`.
@@ -312,12 +311,12 @@ class AsyncDispatcher(PostingService):
     def is_redelivering(self) -> bool:
         """Whether an earlier run accepted the current event, and possibly handled it. Call it on the handler thread.
 
-        Such an event also has `redelivered = True`, if it accepts attributes.
+        The event also has `redelivered = True`, if it accepts attributes.
         """
         return 0 < self._progress.accepted_seq() <= self._progress.redelivered_upto
 
     def attempt(self) -> int:
-        """Return the number of the current attempt at the event, starting at 1. Call it from a handler.
+        """Return the number of the handler's current attempt at its event, starting at 1.
 
         From the second attempt on, the event also has `attempt`, if it accepts attributes.
         """
@@ -328,7 +327,7 @@ class AsyncDispatcher(PostingService):
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
-        """Whether an event or a mail is waiting. The check is cheap enough for idle actions."""
+        """Whether an event or a mail is waiting. A cheap check, for idle actions."""
         return bool(self._queue.entries) or self._mailbox.new_mail
 
     def is_handler_thread(self) -> bool:
@@ -343,7 +342,8 @@ class AsyncDispatcher(PostingService):
         """Wait until drained, for up to `timeout` seconds, and return whether it is. None waits without a limit.
 
         Raises:
-            RuntimeError: a handler would wait for itself, or you call this on the thread of a handler's event loop.
+            RuntimeError: you call this in a handler, which would wait for itself, or on the thread of a handler's event
+                loop.
             ForkedProcessError: the handler thread is in the parent process.
         """
         check_may_wait(self.name, is_handler=self._is_handling(), is_on_loop=self._coroutines.is_on_loop())
@@ -369,7 +369,7 @@ class AsyncDispatcher(PostingService):
         return self.view.stats()
 
     def queue_size(self) -> int:
-        """Return the number of queued events, not counting the one being handled."""
+        """Return the number of queued events, without the current one."""
         return len(self._queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:

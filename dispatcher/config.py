@@ -219,7 +219,7 @@ class JournalConfig(ConfigModel):
 
 
 def load_config(path: Path | str, model: type[M], overrides: Mapping[str, Any] | None = None) -> M:
-    """Read `model` from a YAML file. Top-level `overrides` win over the file.
+    """Read `model` from a YAML file. Your top-level `overrides` win over the file.
 
     Raises:
         ConfigError: the file is missing, isn't YAML, or has an unknown or duplicate key, a wrong type or an invalid

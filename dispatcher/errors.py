@@ -63,7 +63,7 @@ class UnregisteredEventTypeError(DispatcherError):
 
 
 class QueueFullError(DispatcherError):
-    """Raised when a bounded queue is full and the post doesn't wait, or would wait for an unstarted dispatcher."""
+    """Raised when you post to a full queue without waiting, or before its dispatcher is started."""
 
     def __init__(self, name: str, capacity: int, *, is_started: bool = True) -> None:
         self.name = name
@@ -121,7 +121,10 @@ _DISCARDED: Final = {
 
 
 class AskError(DispatcherError, RuntimeError):
-    """Raised when an event can't be asked, or when waiting for its answer would never end. Nothing was posted."""
+    """Raised by `ask` when you can't ask the event, and by its future where you'd wait without end.
+
+    After an error of `ask`, nothing was posted.
+    """
 
     def __init__(self, dispatcher: str, problem: str) -> None:
         self.dispatcher = dispatcher
@@ -168,15 +171,14 @@ class MailboxClosedError(MailboxStateError):
 
 
 class RejectedExecutionError(DispatcherError):
-    """Raised when an executor rejects a command because its mailbox accepts no more mail."""
+    """Raised when you send a command to a mailbox that accepts no more mail."""
 
 
 class ForkedProcessError(DispatcherError):
     """Raised in a forked child when you use something that belongs to the parent process.
 
-    A dispatcher's or timer service's thread runs in the parent, and only the parent writes the files of a journal.
-    `name` is the name of the dispatcher or service, or the journal's path. `journal` is that path, if the journal is
-    the reason.
+    The thread of a dispatcher or timer service runs in the parent, and only the parent writes a journal. `name` is the
+    dispatcher's, the service's, or the journal's path. `journal` is that path, if the journal is the reason.
     """
 
     def __init__(self, name: str, journal: Path | None = None) -> None:
@@ -207,7 +209,7 @@ class GilDisabledError(DispatcherError):
 
 
 class ConfigError(DispatcherError):
-    """Raised for an invalid configuration file, key or value. You can show its one-line message to users as it is."""
+    """Raised for an invalid configuration file, key or value. You can show its one-line message to users."""
 
 
 class JournalError(DispatcherError):
@@ -230,7 +232,7 @@ class JournalLossError(JournalError):
 
 
 class EventNotDeclaredError(JournalError):
-    """Raised in write-ahead mode for a posted event whose class isn't declared for its Enum class."""
+    """Raised in write-ahead mode when you post an event whose class isn't declared for its Enum class."""
 
     def __init__(self, dispatcher: str, event: object) -> None:
         self.dispatcher = dispatcher

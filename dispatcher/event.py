@@ -41,8 +41,8 @@ class Event(Generic[E_co]):
     By default `timestamp` is -1, as in Hadoop. Reading the clock would cost as much as the rest of the event, and few
     handlers need the time. If yours do, pass `time.time()`. A journal notes the times of each event anyway.
 
-    Add attributes in a subclass, preferably as slots. If a subclass has them, the journal records two: `entity`, a str
-    for what the event is about, and `payload`, a mapping that JSON can hold, or None.
+    Add attributes in a subclass, preferably as slots. The journal records two of them: `entity`, a str for what the
+    event is about, and `payload`, a mapping for JSON, or None.
     """
 
     __slots__ = ("timestamp", "type")
@@ -64,7 +64,7 @@ class EventHandler(Protocol):
     """Handles events of its registered classes, on the dispatcher's handler thread. A plain callable also works."""
 
     def handle(self, event: Any) -> Any:
-        """Handle one event. If you raise, the error is counted and logged, and the registered `on_error` applies."""
+        """Handle one event. If you raise an error, it's counted and logged, and the registered `on_error` applies."""
 
 
 Handler = EventHandler | Callable[[Any], Any]
@@ -134,7 +134,7 @@ def _is_of_class(owner: type, handle: Any) -> bool:
 
 
 class AsyncioHandler:
-    """An `async def` handler to register with a dispatcher. Its coroutines run on `loop`, by default the dispatcher's.
+    """An `async def` handler for you to register. Its coroutines run on `loop`, by default the dispatcher's.
 
     Up to `capacity` coroutines run concurrently, and up to `per_key` of them for events with equal keys. These begin in
     the order of the posts. `key(event)` is called on the handler thread. By default it's the event's attribute

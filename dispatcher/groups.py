@@ -52,7 +52,7 @@ class DispatcherGroup(CompositeService):
         drain_timeout_s: float = 30.0,
         drains_on_stop: bool = True,
     ) -> None:
-        """Group dispatchers that haven't been started.
+        """Group dispatchers that you haven't started.
 
         Raises:
             TypeError: `name` isn't a str, or an item of `partitions` isn't an AsyncDispatcher.
@@ -165,8 +165,8 @@ class DispatcherGroup(CompositeService):
 class MultiDispatcher(DispatcherGroup, PostingService):
     """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `post`.
 
-    With a `journal`, a key of type str, bytes or int has the same partition in every process. In write-ahead mode, you
-    can't post before the start: unhandled events of earlier runs come first, so posts raise JournalError.
+    With a `journal`, a key of type str, bytes or int has the same partition in every process. In write-ahead mode,
+    posts before the start raise JournalError, since unhandled events of earlier runs come first.
 
     Raises:
         JournalError, JournalLossError: the journal can't be opened.
@@ -353,7 +353,7 @@ class EventDispatcher(AsyncDispatcher):
         super().__init__(config, name=name, **options)
 
     def handle(self, event: HasType[Enum]) -> bool:
-        """Queue an event and return whether it was accepted. You can call this from any thread."""
+        """Queue an event and return whether it was accepted. Thread-safe."""
         return self._event_handler.handle(event)
 
     def _default_handler(self) -> Handler:

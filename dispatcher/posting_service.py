@@ -66,7 +66,7 @@ class PostingService(Service):
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
-        """Post as in Hadoop: `event_handler.handle(event)` is `post(event)`. You can use it from any thread."""
+        """Post as in Hadoop: `event_handler.handle(event)` is `post(event)`. Thread-safe."""
         return self._event_handler
 
     @abstractmethod
@@ -78,7 +78,7 @@ class PostingService(Service):
 
         In write-ahead mode, True means the event is on its way into the journal. A crash before it gets there loses it,
         and if the disk fails, the event is rejected and counted in `stats().rejected`. If you need to know, use
-        `post_later`. The call also raises whatever `coalesce_by` raises.
+        `post_later`. Also raises whatever `coalesce_by` raises.
 
         Raises:
             QueueFullError: the queue is full and its policy is `block`, or 4096 posts are on their way into the
@@ -103,12 +103,12 @@ class PostingService(Service):
         posts share a write and an fsync. Without write-ahead, the future is done on return. Posts of one thread,
         through this and `post`, are handled in order.
 
-        The call blocks while a bounded queue is full, as its policy says, and each post in flight takes up room. If
-        4096 are in flight, it blocks until this one is done. `stop` and `await_drained` wait for posts in flight.
+        Blocks while a bounded queue is full, as its policy says. Each post in flight takes up room. If 4096 are in
+        flight, it blocks until this one is done. `stop` and `await_drained` wait for posts in flight.
 
         You can `cancel()` the future to withdraw the event until the journal's thread begins to write it. From then on,
-        `cancel()` returns False. Callbacks of the future run on that thread, so keep them short, and don't wait for a
-        post there.
+        `cancel()` returns False. Callbacks of the future run on that thread, so keep them short, and don't wait there
+        for a post.
 
         The future's error is whatever `coalesce_by` raised, or one of:
             QueueFullError: the post would wait for room, and the dispatcher hasn't been started.
@@ -124,17 +124,16 @@ class PostingService(Service):
     def ask(self, event: HasType[Enum]) -> Future[Any]:
         """Post an event, and return a future for what its handler returns or raises. A failed event counts as usual.
 
-        If the event isn't handled to the end, the future's error is an EventRefusedError or an EventDiscardedError, for
-        example because of a full queue, a stop, or a newer event with its key. Once the dispatcher has stopped, every
-        future is done, even if a handler hangs. In write-ahead mode, the future is done once the event's row is as
-        durable as a post.
+        If the event isn't handled to the end, the future's error is an EventRefusedError or an EventDiscardedError: for
+        a full queue, a stop, or a newer event with its key. Once the dispatcher has stopped, every future is done, even
+        if a handler hangs. In write-ahead mode, the future is done once the event's row is as durable as a post.
 
         If handling hasn't begun, `cancel()` withdraws the event, and so does a timeout of `result` or `exception`. The
         event then counts as discarded. Callbacks of the future run on the handler thread, so keep them short.
 
-        The call blocks while a bounded queue is full, as its policy says. You can make it on any thread, but not in a
-        handler of this dispatcher, since the event would wait for that handler. On an event loop, use `await
-        aio.ask(dispatcher, event)`.
+        Blocks while a bounded queue is full, as its policy says. You can call this on any thread, but not in a handler
+        of this dispatcher, since the event would wait for that. On an event loop, use `await aio.ask(dispatcher,
+        event)`.
 
         Raises:
             AskError: the class of the event has several handlers, or the caller is a handler that would wait for
@@ -147,9 +146,9 @@ class PostingService(Service):
         """Post an event after `seconds` on the monotonic clock, from any thread, without waiting for room.
 
         When the time comes, the event is posted as by any producer. A full queue can reject it, and under `block` it
-        waits its turn without holding anything up. A stop still posts what falls due while it drains, then drops and
-        reports the rest. In write-ahead mode the event is in the journal on return, as durable as with `post`. After a
-        crash it's posted at its time, or at once if it's late.
+        waits its turn without holding anything up. A stop still posts what falls due while it drains, and only reports
+        the rest. In write-ahead mode the event is in the journal on return, as durable as with `post`. After a crash
+        it's posted at its time, or at once if it's late.
 
         Raises:
             ValueError: `seconds` is negative or more than a century.

@@ -118,7 +118,7 @@ class _Hook(NamedTuple):
 
 
 class Service:
-    """A part with a life cycle. Subclasses override `service_init`, `service_start` and `service_stop`.
+    """A part with a life cycle. In your subclass, override `service_init`, `service_start` and `service_stop`.
 
     `with service:` inits it (if needed), starts it, and stops it on the way out. `async with service:` does the same in
     a coroutine, whose event loop keeps running while the stop waits.
@@ -190,7 +190,7 @@ class Service:
         return self._state is ServiceState.STOPPED or (parent is not None and parent.is_ending())
 
     def init(self, config: Any = None) -> None:
-        """Prepare the service. Repeating it does nothing.
+        """Prepare the service. You can repeat it.
 
         Raises:
             ServiceStateError: the service is started or stopped.
@@ -203,7 +203,7 @@ class Service:
             self._run_hook(hook, ServiceState.INITED, lambda: self.service_init(config))
 
     def start(self) -> None:
-        """Start the service. Repeating it does nothing.
+        """Start the service. You can repeat it.
 
         Raises:
             ServiceStateError: the service isn't inited, or it's stopped.
@@ -275,8 +275,8 @@ class Service:
     def unregister_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> bool:
         """Remove one registration of a listener, and return whether it was registered.
 
-        You can call this from any thread, and from the listener itself. A change being reported at that moment can
-        still reach the listener.
+        You can call this from any thread, and from the listener itself, which can still get a change being reported
+        then.
         """
         notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
 
@@ -581,7 +581,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class CompositeService(Service):
-    """A service made of services: inits and starts them in the order you added them, and stops them in reverse.
+    """A service made of services, which it inits and starts in the order you added them, and stops in reverse.
 
     If one fails to start, the services already started are stopped, and the caller gets the error.
     """
@@ -591,7 +591,7 @@ class CompositeService(Service):
         self.services: tuple[Service, ...] = ()  # replaced under _tree and _life, so a loop over it is safe
 
     def add_service(self, service: Service) -> None:
-        """Add a child before `init`. A child added later is stopped with the others, but not started.
+        """Add a child before `init`. If you add it later, it's stopped with the others, but not started.
 
         Raises:
             TypeError: it isn't a Service.

@@ -62,7 +62,7 @@ class DispatcherStats:
             ("kind", *_TYPE_LABELS),
         ),
     ]
-    """Seconds since the current event or mail began, by kind (event or mail), event class and event type."""
+    """Seconds since the current event or mail began, if any, by kind (event or mail), event class and event type."""
     slow_by_type: Annotated[
         _ByType,
         _counter("dispatcher_slow", "Events and mails that ran longer than handler_warn_after_s.", _TYPE_LABELS),

@@ -113,7 +113,7 @@ class DispatcherView:
         self.queue_policy: str = config.queue_full_policy
         """How a post to a full queue behaves: block, reject or drop_oldest."""
         self.queue_capacity = dispatching.queue.room.capacity
-        """None if the queue is unbounded."""
+        """Maximum events in the queue, or None."""
         self.handler_warn_after_s = config.handler_warn_after_s
         """A run longer than this many seconds is slow. None disables it."""
         self.liveness_stuck_after_s = config.liveness_stuck_after_s

@@ -33,11 +33,10 @@ def check_release(release: str) -> None:
 
 @cache  # bounded by the number of machines and releases: an unknown name raises
 def arcs_of(machine: str, release: str = CURRENT) -> Arcs:
-    """Return the table of a machine in a release of Hadoop. The machine's name is case-insensitive.
+    """Return the table of a machine in a release of Hadoop. Thread-safe.
 
+    `machine`: case-insensitive.
     `release`: one of `RELEASES`, or `ANY` for the arcs of all releases together.
-
-    You can call this from any thread.
 
     Raises:
         UnknownMachineError: no machine has this name.
@@ -57,12 +56,10 @@ def arcs_of(machine: str, release: str = CURRENT) -> Arcs:
 def violation(
     machine: str, from_state: str, to_state: str, event: str | None = None, release: str = CURRENT
 ) -> str | None:
-    """Explain in one line why the table of `machine` forbids the transition, or return None if it allows it.
+    """Explain in one line why the table of `machine` forbids the transition, or return None. Thread-safe.
 
     `event`: None matches any event, for logs that don't name it.
     `release`: as in `arcs_of`.
-
-    You can call this from any thread.
 
     Raises:
         UnknownMachineError: no machine has this name.
@@ -87,11 +84,9 @@ def violation(
 
 @lru_cache(maxsize=4096)
 def wrong_refusal(machine: str, state: str, event: str, release: str = CURRENT) -> str | None:
-    """Explain in one line why the table of `machine` must accept the event, or return None if it rejects it.
+    """Explain in one line why the table of `machine` must accept the event, or return None. Thread-safe.
 
     `release`: as in `arcs_of`. For `ANY`, one release that knows the state and rejects the event is enough.
-
-    You can call this from any thread.
 
     Raises:
         UnknownMachineError: no machine has this name.
@@ -109,11 +104,11 @@ def wrong_refusal(machine: str, state: str, event: str, release: str = CURRENT) 
 
 @lru_cache(maxsize=4096)
 def releases_with(machine: str, from_state: str, to_state: str, event: str | None = None) -> tuple[str, ...]:
-    """Return the releases of Hadoop whose tables have the transition, from the oldest to the newest, possibly none.
+    """Return the releases of Hadoop whose tables have the transition, oldest first, possibly none. Thread-safe.
 
     `event`: None matches any event.
 
-    `EARLY` stands for the releases before 2.3, whose arcs aren't all known. You can call this from any thread.
+    `EARLY` stands for the releases before 2.3, whose arcs aren't all known.
 
     Raises:
         UnknownMachineError: no machine has this name.

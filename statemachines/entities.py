@@ -36,7 +36,7 @@ class UnknownEntityError(DispatcherError):
 
 
 class Entities(Generic[S, OPERAND]):
-    """The live entities of one kind, by id. It's a handler: register it for the events' Enum class.
+    """The live entities of one kind, by id. It's a handler, which you register for the events' Enum class.
 
     An event has `entity`, the id as text. The machine of that entity makes the transition for the event's type. If
     there's no such entity, an event in `begins` makes it, with `make(entity, None)`. An entity is forgotten once it

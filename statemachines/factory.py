@@ -114,8 +114,8 @@ class StateMachineFactory(Generic[S, OPERAND]):
     ) -> StateMachineFactory[S, OPERAND]:
         """Return a new factory with one more arc for each state of `pre` and each event type.
 
-        `pre` is a state or a set of states. `post` is a state, or a set of states for `hook(operand, event)` to return
-        one.
+        `pre` is a state or a set of states. `post` is a state, or a set of states. Then `hook(operand, event)` returns
+        one of them.
 
         Raises:
             ValueError: no pre state, no event type, no post state, or a set of post states without a hook.
@@ -204,7 +204,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return machine
 
     def transitions(self) -> Iterator[Transition]:
-        """Return the table's rows in order of declaration. A replacement keeps the position of the arc it replaces."""
+        """Return the table's rows in the order you declared them. A replacement keeps the position of its arc."""
         return (row.transition for row in self._rows())
 
     def _rows(self) -> Iterable[Row]:

@@ -15,17 +15,17 @@ class StateTransitionListener(Protocol):
     """
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None:
-        """Called before a transition. If you raise an error, you prevent it."""
+        """Called before a transition, which you can prevent by raising an error."""
 
     def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None:
         """Called after a transition, with the machine in its new state."""
 
 
 class MachineListener(StateTransitionListener, Protocol):
-    """A listener called for each new machine and each rejected event, too.
+    """A listener also called for each new machine and each rejected event.
 
-    Both methods are optional. If `machine_made` raises, the caller of `make` gets the error. If `transition_refused`
-    raises, the caller of `do_transition` gets the error, in place of the InvalidStateTransitionError.
+    Both methods are optional. An error of `machine_made` propagates to the caller of `make`. An error of
+    `transition_refused` propagates to the caller of `do_transition`, in place of the InvalidStateTransitionError.
     """
 
     def machine_made(self, operand: Any, machine: str, state: Any) -> None:

@@ -82,7 +82,7 @@ class MachineStats:
 class TransitionRecorder:
     """A StateTransitionListener that counts transitions, and writes them to a journal if it has one.
 
-    Operands need the attributes `machine` (str, the factory's name) and `entity` (str).
+    Your operands need the attributes `machine` (str, the factory's name) and `entity` (str).
 
     It's a MetricsSource and an EntitySource, so any thread can list the entities with their states. Without a journal
     it also adds the transitions to the ring of the process, if an ops server has switched that on.
@@ -239,8 +239,8 @@ class TransitionRecorder:
     def follow(self, routine: Enum | None = None) -> Changes:
         """Collect changes from now on. Each transition then costs another 50 ns, however many followers there are.
 
-        `routine`: an event type whose self-transitions are kept apart, such as a heartbeat's. They'd soon fill the ring
-            of the process, so it doesn't keep them.
+        `routine`: an event type whose self-transitions are kept apart, such as a heartbeat's. The ring of the process
+            doesn't keep them, since they'd soon fill it.
 
         Raises:
             ValueError: other followers have another `routine`.
@@ -272,7 +272,7 @@ class TransitionRecorder:
     # -- entities: any thread --------------------------------------------------------------------------------------
 
     def machine_numbers(self) -> list[MachineNow]:
-        """Return the numbers of every kind of machine, as an EntitySource."""
+        """See EntitySource."""
         entities = self._published.counts() if self._published is not None else {}
         return [
             MachineNow(
@@ -287,17 +287,17 @@ class TransitionRecorder:
     def entities(
         self, machine: str, *, state: str | None = None, prefix: str = "", after: str = "", limit: int = 100
     ) -> EntityPage:
-        """Return a page of entities, as an EntitySource."""
+        """See EntitySource."""
         if self._published is None:
             return EntityPage((), False, 0)
         return self._published.page(machine, state, prefix, after, limit)
 
     def find_entity(self, entity: str, machine: str | None = None) -> list[EntityNow]:
-        """Return the entities with this id, as an EntitySource."""
+        """See EntitySource."""
         return [] if self._published is None else self._published.find(entity, machine)
 
     def initial_state(self, machine: str) -> str | None:
-        """Return the initial state of a machine's entities, as an EntitySource."""
+        """See EntitySource."""
         stats = self.machines.get(machine)
         return None if stats is None else stats.initial_state
 

@@ -216,7 +216,7 @@ class PartitionedJournal:
         replace(partitions, move=None).write(self.path, mode=self._mode)
 
     def close(self) -> None:
-        """Close the journals of all partitions. Repeating it does nothing.
+        """Close the journals of all partitions. You can repeat it.
 
         Raises:
             JournalError: the disk failed, and the policy is `stop`.

@@ -49,9 +49,9 @@ class Recovered(NamedTuple):
 def recover(path: Path | str) -> Recovered:
     """Repair the journal of a dead writer: cut the incomplete end off its open segment, and close the segment.
 
-    You lose no intact frame. Unexpected files are set aside (renamed), never removed: an open segment next to a closed
-    one of its number, or a segment or manifest of another journal. Repeating it changes nothing. Lost accepted events
-    stay lost. Each recovery reports them, until a writer whose `on_loss` is `start` continues the journal.
+    No intact frame is lost. Unexpected files are renamed, never removed: an open segment next to a closed one of its
+    number, or a segment or manifest of another journal. Repeating it changes nothing. Lost accepted events stay lost.
+    Each recovery reports them, until a writer whose `on_loss` is `start` continues the journal.
 
     For a partitioned journal, each partition is repaired. The result has the unhandled events and the losses of all
     partitions, and nothing about the next writer.

@@ -88,8 +88,7 @@ class JournalWriter:
     once and later calls do nothing.
 
     A writer belongs to the process that created it. In a forked child its methods raise ForkedProcessError and touch no
-    file. If you drop one without `close`, it gives up its folder as a crash would, and you lose the rows since the last
-    flush.
+    file. If you drop one without `close`, you lose the rows since the last flush, as in a crash.
 
     Raises:
         JournalError: the folder already has a journal, has another writer, or can't be written.
@@ -201,7 +200,7 @@ class JournalWriter:
         return found.states.copy()
 
     def check_restorable(self, machine: str) -> None:
-        """Check whether the states of a machine can be restored.
+        """Check that a machine's states can be restored.
 
         Raises:
             JournalError: the dispatcher has started, or the machine's states are already restored.
@@ -282,7 +281,7 @@ class JournalWriter:
         return self._kinds.setdefault((dispatcher, event_class, event_type, outcome), len(self._kinds))
 
     def transition_kind(self, machine: str, from_state: str, event_type: str, to_state: str, *, valid: bool) -> int:
-        """Return the number that represents this combination in `transitions`."""
+        """The same as `kind`, for `transitions`."""
         key = (machine, from_state, event_type, to_state, valid)
         kind = self._transition_kinds.get(key)
         if kind is None:
@@ -373,7 +372,7 @@ class JournalWriter:
                     self.log.commit()  # the last frames, which no later one may cover
 
     def close(self) -> None:
-        """Write the buffered rows and close the segment. Repeating it does nothing.
+        """Write the buffered rows and close the segment. You can repeat it.
 
         Raises:
             JournalError: the disk failed, and the policy is `stop`. The segment stays open.

@@ -43,7 +43,7 @@ class MetricsSource(Protocol):
 
 
 class DispatcherCollector(NamedCollector[AsyncDispatcher]):
-    """The metrics of all dispatchers in a registry. You can use it from any thread."""
+    """The metrics of all dispatchers in a registry. Any thread can use it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def register_metrics(
     registry: CollectorRegistry = REGISTRY,
     sources: Iterable[MetricsSource] = (),
 ) -> None:
-    """Show a dispatcher and its `sources` in the scrapes of `registry`. Any thread can call this, repeatedly.
+    """Show a dispatcher and its `sources` in the scrapes of `registry`. You can call this from any thread, repeatedly.
 
     Each partition of a DispatcherGroup or a MultiDispatcher has a separate name. A dispatcher replaces an ended one of
     its name, and is otherwise shown as `name#2`.

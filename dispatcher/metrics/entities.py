@@ -77,7 +77,7 @@ _sources: weakref.WeakSet[EntitySource] = weakref.WeakSet()  # changed under _lo
 
 
 def register_entities(source: EntitySource) -> None:
-    """List the entities of `source` for as long as it lives. Any thread can call this, repeatedly."""
+    """List the entities of `source` for as long as it lives. You can call this from any thread, repeatedly."""
     with _lock:
         _sources.add(source)
 

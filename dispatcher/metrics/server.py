@@ -69,7 +69,7 @@ class MetricsServer(Service):
     def url_of(self, path: str) -> str:
         """Return the address of a page, for example `/readyz`.
 
-        Before the start it has the configured port. That is 0 if you let the start choose a free one.
+        Before the start it has the configured port, which can be 0, for a free one.
         """
         host = self._settings.host
         if ":" in host:  # IPv6, maybe with a zone, such as fe80::1%eth0

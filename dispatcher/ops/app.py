@@ -46,8 +46,8 @@ def ops_app(
     It shows every dispatcher of the process, even later ones. `name` is the daemon's, in /process. To end open streams,
     set `stopping` on the loop. A WebHost ends them itself.
 
-    Your server or middleware decides which clients reach the app. A WebHost does that for you. `/threads` and the
-    controls need a `Principal` of role admin in the request's scope.
+    Your server, such as a WebHost, or middleware decides which clients reach the app. `/threads` and the controls need
+    a `Principal` of role admin in the request's scope.
     """
     return app_of(Ops(config or OpsConfig(), name or process_name(), stopping or asyncio.Event()))
 

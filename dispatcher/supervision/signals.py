@@ -32,11 +32,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignals:
     """While entered, keeps SIGINT and SIGTERM from interrupting anything: `wait` returns, and `received` is the signal.
 
-    Use it on the main thread only, except `notify`. On exit the previous handlers are restored. Set `ends_process` if
-    the process ends after a signal. Further signals are then ignored, so its exit code is that of the first.
+    Use it on the main thread only, except `notify`. When you exit, the previous handlers are restored. Set
+    `ends_process` if your process ends after a signal. Further signals are then ignored, so its exit code is that of
+    the first.
 
     Raises:
-        ValueError: you entered it outside the main thread. Python handles signals on the main thread only.
+        ValueError: you're not on the main thread, the only one where Python handles signals.
     """
 
     def __init__(self, *, ends_process: bool = False) -> None:
@@ -123,14 +124,14 @@ def run_until_signal(service: Service) -> int:
 
     The code is 128 + the signal's number, or 0 if a caller or a handler stopped the service. It's 1 if the service or
     one of its parts failed, which also ends the wait. A second signal during the stop changes nothing, since
-    `drain_timeout_s` bounds the stop. Call this on the main thread only.
+    `drain_timeout_s` bounds the stop.
 
     While it runs, the health of the process (`dispatcher.supervision.health`) covers the service and its parts. If
     systemd started the process (NOTIFY_SOCKET), this reports the start, the health and the stop to it, and with
     WATCHDOG_USEC also liveness.
 
     Raises:
-        ValueError: you called this outside the main thread. Python handles signals on the main thread only.
+        ValueError: you're not on the main thread, the only one where Python handles signals.
         Exception: `init` or `start` raised it.
     """
     with StopSignals() as signals, Supervision(service) as supervision:

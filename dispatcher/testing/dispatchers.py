@@ -35,7 +35,7 @@ from dispatcher.util.foreign import class_name, text_of, type_of
 
 
 class DrainDispatcher(AsyncDispatcher):
-    """An AsyncDispatcher whose waits fail the test when they time out."""
+    """An AsyncDispatcher whose waits fail your test when they time out."""
 
     def await_drained(self, timeout: float | None = 10.0) -> bool:
         """Wait up to `timeout` seconds until drained.
@@ -66,8 +66,8 @@ class DrainDispatcher(AsyncDispatcher):
 class InlineDispatcher(Service):
     """Handles each event on the caller's thread, before `post` returns. You don't need to start it.
 
-    Events posted by handlers are handled in order after the current one, as on a real dispatcher. If a handler raises,
-    the caller gets the error, and the events queued behind are dropped.
+    Events that your handlers post are handled in order after the current one, as on a real dispatcher. If a handler
+    raises, you get the error, and the events queued behind are dropped.
 
     Each `async def` handler runs to its end on an event loop of the dispatcher, one after another, whichever loop its
     AsyncioHandler names. On a thread that runs a loop, for example in an `async def` test, `post` would block that loop
@@ -126,7 +126,7 @@ class InlineDispatcher(Service):
     def ask(self, event: HasType[Enum]) -> Future[Any]:
         """Post as `post` does, and return a future, already done, for what the event's handler returns or raises.
 
-        If the handler of another event posted meanwhile raises, the caller gets that error.
+        If the handler of another event posted meanwhile raises, you get that error.
 
         Raises:
             AskError: the class of the event has several handlers, or the caller is a handler.

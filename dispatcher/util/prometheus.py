@@ -29,7 +29,7 @@ class Buckets(Protocol):
 
 
 class NamedCollector(Collector, Generic[T]):
-    """Shows objects by name. A subclass says how, in `collect`. You can use it from any thread."""
+    """Shows objects by name. A subclass says how, in `collect`. Any thread can use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # leaf lock

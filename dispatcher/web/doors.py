@@ -54,7 +54,7 @@ def socket_path(name: str) -> Path:
 
 
 def find_doors() -> list[Door]:
-    """Find the servers of this user on this host, by name and process, in every folder a daemon can have chosen.
+    """Find this user's servers on this host, by name and process, in every folder a daemon can have chosen.
 
     `is_answering` says whether a daemon still listens on one.
     """

@@ -39,7 +39,7 @@ class WebHost(Service):
     Every request's scope has `principal`, and the host itself as `web_host`. There's no server in a forked child.
 
     `takes_form` says, on the loop's thread, which paths accept an HTML form as body. Only a page of this server can
-    send one, as its browser must confirm. All other bodies must be JSON.
+    send one, and the browser must say so. All other bodies must be JSON.
 
     Raises:
         ConfigError: from `start`, if it can't, or must not, listen on its address, or if tokens or certificates are

@@ -26,7 +26,7 @@ _DEFAULT_POOL_SIZE = 8
 
 
 class FunctionTable:
-    """Looks up by calling a function.
+    """Looks up by calling your function.
 
     `key`, `columns`: the key's columns and the others with their types, for example `key="node string"`, `columns="rack
         string, memory bigint"`.

@@ -111,9 +111,9 @@ class PostgresAccess:
 class PostgresTable:
     """A table or view of a PostgreSQL server, read in read-only sessions.
 
-    `conninfo`: a conninfo of libpq, `postgresql://user@host/db` or `host=... dbname=...`, or a function that returns
-        one. The function is called in each process, so you don't need to pickle the password with the job. libpq also
-        reads the process's environment (PGPASSWORD, PGPASSFILE).
+    `conninfo`: for libpq, `postgresql://user@host/db` or `host=... dbname=...`, or a function that returns one. The
+        function is called in each process, so you don't need to pickle the password with the job. libpq also reads the
+        process's environment (PGPASSWORD, PGPASSFILE).
     `table`: `name` or `schema.name`. If you pass `schema`, the name verbatim.
     `columns`: the columns to join, by default all. The key columns are read in any case.
     `max_connections`: per worker process, opened on demand and kept until the reader closes.

@@ -263,7 +263,7 @@ class CallMetricsListener(StreamingQueryListener):
         """Do nothing. Called on Spark's thread."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Add the metrics of a batch. Called on Spark's thread."""
+        """Add a batch's metrics. Called on Spark's thread."""
         progress = event.progress
         for name, observed in progress.observedMetrics.items():
             try:

@@ -30,10 +30,7 @@ PACKAGE_ADVICE: Final = (
 
 
 class ExecutorError(DispatcherError):
-    """Raised with a one-line message when executors can't run the jobs.
-
-    They lack a suitable Python, a package or a shared path.
-    """
+    """Raised when executors lack a suitable Python, a package or a shared path. The message is one line."""
 
 
 class AsyncIOError(DispatcherError):

@@ -80,8 +80,8 @@ def raise_in_worker(error: AsyncTaskError) -> NoReturn:
 def task_failure(error: BaseException | None) -> str | None:
     """Return the text of the task's failure in an error from Spark, or None if the error has another cause.
 
-    You can pass errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect. An executor
-    that lacks a suitable Python or a package is also such a failure.
+    For errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect. An executor that lacks
+    a suitable Python or a package is also such a failure.
     """
     return _row_failure(error) or executor_failure(error)
 

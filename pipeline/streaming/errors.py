@@ -63,7 +63,7 @@ class CallTimes:
 
 
 class AsyncTimeoutError(StreamingError, TimeoutError):
-    """Raised when a record had no answer, with all attempts, within its timeout or by its deadline (`deadline_ms`).
+    """Raised when a record had no answer, with all attempts, within its timeout or by its deadline.
 
     `times`: where the time went, or None if unknown.
     """
@@ -142,7 +142,7 @@ class ForkedWaitError(StreamingError):
 
 
 class InputClosedError(StreamingError):
-    """Raised when a producer puts an element into an ended input, or after the task."""
+    """Raised when you put an element into an ended input, or one of a task that is over."""
 
 
 class ResultCacheError(StreamingError):

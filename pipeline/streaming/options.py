@@ -69,18 +69,17 @@ class AsyncOptions:
         accepts, "adaptive" or an AdaptiveRateLimit. They cover all operators that share the host, or with scope "task"
         only this one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
     `dedupe_by`: value -> key. While a call for a key is in flight, other records of the key wait for its outcome. The
-        results of the last `remember` keys used are cached, if you set `remember_ms` for up to that time.
+        results of the last `remember` keys used are cached, for up to `remember_ms` if you set it.
     `combine`: (value, results) -> results, called when a record completes, to turn results shared by a key into the
         record's. It also gets captured errors and the results of a timeout.
     `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job. A call is made only if it has no
         valid result for the record's key. Records with equal keys share a call, as with `dedupe_by`.
-    `pool_size`: threads that call a blocking function. By default, `concurrency` if you set it, else 32.
+    `pool_size`: threads for a blocking function. By default, `concurrency` if you set it, else 32.
     `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it's full, when its first member has waited
-        `linger_ms`, or when the queue is full. With 0 ms it's sent as soon as other mail has run. By default, the size
-        is `capacity`, up to 100, and the time is 0 ms for an AsyncWaitOperator and 5 ms for the functions that wait for
-        an input.
+        `linger_ms` (0: when other mail has run), or when the queue is full. By default, `capacity`, up to 100, and 0 ms
+        for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
 
-    Functions among the options, and the function's `timeout`, run on the engine's thread, so they must not block.
+    Your functions among the options, and the function's `timeout`, run on the engine's thread, so they must not block.
     That's the thread of the calls' loop, or the mailbox thread of a StreamTask.
 
     Raises:

@@ -67,13 +67,13 @@ def ordered_wait(
 
     For the other options see AsyncOptions. A quarter of the calls is read ahead.
 
-    Values are read on the thread that takes the results. While `values` blocks, calls continue, and their results
+    Values are read on the thread where you take the results. While `values` blocks, calls continue, and their results
     follow later. If you close the generator early, it gives up the calls in flight, and waits up to 10 seconds for a
     blocking call to return. At the end of the input, retries keep their delays.
 
     Raises:
         AsyncOperatorError: a call has failed, and `on_error` is "fail". Raised after the results before it.
-        Exception: `values` raised it. You get it after the results of all values before it.
+        Exception: `values` raised it. Raised after the results of all values before it.
         ForkedWaitError: this process is a fork of the one that began to read the results.
         ValueError, TypeError: an option is invalid. Raised at once.
     """

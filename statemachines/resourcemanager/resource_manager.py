@@ -93,7 +93,7 @@ class ResourceManager(CompositeService):
         store: RMStateStore | None = None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`node_managers`: makes the node managers. With None, there are none until `connect`.
+        """`node_managers`: makes the node managers. By default, there are none until `connect`.
         `recorder`: the listener of all machines. By default, one that counts, and writes to the `journal`, if any.
         `store`: to recover from and write to. By default as configured, or in virtual time, a store in memory.
         """
@@ -121,7 +121,7 @@ class ResourceManager(CompositeService):
         self.dispatchers: list[AsyncDispatcher] = [self.dispatcher]
         """All dispatchers, the central one first. Complete once the constructor returns. Thread-safe."""
         self.scheduler_path: list[AsyncDispatcher] = [self.dispatcher]
-        """The dispatchers whose queues an event for the scheduler passes, in order, like `dispatchers`. Any thread."""
+        """The dispatchers whose queues an event for the scheduler passes, in order, like `dispatchers`. Thread-safe."""
         self.registry = CollectorRegistry()
         self.metrics_server: MetricsServer | None = None
         if settings.metrics.enabled:

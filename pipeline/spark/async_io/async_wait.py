@@ -77,7 +77,7 @@ def ordered_wait(
          are your dead letters. A stream keeps its watermark if the output has the watermark's column of the input, by
          `keep_input` or in a `schema` made of `df.schema`. Otherwise, set one on the output.
 
-    `function`: an AsyncFunction, an `async def`, or a blocking function, which runs on `pool_size` threads.
+    `function`: your AsyncFunction, `async def`, or blocking function, which runs on `pool_size` threads.
     `schema`: a StructType, DDL, or a class: a dataclass, a pydantic model or a TypedDict. By default, the function's
         declared return type, see `pipeline.spark.async_io.result_schema`. A scalar is the column `value`. If the return
         type is optional, the function can return None for a row of nulls. Otherwise it can't.

@@ -169,7 +169,7 @@ def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> li
 def journal_failure(error: BaseException | None) -> str | None:
     """Return the journal reader's message inside an error from Spark, or None if the error has another cause.
 
-    You can pass errors of actions, of streaming queries and of Spark Connect.
+    For errors of actions, of streaming queries and of Spark Connect.
     """
     for each in causes(error):
         if isinstance(each, JournalError):

@@ -160,8 +160,8 @@ def _is_marked(text: Column) -> Column:
 def conformance(transitions: DataFrame, release: str = ANY) -> DataFrame:
     """Check each transition against its machine's table.
 
-    `release`: the release of Hadoop whose tables apply, "2.4", "2.7" or "3". By default, as for logs, one release must
-        allow the transition. The machines of this package, and so its journals, have the tables of "3".
+    `release`: the release of Hadoop whose tables apply, "2.4", "2.7" or "3". By default, as for logs, it's enough if
+        one release allows the transition. The machines of this package, and so its journals, have the tables of "3".
 
     In:  journal transitions, from a log or a journal. An empty event_type stands for any event.
     Out: its columns, then is_declared boolean (false if this machine's table is unknown), releases array<string> (the

@@ -47,10 +47,9 @@ _OWNERS: Final = """
 class PostgresResults(ResultCache):
     """Keeps results in a table of PostgreSQL, for workers on any machines. Creates the table if necessary.
 
-    `dsn`: a DSN of libpq, `postgresql://user@host/db` or `host=... dbname=...`, or a function that returns one. The
-        function is called in each process, so that the password isn't pickled with the job. Use a direct connection:
-        with a pooler that gives each transaction another session, the cache loses the locks that tell a killed worker
-        from one still working.
+    `dsn`: for libpq, `postgresql://user@host/db` or `host=... dbname=...`, or a function that returns one. The function
+        is called in each process, so you don't pickle the password with the job. Connect directly, without a pooler:
+        with another session for each transaction, you lose the locks that tell a killed worker from a working one.
     `table`: `name` or `schema.name`.
     `query_timeout_s`: timeout of one statement.
 

@@ -55,7 +55,7 @@ class ResultFuture(Generic[Out]):
         return self._done
 
     def complete(self, results: Iterable[Out]) -> bool:
-        """Complete with a copy of `results`. Does not block.
+        """Complete with a copy of `results`. Doesn't block.
 
         Returns whether this call won. After an earlier completion it changes nothing.
 
@@ -72,7 +72,7 @@ class ResultFuture(Generic[Out]):
         return True
 
     def complete_exceptionally(self, error: BaseException) -> bool:
-        """Complete with `error` and no results. Does not block.
+        """Complete with `error` and no results. Doesn't block.
 
         Returns as `complete` does. A queue emits nothing for the record and never raises the error. The operator
         decides whether to fail the task.
@@ -317,8 +317,8 @@ _UnorderedEntry: TypeAlias = _SegmentEntry[In, Out] | _WatermarkEntry[Out]
 class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
     """Emits in completion order between two watermarks. No record passes a watermark.
 
-    `values()` goes segment by segment: completed records in completion order, then the others in put order. (Flink
-    leaves the order of the latter open.)
+    `values()` goes segment by segment: completed records in completion order, then the others in put order. Flink
+    leaves their order open.
     """
 
     __slots__ = ("_segments", "_size")

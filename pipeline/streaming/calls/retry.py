@@ -25,7 +25,8 @@ class RetryStrategy:
     - `retry_on_result` gets the list of results, for example `operator.not_` to retry an empty one.
     - `retry_on_exception` gets the error. It can also be the class to retry on, or a tuple of classes.
 
-    Predicates run on the engine's thread, so they must not block. If one raises, its error propagates to the caller.
+    Your predicates run on the engine's thread, so they must not block. If one raises, its error propagates to the
+    caller.
     """
 
     max_attempts: int

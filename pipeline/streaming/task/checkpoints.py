@@ -146,7 +146,7 @@ class CheckpointStorage:
             raise CheckpointError(f"{self.folder} cannot hold checkpoints: {error}. Give the task a folder.") from error
 
     def release(self) -> None:
-        """Unlock the folder. Repeating it does nothing."""
+        """Unlock the folder. You can repeat it."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None

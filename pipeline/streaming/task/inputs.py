@@ -121,7 +121,7 @@ class QueueInput(Generic[T]):
     """A bounded queue that other threads fill: `put` waits for room, and `end` ends it.
 
     A checkpoint holds the queued elements, so you don't need to put them again after a restart. Elements put after it
-    and not processed are lost with the process. Producers that need them must put them again.
+    and not processed are lost with the process. If you need them, put them again.
     """
 
     def __init__(self, capacity: int = 1000) -> None:

@@ -96,7 +96,7 @@ class Source(Protocol):
     """Produces the records of a SourceStreamTask.
 
     If your source can resume from a position, add two methods. `snapshot_state()` returns the position. It's called on
-    the mailbox thread under the checkpoint lock, so it must not wait for another lock held by `run` as it collects.
+    the mailbox thread under the checkpoint lock, so it must not wait for a lock that `run` holds while collecting.
     `initialize_state(state)` gets the position before `run`, if there's a checkpoint. You can also add `close()`, which
     is called on the mailbox thread at the end of the task.
     """
@@ -138,8 +138,8 @@ class SourceStreamTask(StreamTask):
     """A StreamTask that runs `source` on a separate thread.
 
     `queue_capacity`: how many elements the source can be ahead of the operators.
-    `stop_timeout`: seconds for an ending task to wait for its source. If the source hasn't returned by then, it's left
-        on its daemon thread, with an error in the log.
+    `stop_timeout`: seconds for an ending task to wait for its source. After that, it's left on its daemon thread, with
+        an error in the log.
 
     For the rest see StreamTask. At the end of the source, a MAX_WATERMARK passes through the operators before they end.
     """

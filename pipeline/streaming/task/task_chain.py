@@ -55,14 +55,14 @@ class StreamOperator(Protocol):
         """Emit what is left, since no element follows, and yield until that's done. Timers still fire meanwhile."""
 
     def snapshot_state(self) -> list[StreamElement[Any]]:
-        """Return the elements taken in and not finished, as a list that's final."""
+        """Return the elements taken in and not finished, as a list that won't change."""
 
     def close(self) -> None:
         """Release everything. Called once, however the task ends, even if it wasn't opened."""
 
 
 class StreamTaskOutput:
-    """A task's output with limited room, state, or something to close. Otherwise a callable is enough.
+    """A task's output with limited room, state, or something to close. Otherwise you can use a callable.
 
     Use it only on the mailbox thread. It's an AvailabilityProvider: without room, the task doesn't read, but operators
     can still emit to the output.

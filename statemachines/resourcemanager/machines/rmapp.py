@@ -241,7 +241,7 @@ class RMApp(Entity[AppContext]):
         return not self.submission.unmanaged_am and self.failures() < self.max_attempts
 
     def drop_old_attempts(self) -> None:
-        """Remove old attempts, which don't count, from the store, while it holds more than `max_attempts`."""
+        """Remove attempts that don't count from the store, while it holds more than `max_attempts`."""
         oldest_ms = self._oldest_that_counts_ms()
         if oldest_ms is None or self.max_attempts == 1:
             return

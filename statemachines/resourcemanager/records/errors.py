@@ -74,7 +74,7 @@ class InvalidResourceRequestError(InvalidRequestError):
 
 
 class AccessDeniedError(DispatcherError):
-    """Raised when the caller may not do this. Nothing was done. `user` is the caller."""
+    """Raised when you may not do this. Nothing was done. `user` is the caller."""
 
     def __init__(self, user: str, message: str) -> None:
         self.user = user

@@ -103,7 +103,7 @@ class ApplicationSubmission(NamedTuple):
     gpu_models: frozenset[str] = frozenset()
     """GPU models accepted by the master, or empty for any."""
     max_attempts: int | None = None
-    """Maximum attempts. None, or less than 1, is the configured number, which is also the maximum."""
+    """Maximum attempts. None, or less than 1, is the configured maximum."""
     priority: int = 0
     """Within a queue, a greater one is served first."""
     application_id: str | None = None
@@ -123,7 +123,7 @@ class ApplicationSubmission(NamedTuple):
     am_node_label: str | None = None
     """Partition of the master. By default, `node_label`."""
     launch: LaunchContext | None = None
-    """How nodes launch the master. With None, or in the simulation, they launch nothing."""
+    """How nodes launch the master. None, or the simulation, launches nothing."""
 
     @property
     def master_label(self) -> str | None:

@@ -98,10 +98,7 @@ class ResourceScheduler:
 
     @contextmanager
     def locked(self) -> Iterator[SchedulingPolicy]:
-        """Return the policy, for questions about queues and limits while nothing changes.
-
-        For example, you can call `policy.queue_info("root.a")`.
-        """
+        """Return the policy, to ask while nothing changes, for example `policy.queue_info("root.a")`."""
         with self._lock:
             yield self._policy
 

@@ -138,7 +138,7 @@ class WorkloadRunner:
 
 
 class WorkloadError(DispatcherError):
-    """Raised when a workload file is invalid. You can show its one-line message to users as it is."""
+    """Raised when a workload file is invalid. You can show its one-line message to users."""
 
     def __init__(self, path: Path, problem: str, *, row: int | None = None, column: str | int | None = None) -> None:
         self.path = path
@@ -155,7 +155,7 @@ class WorkloadError(DispatcherError):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Nodes, and applications in the order of submission. They can be generated during a single iteration."""
+    """Nodes, and applications in the order of submission, which can be a generator for a single iteration."""
 
     name: str
     nodes: tuple[NodeSpec, ...]
@@ -174,8 +174,7 @@ class Workload:
         """Have a resource manager's handler thread register the nodes, and submit each application at its time.
 
         Any thread can call this. The workload's time 0 is when the handler thread starts it. If a resource manager has
-        no node managers, it's connected to simulated ones. Returns the comparison of waits, for you to read after the
-        end.
+        no node managers, it's connected to simulated ones. Returns the comparison of waits, to read after the end.
         """
         runner = WorkloadRunner(manager, self.nodes, self.applications)
         manager.dispatcher.mailbox_executor.execute(runner.start, "start of workload %s", self.name)

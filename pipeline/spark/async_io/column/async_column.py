@@ -121,10 +121,10 @@ def async_column(
     A single string is a type if there's no `timeout`. With one, it's the name of a column, unless neither the function
     nor `returns` gives a type.
 
-    `function`: an AsyncFunction, an `async def`, or a blocking function. It gets the values of the columns as
-        arguments, and returns the value for the row. A struct is a Row, a null None. The methods of an AsyncFunction
-        get several columns as one tuple, unless `async_invoke` also has several parameters. A list it returns must hold
-        one result, or be empty for null.
+    `function`: your AsyncFunction, `async def`, or blocking function. It gets the values of the columns as arguments,
+        and returns the value for the row. A struct is a Row, a null None. The methods of an AsyncFunction get several
+        columns as one tuple, unless `async_invoke` also has several parameters. A list it returns must hold one result,
+        or be empty for null.
     `columns`: names or Columns. A literal needs `lit`. For a function of a Row, pass `struct("id", ...)`.
     `returns`: the type of the values. It's a Spark type, for example "double", or "price double, stock int" for a
         struct, or a class such as a dataclass. By default, the function's return type.

@@ -49,7 +49,7 @@ class AdaptiveRateLimit:
         check_cost_and_scope(self.cost, self.scope)
 
     def cost_of(self, value: object) -> float:
-        """Return the cost of a call, as `RateLimit.cost_of`."""
+        """See `RateLimit.cost_of`."""
         return cost_of(self.cost, value)
 
     def split(self, workers: int) -> AdaptiveRateLimit:
