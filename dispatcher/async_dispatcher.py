@@ -223,8 +223,9 @@ class AsyncDispatcher(PostingService):
         a handler raises, you can `continue` with the next event, `stop` the dispatcher, or `exit` the process.
 
         An `async def` handler runs on the dispatcher's `loop`, and must be the only handler of its class. Up to 100
-        coroutines run concurrently. Events with equal `lock_key` run one after another, as do all events without a key.
-        To use another loop, key or capacity, wrap the handler in `aio.AsyncioHandler`.
+        coroutines run concurrently, and their events are in hand until they end. Events with equal `lock_key` run one
+        after another, as do all events without a key. To use another loop, key or capacity, wrap the handler in
+        `aio.AsyncioHandler`.
 
         `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
         queued, a newer one replaces it, and the older one counts as superseded. An event with the key None replaces

@@ -168,10 +168,10 @@ def functions_for(df: DataFrame) -> Any:
 
 
 def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
-    """The counts of all tasks, from the metrics that Spark observed.
+    """Return the counts of all tasks, from the metrics that Spark observed.
 
-    `observed`: an Observation, which waits for its query to end; the result of its `get`; an entry of a progress's
-    `observedMetrics`; or a streaming progress (the counts of one micro-batch) with the `name` of the metrics.
+    `observed`: an Observation, which waits for its query to end, the result of its `get`, an entry of a progress's
+        `observedMetrics`, or a streaming progress (the counts of one micro-batch) with the `name` of the metrics.
 
     Raises:
         ValueError: `observed` has no such metrics.
