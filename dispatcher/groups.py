@@ -39,9 +39,13 @@ from dispatcher.util.foreign import is_member, text_of, type_of
 
 
 class DispatcherGroup(CompositeService):
-    """Starts its `partitions` in order and stops them together. If one fails, all fail.
+    """Starts its `partitions`, which you haven't started, in order and stops them together. If one fails, all fail.
 
     `drain_timeout_s` and `drains_on_stop` apply to the group's stop, instead of the settings of its members.
+
+    Raises:
+        TypeError: `name` isn't a str, or an item of `partitions` isn't an AsyncDispatcher.
+        ValueError: `partitions` is empty, or a partition is in it twice or belongs to another composite service.
     """
 
     def __init__(
@@ -52,12 +56,6 @@ class DispatcherGroup(CompositeService):
         drain_timeout_s: float = 30.0,
         drains_on_stop: bool = True,
     ) -> None:
-        """Group dispatchers that you haven't started.
-
-        Raises:
-            TypeError: `name` isn't a str, or an item of `partitions` isn't an AsyncDispatcher.
-            ValueError: `partitions` is empty, or a partition is in it twice or belongs to another composite service.
-        """
         super().__init__(name)
         partitions = tuple(partitions)
         if not partitions:

@@ -39,11 +39,22 @@ class Entities(Generic[S, OPERAND]):
     """The live entities of one kind, by id. It's a handler, which you register for the events' Enum class.
 
     An event has `entity`, the id as text. The machine of that entity makes the transition for the event's type. If
-    there's no such entity, an event in `begins` makes it, with `make(entity, None)`. An entity is forgotten once it
-    reaches one of the states in `ends`.
+    there's no such entity, an event in `begins` makes it. An entity is forgotten once it reaches one of the states in
+    `ends`.
 
-    `make(entity, state)` returns the operand, which needs the attributes `machine` (the factory's name) and `entity`.
-    It doesn't need to keep the machine. `restore` calls it with the state of a restored entity.
+    `make`: called with an event's entity and None, or by `restore` with the state of a restored entity. It returns the
+        operand, which needs the attributes `machine` (the factory's name) and `entity`. It doesn't need to keep the
+        machine.
+    `recorder`: counts the transitions and writes them to the `journal`, from where `restore` reads them. With a
+        PartitionedJournal, the `lock_key` of the events is the entity.
+    `begins`: event types to begin an entity with. By default, those accepted by the initial state.
+    `on_unknown`: called with an event without an entity that can't begin one. By default, such an event fails.
+    `snapshot_s`, `snapshot_transitions`: how often the journal gets a snapshot of the entities, in seconds, and in
+        transitions. The latter grows to the number of entities in the last snapshot.
+
+    Raises:
+        ValueError: the factory has no name, `ends` has the initial state or a state of another Enum, `begins` has a
+            type not accepted by the initial state, or the recorder writes to another journal.
     """
 
     def __init__(
@@ -59,19 +70,6 @@ class Entities(Generic[S, OPERAND]):
         snapshot_transitions: int = 100_000,
         snapshot_s: float = 3600.0,
     ) -> None:
-        """`recorder` counts the transitions and writes them to the `journal`, and `restore` reads from that. With a
-        PartitionedJournal, the `lock_key` of the events is the entity.
-
-        `begins`: event types to begin an entity with. By default, those accepted by the initial state.
-        `on_unknown`: called with an event without an entity that can't begin one. By default, such an event fails.
-
-        The journal gets a snapshot of the entities every `snapshot_s` seconds, and every `snapshot_transitions`, or as
-        many transitions as the last snapshot had entities if these are more.
-
-        Raises:
-            ValueError: the factory has no name, `ends` has the initial state or a state of another Enum, `begins` has a
-                type not accepted by the initial state, or the recorder writes to another journal.
-        """
         self._factory = recorder.recorded(factory)  # never changes, like all fields that do not say otherwise
         self._make = make
         self._recorder = recorder

@@ -21,6 +21,10 @@ _DEFAULT = MailOptions.DEFAULT
 class MailboxExecutor:
     """Sends commands to a mailbox at one priority.
 
+    `is_idle`: the default action is suspended, no mail waits, and the mailbox is open.
+    `bind`: called with a command on the sender's thread, returns the callable to run instead.
+    `run_nested`: runs the mail when a command or the default action yields.
+
     Any thread can call `execute` and `submit`. Only the mailbox thread can call `yield_`, `try_yield` and
     `should_interrupt`.
     """
@@ -35,11 +39,6 @@ class MailboxExecutor:
         bind: Callable[[Callable[[], Any]], Callable[[], Any]] | None = None,
         run_nested: Callable[[Mail], None] | None = None,
     ) -> None:
-        """`is_idle()`: the default action is suspended, no mail waits, and the mailbox is open.
-
-        `bind(command)`, on the sender's thread, returns the callable to run instead. `run_nested` runs the mail when a
-        command or the default action yields.
-        """
         self._mailbox = mailbox
         self.priority = priority  # never changes
         self.is_idle = is_idle  # never changes

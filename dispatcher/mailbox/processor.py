@@ -113,9 +113,11 @@ DefaultAction = Callable[[MailboxController], Any]
 class MailboxProcessor:
     """Runs mail and a default action on the mailbox thread until suspended or completed.
 
+    `action_executor`: runs all mail of the executors created here.
+    `on_slow`: called with a mail that ran longer than `slow_after_ns`, and its start and end (perf_counter_ns).
+
     Only the mailbox thread can call `run_mailbox_loop`, the single steps, `prepare_close`, `close` and `drain`. Any
-    thread can call `suspend`, `all_actions_completed`, `report_throwable` and the executors. `action_executor` runs all
-    mail of the executors created here.
+    thread can call `suspend`, `all_actions_completed`, `report_throwable` and the executors.
     """
 
     def __init__(
@@ -128,10 +130,6 @@ class MailboxProcessor:
         slow_after_ns: int = sys.maxsize,
         on_slow: Callable[[Mail, int, int], Any] = lambda *_: None,
     ) -> None:
-        """`on_slow(mail, began_ns, ended_ns)` is called after a mail that ran longer than `slow_after_ns`.
-
-        The times are those of perf_counter_ns.
-        """
         self.mailbox = mailbox or TaskMailbox()  # never changes
         self._action_executor = action_executor  # never changes
         self.metrics_controller = metrics_controller or MailboxMetricsController()  # never changes

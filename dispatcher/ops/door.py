@@ -26,6 +26,8 @@ class OpsDoor(CompositeService):
     Add it to a daemon first, to start before the dispatchers and stop after them. It shows every dispatcher of the
     process, even later ones.
 
+    `name`: the daemon's name, in /process and in the socket's name. By default, the program's.
+
     Raises:
         ConfigError, DispatcherError: from `start`, as a WebHost.
     """
@@ -33,7 +35,6 @@ class OpsDoor(CompositeService):
     is_door: Final = True
 
     def __init__(self, config: OpsConfig | None = None, web: WebConfig | None = None, name: str | None = None) -> None:
-        """`name`: the daemon's name, in /process and in the socket's name. By default, the program's."""
         name = name or process_name()
         super().__init__(f"{name}-door")
         app = ops_app(config, name=name)

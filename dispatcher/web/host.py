@@ -38,8 +38,10 @@ class WebHost(Service):
 
     Every request's scope has `principal`, and the host itself as `web_host`. There's no server in a forked child.
 
-    `takes_form` says, on the loop's thread, which paths accept an HTML form as body. Only a page of this server can
-    send one, and the browser must say so. All other bodies must be JSON.
+    `error_body`: makes the body of the host's error responses, on the loop's thread.
+    `takes_form`: says, on the loop's thread, which paths accept an HTML form as body. Only a page of this server can
+        send one, and the browser must say so. All other bodies must be JSON.
+    `style_sheet`: the CSS of `/login`, whose page has the elements and classes of the resource manager's pages.
 
     Raises:
         ConfigError: from `start`, if it can't, or must not, listen on its address, or if tokens or certificates are
@@ -57,10 +59,6 @@ class WebHost(Service):
         takes_form: Callable[[str], bool] = lambda _: False,
         style_sheet: str = "",
     ) -> None:
-        """`error_body`: makes the body of the host's error responses, on the loop's thread.
-
-        `style_sheet`: the CSS of `/login`, whose page has the elements and classes of the resource manager's pages.
-        """
         super().__init__(name)
         self.settings = config or WebConfig()
         self.stopping = asyncio.Event()

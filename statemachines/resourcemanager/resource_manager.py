@@ -76,7 +76,11 @@ class ResourceManager(CompositeService):
     Without a clock it runs in real time: containers are allocated on node heartbeats, the scheduler has a separate
     thread, and silent nodes and masters expire.
 
-    Nodes register with the `tracker`, and `node_managers` start the masters' containers on them.
+    Nodes register with the `tracker`, and the node managers start the masters' containers on them.
+
+    `node_managers`: makes the node managers. By default, there are none until `connect`.
+    `recorder`: the listener of all machines. By default, one that counts, and writes to the `journal`, if any.
+    `store`: to recover from and write to. By default as configured, or in virtual time, a store in memory.
 
     From any thread, you can start, stop, read counters and call `clients` and `admin`. The other services (`masters`,
     `tracker`) and all entities belong to the handler thread. To reach them, use `context.call`.
@@ -93,10 +97,6 @@ class ResourceManager(CompositeService):
         store: RMStateStore | None = None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`node_managers`: makes the node managers. By default, there are none until `connect`.
-        `recorder`: the listener of all machines. By default, one that counts, and writes to the `journal`, if any.
-        `store`: to recover from and write to. By default as configured, or in virtual time, a store in memory.
-        """
         self.settings = settings = config or ResourceManagerConfig()
         super().__init__(settings.name)
         # A replay is looked at when it has ended.

@@ -58,8 +58,17 @@ class ReplayProgress:
 class Replay:
     """One run of a workload: `start`, `wait`, `stop`, or `run`, which does all three.
 
-    Any thread can call `progress`. `on_done` is called once, on the handler thread, when no event and no deadline is
-    left.
+    If you configure no queues, the capacity scheduler gets those of the workload, as in a sweep.
+
+    `on_done`: called once, on the handler thread, when no event and no deadline is left.
+    `clock`: advanced by the replay only.
+    `recorder`: as for a ResourceManager.
+
+    Any thread can call `progress`.
+
+    Raises:
+        ConfigError: the configuration is invalid, or the workload's queues don't form a tree.
+        JournalError: the journal can't be written.
     """
 
     def __init__(
@@ -72,15 +81,6 @@ class Replay:
         clock: ManualClock | None = None,
         recorder: TransitionRecorder | None = None,
     ) -> None:
-        """`clock`: advanced by the replay only.
-        `recorder`: as for a ResourceManager.
-
-        If you configure no queues, the capacity scheduler gets those of the workload, as in a sweep.
-
-        Raises:
-            ConfigError: the configuration is invalid, or the workload's queues don't form a tree.
-            JournalError: the journal can't be written.
-        """
         self.workload = workload
         configured = config or ResourceManagerConfig()
         self._config = for_workload(configured, workload)

@@ -51,7 +51,7 @@ class ApplicationSpec:
     gpu_models: frozenset[str] = frozenset()
     """GPU models of the nodes for the containers, or empty for any."""
     recorded_wait_ms: int | None = None
-    """How long its master's request was pending in the recorded cluster. None is unknown, or without an end."""
+    """How long its master's request was pending in the recorded cluster. None if unknown or endless."""
 
     def faster(self, speed: float) -> ApplicationSpec:
         """Return the same application with all of its times divided by `speed`, to the ms."""

@@ -29,10 +29,15 @@ from pipeline.streaming.options import AsyncOptions, OperatorOptions, takes_opti
 class AsyncWaitOperator:
     """Calls `function` for each record and emits the results, ordered or unordered. Watermarks keep their place.
 
+    Creating one checks the options and starts nothing.
+
     `function`: an AsyncFunction, a coroutine function or a blocking one. The operator then creates a host. If you pass
         a running CallHost, it keeps running when the operator is closed.
     `timeout_ms`, `options`: see AsyncOptions.
     `output_availability`: see OutputAvailability. Records are emitted only while it returns None.
+
+    Raises:
+        ValueError, TypeError: an option is invalid, or not for this function. The message names it.
     """
 
     @takes_options(OperatorOptions)
@@ -49,11 +54,6 @@ class AsyncWaitOperator:
         name: str = "async wait",
         **options: Unpack[OperatorOptions],
     ) -> None:
-        """Check the options, without starting anything.
-
-        Raises:
-            ValueError, TypeError: an option is invalid, or not for this function. The message names it.
-        """
         given = AsyncOptions(timeout_ms=timeout_ms, **options)
         self.name = name
         self.metrics = counts_of(metrics)

@@ -60,7 +60,7 @@ class AppContext(AttemptContext, Protocol):
 
 
 class RMApp(Entity[AppContext]):
-    """An application. `entity` is its id."""
+    """An application. `entity` is its id. `submit_ms` defaults to now."""
 
     machine = "RMApp"
 
@@ -90,7 +90,6 @@ class RMApp(Entity[AppContext]):
         *,
         submit_ms: int | None = None,
     ) -> None:
-        """`submit_ms` defaults to now."""
         super().__init__(context, application_id)
         self.submission = submission  # with the current queue, priority and lifetime
         most = context.config.max_attempts

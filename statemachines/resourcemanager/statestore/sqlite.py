@@ -48,6 +48,10 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
 
     Start it before the dispatcher whose writes it takes, and stop it afterwards. If the file can't be used, `init`
     raises StateStoreError.
+
+    `batch_size`: maximum writes per commit.
+    `config`: of the store's dispatcher.
+    `permissions`: who besides its owner can read the file, if it's created.
     """
 
     def __init__(
@@ -59,10 +63,6 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
         config: DispatcherConfig | None = None,
         permissions: PermissionsName = "private",
     ) -> None:
-        """`batch_size`: maximum writes per commit.
-        `config`: of the store's dispatcher.
-        `permissions`: who besides its owner can read the file, if it's created.
-        """
         RMStateStore.__init__(self)
         CompositeService.__init__(self, name)
         self._path = path.absolute()  # a daemon may change its directory later

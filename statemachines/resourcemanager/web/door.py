@@ -23,6 +23,8 @@ class RMDoor(CompositeService):
     Add it to a daemon before the resource manager, to start before it and stop after it. Until the resource manager has
     recovered, the REST API answers 503.
 
+    `web`, `ops`: by default, the resource manager's configuration.
+
     Raises:
         ConfigError, DispatcherError: from `start`, as a WebHost.
     """
@@ -30,7 +32,6 @@ class RMDoor(CompositeService):
     is_door: Final = True
 
     def __init__(self, manager: ResourceManager, web: RMWebConfig | None = None, ops: OpsConfig | None = None) -> None:
-        """`web`, `ops`: by default, the resource manager's configuration."""
         super().__init__(f"{manager.name}-door")
         web = web or manager.settings.web
         self.app = resource_manager_app(manager, web, ops)
