@@ -36,8 +36,8 @@ T = TypeVar("T")
 async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum]) -> bool:
     """Post as `dispatcher.post(event)` does, and raise the same errors, without blocking the loop.
 
-    The coroutine waits for room in a full queue and, in write-ahead mode, for the disk. Tasks that wait for the disk at
-    the same time share a write and an fsync.
+    It waits for room in a full queue and, in write-ahead mode, for the disk. Tasks waiting for the disk share a write
+    and an fsync.
 
     If you await posts one after another, they're handled in that order. Tasks and threads that wait for room are woken
     in order of arrival. If you cancel the waiting task, the event is withdrawn while it waits for room or, in

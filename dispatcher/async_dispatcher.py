@@ -63,14 +63,14 @@ log = logging.getLogger(__name__)
 class AsyncDispatcher(PostingService):
     """Takes events from any thread and hands each to the handlers of its Enum class, in order, on one thread.
 
-    `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits. It returns True if it
-    made work. `loop` runs `async def` handlers (see `register`). `clock_ns` is the clock of the journal, in Unix ns, by
-    default real time. `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow
-    handlers and posts scheduled events. By default the whole process shares one.
+    Whenever the queue is empty, `idle_action` runs on the handler thread, and returns True if it made work. `loop` runs
+    `async def` handlers (see `register`). `clock_ns` is the clock of the journal, in Unix ns, by default real time.
+    `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers and posts
+    scheduled events. By default the whole process shares one.
 
     `dead_letters` receives the events that failed for good. You can pass a handler, called with a DeadLetter on the
-    handler thread, another dispatcher, which gets them as posts, or a folder for a journal whose events `dispatcher
-    journal failed` lists.
+    handler thread, another dispatcher to post DeadLetters to, or a folder for a journal, listed by `dispatcher journal
+    failed`.
     """
 
     post: Post
@@ -336,7 +336,7 @@ class AsyncDispatcher(PostingService):
         return self._mailbox.is_mailbox_thread()
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
-        """Set whether `stop` handles queued events (the default) or discards them. Call it before `stop`."""
+        """Set, before `stop`, whether that handles queued events (the default) or discards them."""
         self._drain_on_stop = drain
 
     def await_drained(self, timeout: float | None = None) -> bool:
@@ -370,7 +370,7 @@ class AsyncDispatcher(PostingService):
         return self.view.stats()
 
     def queue_size(self) -> int:
-        """Return the number of queued events, without the current one."""
+        """Count the queued events, without the current one."""
         return len(self._queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:

@@ -59,7 +59,7 @@ class DeadLetter:
     error: BaseException
     attempts: int
     failed_at: float
-    """Time of the failure, in Unix seconds."""
+    """In Unix seconds."""
     type: DeadLetterType = field(default=DeadLetterType.FAILED, repr=False)
 
     @property

@@ -78,7 +78,7 @@ class QueueFullError(DispatcherError):
 
 
 class EventRefusedError(DispatcherError):
-    """Set on the future of `post_later` or `ask` where `post` would return False.
+    """Set on the future of `post_later` or `ask` where `post` would return False. `post_after` raises it.
 
     `reason` is as in the dispatcher's counts of rejected posts: `full`, `timeout`, `reentrant`, `draining`, `stopped`
     or `journal`. With `journal`, `__cause__` is the error of the disk.
@@ -177,8 +177,8 @@ class RejectedExecutionError(DispatcherError):
 class ForkedProcessError(DispatcherError):
     """Raised in a forked child when you use something that belongs to the parent process.
 
-    The thread of a dispatcher or timer service runs in the parent, and only the parent writes a journal. `name` is the
-    dispatcher's, the service's, or the journal's path. `journal` is that path, if the journal is the reason.
+    The thread of a dispatcher or timer service runs in the parent, and only the parent writes a journal. `name` is that
+    of the dispatcher or service, or the journal's path. `journal` is that path, if any.
     """
 
     def __init__(self, name: str, journal: Path | None = None) -> None:
@@ -197,7 +197,7 @@ class ForkedProcessError(DispatcherError):
 
 
 class GilDisabledError(DispatcherError):
-    """Raised when you create a dispatcher or mailbox in a free-threaded Python that runs without the GIL."""
+    """Raised when you create a dispatcher or mailbox in a free-threaded Python without the GIL."""
 
     def __init__(self, what: str, version: str) -> None:
         self.what = what

@@ -142,7 +142,7 @@ class AsyncioHandler:
 
     In addition, up to `max_waiting` events wait for their keys. When the next one would wait, or when an event waits
     only for one of the `capacity` coroutines to end, the dispatcher handles no more events until it can begin. The
-    limits apply per dispatcher, so each partition of a MultiDispatcher counts separately.
+    limits are per dispatcher, and so per partition of a MultiDispatcher.
 
     Raises:
         TypeError: `coroutine` is neither an `async def` function nor an object whose method `handle` is one, or `key`
@@ -202,8 +202,8 @@ def _lock_key(event: Any) -> Any:
 class MultiListenerHandler:
     """Calls its handlers in the order you added them. If one raises, those after it don't get the event.
 
-    Add and remove handlers before the dispatcher starts, or on its handler thread. The tuple is replaced as a whole, so
-    the current event still goes to the handlers present when its handling began.
+    Add and remove handlers before the dispatcher starts, or on its handler thread. The current event still goes to the
+    handlers present when its handling began.
     """
 
     __slots__ = ("_handles", "handlers")

@@ -74,7 +74,7 @@ class DispatcherGroup(CompositeService):
             partition.register_service_listener(self._on_partition)
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
-        """Set whether `stop` handles queued events (the default) or discards them. Call it before `stop`."""
+        """Set, before `stop`, whether that handles queued events (the default) or discards them."""
         self._drain_on_stop = drain
         for partition in self.partitions:
             partition.set_drain_events_on_stop(drain)
@@ -88,7 +88,7 @@ class DispatcherGroup(CompositeService):
         )
 
     def await_drained(self, timeout: float | None = None) -> bool:
-        """Wait as AsyncDispatcher.await_drained does, for all partitions."""
+        """Wait for all partitions, as AsyncDispatcher.await_drained."""
         is_handler, is_on_loop = self.partitions[0].core.is_inside(), self._keeps_stop_waiting() == "loop"
         check_may_wait(self.name, is_handler=is_handler, is_on_loop=is_on_loop)
         deadline = None if timeout is None else monotonic() + timeout
@@ -246,7 +246,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         context: bool = False,
         events: type | Iterable[type] = (),
     ) -> None:
-        """Register as AsyncDispatcher.register does, on each partition. Several threads call `handler`."""
+        """Register a handler on each partition. Several threads call it."""
         classes = (events,) if isinstance(events, type) else tuple(events)
         for partition in self.partitions:
             partition.register(
@@ -254,7 +254,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             )
 
     def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
-        """Decorate as AsyncDispatcher.on does, on each partition. Several threads call the function."""
+        """Decorate a handler, for each partition. Several threads call it."""
         decorators: list[Callable[[Any], Any]] = [
             partition.on(*event_types, **options) for partition in self.partitions
         ]
@@ -267,20 +267,20 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         return decorate
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Unregister as AsyncDispatcher.unregister does, on each partition."""
+        """Remove a registration on each partition."""
         found = [partition.unregister(event_type, handler) for partition in self.partitions]
         return any(found)
 
     def queue_size(self) -> int:
-        """Return the number of events queued in all partitions."""
+        """Count the events queued in all partitions."""
         return sum(partition.queue_size() for partition in self.partitions)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """Count as AsyncDispatcher.queue_contents does, for all partitions."""
+        """Count the queued events of all partitions by type."""
         return sums(chain.from_iterable(partition.core.queue.contents.by_type()[0] for partition in self.partitions))
 
     def post(self, event: HasType[Enum]) -> bool:
-        """Post an event to the partition of its key, as AsyncDispatcher.post does."""
+        """Post an event to the partition of its key."""
         return self._posts[self._place(event)](event)
 
     def partition_of(self, event: HasType[Enum]) -> AsyncDispatcher:

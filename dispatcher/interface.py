@@ -31,7 +31,7 @@ class ScheduledEvent(Protocol):
 class Dispatcher(Protocol):
     """An AsyncDispatcher, a MultiDispatcher or, in tests, an InlineDispatcher. AsyncDispatcher describes the methods.
 
-    Use this type for a component that registers handlers and posts. Its owner starts and stops the dispatcher.
+    Use this type in a component that registers handlers and posts, and doesn't start or stop the dispatcher.
     """
 
     name: str

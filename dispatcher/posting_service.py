@@ -100,8 +100,8 @@ class PostingService(Service):
         """Post without waiting for the disk, and return a future whose result is True once the event is accepted.
 
         In write-ahead mode, an accepted event is in the journal and, with durability `sync`, on the disk. Concurrent
-        posts share a write and an fsync. Without write-ahead, the future is done on return. Posts of one thread,
-        through this and `post`, are handled in order.
+        posts share a write and an fsync. In other modes, the future is done on return. Posts of one thread, through
+        this and `post`, are handled in order.
 
         Blocks while a bounded queue is full, as its policy says. Each post in flight takes up room. If 4096 are in
         flight, it blocks until this one is done. `stop` and `await_drained` wait for posts in flight.
@@ -125,8 +125,8 @@ class PostingService(Service):
         """Post an event, and return a future for what its handler returns or raises. A failed event counts as usual.
 
         If the event isn't handled to the end, the future's error is an EventRefusedError or an EventDiscardedError: for
-        a full queue, a stop, or a newer event with its key. Once the dispatcher has stopped, every future is done, even
-        if a handler hangs. In write-ahead mode, the future is done once the event's row is as durable as a post.
+        a full queue, a stop, or a newer event with its key. The future is done once the dispatcher has stopped, even if
+        a handler hangs. In write-ahead mode, it's done once the event's row is as durable as a post.
 
         If handling hasn't begun, `cancel()` withdraws the event, and so does a timeout of `result` or `exception`. The
         event then counts as discarded. Callbacks of the future run on the handler thread, so keep them short.
@@ -145,10 +145,10 @@ class PostingService(Service):
     def post_after(self, seconds: float, event: HasType[Enum]) -> Scheduled:
         """Post an event after `seconds` on the monotonic clock, from any thread, without waiting for room.
 
-        When the time comes, the event is posted as by any producer. A full queue can reject it, and under `block` it
-        waits its turn without holding anything up. A stop still posts what falls due while it drains, and only reports
-        the rest. In write-ahead mode the event is in the journal on return, as durable as with `post`. After a crash
-        it's posted at its time, or at once if it's late.
+        A full queue can then reject the event, as any other. Under `block` it waits its turn without holding anything
+        up. A stop still posts what falls due while it drains, and only reports the rest. In write-ahead mode the event
+        is in the journal on return, as durable as with `post`. After a crash it's posted at its time, or at once if
+        it's late.
 
         Raises:
             ValueError: `seconds` is negative or more than a century.
@@ -176,8 +176,8 @@ class PostingService(Service):
         no matter how late each one is kept. `jitter` delays each firing by up to that fraction of the period. A firing
         is skipped and counted while the event of the last one is still queued, or when it's a whole period late.
 
-        In write-ahead mode, the rhythm of a `key` survives restarts. Call this with the same key after a restart, and
-        it continues from the next due time, with one post for all missed ones. No time is posted twice.
+        In write-ahead mode, the rhythm of a `key` survives restarts. Call this with the same key again, and it
+        continues from the next due time, with one post for all missed ones. No time is posted twice.
 
         Raises:
             ValueError: `seconds` is less than 0.001, `first` is negative, `jitter` isn't between 0 and 1, or `key` is

@@ -17,9 +17,9 @@ class Retry:
     """Hand the event out again, up to `attempts` times in all, if the error is one of `on`.
 
     After the n-th failure, the delay is `delay_s * factor ** (n - 1)` seconds, up to `max_delay_s`. A random jitter
-    changes it by up to `jitter` of itself, for example 0.1 for a tenth. During the delay the event is retrying: it's
-    neither queued nor being handled, and other events go on. With `ordered_by_key`, later events of its Enum class with
-    the same `lock_key` wait behind it.
+    changes it by up to `jitter` of itself, for example 0.1 for a tenth. Until then the event is retrying, neither
+    queued nor being handled, and other events go on. With `ordered_by_key`, later events of its Enum class with the
+    same `lock_key` wait behind it.
 
     After the last attempt, or after an error that isn't one of `on`, the event has failed, and `then` applies.
     `dead_letter` hands it to the dispatcher's dead letters, and `continue` drops it. With `stop` the dispatcher stops,

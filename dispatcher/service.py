@@ -174,7 +174,7 @@ class Service:
         return self._state in states
 
     def is_starting(self) -> bool:
-        """Whether it's still to start, or its start hook still runs. Thread-safe, without a lock."""
+        """Whether it isn't started yet, or its start hook still runs. Thread-safe, without a lock."""
         # The state first: it becomes STARTED after the hook was noted.
         return self._state in _BEFORE_STARTED or (
             self._state is ServiceState.STARTED and self._running_hook() is not None
@@ -225,7 +225,7 @@ class Service:
           dispatchers' `drain_timeout_s`, and for other services not at all. To wait, use `wait_for_service_to_stop`.
         - A signal handler has interrupted a change of state. The stop follows that change.
 
-        After an interrupted stop, the service either is stopped or ends with the next `stop`.
+        After an interrupted stop, the service is stopped, or the next `stop` ends it.
 
         Raises:
             Exception: the stop hook raised it. The service still counts as stopped.
@@ -583,7 +583,7 @@ os.register_at_fork(after_in_child=_after_fork)
 class CompositeService(Service):
     """A service made of services, which it inits and starts in the order you added them, and stops in reverse.
 
-    If one fails to start, the services already started are stopped, and the caller gets the error.
+    If one fails to start, those already started are stopped, and you get the error.
     """
 
     def __init__(self, name: str | None = None) -> None:

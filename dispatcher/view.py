@@ -234,8 +234,7 @@ class DispatcherView:
     def oldest_wait_s(self) -> float | None:
         """Return how long the oldest queued event has waited, in seconds, or None if the queue is empty.
 
-        The time is exact if posts note their time (`measure_times: all`, or a journal). Otherwise it's up to a second
-        too low.
+        Exact if posts note their time (`measure_times: all`, or a journal), otherwise up to a second too low.
         """
         return self._dispatching.backlog.oldest_wait_s()
 
@@ -245,7 +244,7 @@ class DispatcherView:
         return self._dispatching.errors.dead_letters
 
     def is_starting(self) -> bool:
-        """Whether the dispatcher is still to be started."""
+        """Whether the dispatcher isn't started yet."""
         return self._dispatcher.is_starting()
 
     def is_draining(self) -> bool:

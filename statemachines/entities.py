@@ -115,9 +115,9 @@ class Entities(Generic[S, OPERAND]):
         """Make all entities in the journal that haven't ended, each in its last state, and return how many.
 
         Call this before the dispatcher starts, so the events redelivered by the journal find their entities. No hook
-        runs, and no transition is made or counted. It reads the journal's newest snapshot and the transitions since.
-        The MultiDispatcher of a PartitionedJournal must have opened it. Then this reads the transitions of all
-        partitions, and writes the states to a file.
+        runs, and no transition is made or counted. It reads the journal's newest snapshot and the transitions since. A
+        PartitionedJournal must have been opened by its MultiDispatcher. This reads all its partitions, and writes the
+        states to a file.
 
         Raises:
             JournalError: there's no journal, it can't be read, its dispatcher has started, you already called this, or

@@ -150,8 +150,8 @@ class StateMachineFactory(Generic[S, OPERAND]):
         """Return a factory with a separate table, and the steps of that table, which belong to the recorder.
 
         If the recorder is their listener, its machines count each transition in its step, at a third of the cost of a
-        listener's two calls. Don't make the recorder the listener of any other machine there. `synchronized` machines
-        and those with other listeners count nothing.
+        listener's two calls. Don't make the recorder another machine's listener there: `synchronized` machines and
+        those with other listeners count nothing.
 
         Raises:
             ValueError: two Enums share a state's or an event type's name.
@@ -177,7 +177,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         The machine belongs to the one thread that handles the operand's events. With `synchronized` any thread can use
         it, as in Hadoop: see `SynchronizedStateMachine`.
 
-        A listener's `machine_made` is called (see MachineListener). If it raises, you get its error.
+        A listener's `machine_made` is called, and its error propagates.
 
         Raises:
             ValueError: `initial_state` is a member of another Enum.
@@ -277,7 +277,7 @@ class StateMachine(Generic[S, OPERAND]):
 
         The order is: listener's `pre_transition`, hook, state change, listener's `post_transition`. If `pre_transition`
         or the hook raises, you get its error, the state is unchanged, and `post_transition` isn't called. If
-        `post_transition` raises, you get its error, and the transition stands. If the event is rejected, a listener's
+        `post_transition` raises, you get its error, and the transition stands. For a rejected event,
         `transition_refused` is called, and the state is unchanged.
 
         A hook or a listener can send its own machine another event. That transition runs at once, within this one. As

@@ -177,7 +177,7 @@ class TransitionRecorder:
             self.journal.origin()
 
     def record(self, operand: Any, step: Step, event: Any, origin: Any) -> None:
-        """Do the work of `post_transition` for machines that count their transitions, as a StepRecorder."""
+        """The `post_transition` of machines that count their transitions. See StepRecorder."""
         published, changes = self._published, self._changes
         try:
             entity = operand.entity

@@ -54,7 +54,7 @@ class PartitionedJournal:
     The folder must be new or empty. In write-ahead mode you can also continue a partitioned journal, with any number of
     partitions. Those beyond the dispatcher's number stay as history.
 
-    You can also pass it to a TransitionRecorder: each transition goes to the partition of the event that makes it.
+    You can also pass it to a TransitionRecorder: each transition goes to its event's partition.
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
@@ -168,7 +168,7 @@ class PartitionedJournal:
     def restore_states(
         self, machine: str, ends: Collection[str], *, snapshot_transitions: int, snapshot_s: float
     ) -> dict[str, str]:
-        """Return states as JournalWriter.restore_states does, of all partitions, whatever their number was.
+        """Return the states of all partitions, whatever their number was. See JournalWriter.restore_states.
 
         Each partition counts the transitions between its snapshots separately.
 
@@ -244,12 +244,12 @@ class PartitionedJournal:
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
-        """Record as JournalWriter.transition does, in the partition that handles the caller's event."""
+        """Record a transition in the partition that handles the caller's event. See JournalWriter."""
         origin = self.origin()
         origin.add_transition(machine, entity, from_state._name_, event_type._name_, to_state._name_, valid=valid)
 
     def origin(self, *, is_made: bool = False) -> TransitionOrigin:
-        """Return the origin as JournalWriter.origin does, from the partition that handles the caller's event."""
+        """Return the origin in the partition that handles the caller's event. See JournalWriter."""
         thread = get_ident()
         for writer in self._writers:
             if writer.event_thread == thread:

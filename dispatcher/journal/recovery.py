@@ -53,8 +53,8 @@ def recover(path: Path | str) -> Recovered:
     number, or a segment or manifest of another journal. Repeating it changes nothing. Lost accepted events stay lost.
     Each recovery reports them, until a writer whose `on_loss` is `start` continues the journal.
 
-    For a partitioned journal, each partition is repaired. The result has the unhandled events and the losses of all
-    partitions, and nothing about the next writer.
+    In a partitioned journal, each partition is repaired. The result has the unhandled events and the losses of all, and
+    nothing about the next writer.
 
     Raises:
         JournalError: there's no journal, it's being written, or it can't be written.

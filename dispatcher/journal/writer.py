@@ -81,7 +81,7 @@ class JournalWriter:
     The handler thread adds an event in three steps. Before the handler runs, it sets `seq` and `at`, so that
     transitions made by the handler belong to the event. Each transition is a `TransitionRow`, as a plain tuple, in
     `transitions`, or a call of `transition`. After the handler, the thread appends an `EventRow`, as a plain tuple, to
-    `rows`. It calls `flush` once there are `config.buffer_rows` rows, or `flush_due_ns` has passed.
+    `rows`. It calls `flush` for `config.buffer_rows` rows, or when `flush_due_ns` has passed.
 
     When a frame can't be written, the journal ends there instead of having a gap, and `failure` has the reason. Under
     the `failure_policy` `stop`, this and all later calls raise JournalError. Under `continue`, the failure is logged
@@ -151,8 +151,8 @@ class JournalWriter:
     ) -> None:
         """Connect `dispatcher`, which alone uses the writer from then on.
 
-        Call this before the first row, from any thread. Bound methods are held weakly, so a dispatcher dropped before
-        its start leaves the writer free for another one.
+        Call this before the first row, from any thread. Bound methods are held weakly: a dispatcher dropped before its
+        start leaves the writer to another.
 
         `virtual`: the run's clock stands still while events are queued.
         `on_failure`: called once with the error, on the thread that met it.
@@ -186,8 +186,8 @@ class JournalWriter:
         """Return the last states in the journal of a machine's entities, without those in one of the `ends`.
 
         From then on, the journal gets a snapshot of the states every `snapshot_transitions` or `snapshot_s`. The next
-        start reads from the last one, and retention keeps whatever it needs. Call this once for each machine, before
-        the dispatcher starts.
+        start reads from the last one, and retention keeps what that needs. Call it once per machine, before the
+        dispatcher starts.
 
         Raises:
             JournalError: the dispatcher has started, the machine's states are already restored, or a file of the

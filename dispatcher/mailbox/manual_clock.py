@@ -11,7 +11,7 @@ class ManualClock(QueuedTimerService):
 
     Any thread can use it, but only one at a time can advance, and callbacks run on that thread. Timers for the same
     time fire in the order you registered them. Each run of a periodic task counts as registered when the run before it
-    ended. So simulations are repeatable. A timer for T fires at T, not 1 ms later as in real time. Time can also
+    ended. So you can repeat a simulation. A timer for T fires at T, not 1 ms later as in real time. Time can also
     advance once the clock is quiesced, but no timer fires.
     """
 
@@ -64,7 +64,7 @@ class ManualClock(QueuedTimerService):
         return None if due_ms is None else int(due_ms)  # it is one: all times of this clock are
 
     def pending_timers(self) -> int:
-        """Return the number of waiting timers and periodic tasks."""
+        """Count the waiting timers and periodic tasks."""
         return self._tasks.size()
 
     def shutdown(self, timeout: float | None = 1.0) -> bool:

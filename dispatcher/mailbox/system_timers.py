@@ -43,8 +43,8 @@ class SystemProcessingTimeService(QueuedTimerService):
 
         SystemProcessingTimeService("timers", on_error=processor.report_throwable)
 
-    A callback counts as running once the thread has taken it. It can therefore begin just after `quiesce` returns,
-    whose future waits for it. The thread completes that future as its last act.
+    A callback counts as running once the thread has taken it. So it can begin just after `quiesce` returns, whose
+    future waits for it. The thread completes that future as its last act.
     """
 
     def __init__(self, name: str = "timers", on_error: Callable[[BaseException], None] | None = None) -> None:

@@ -223,7 +223,7 @@ class TaskMailbox:
             return action()
 
     def after_fork(self, fail: Callable[[], None]) -> None:
-        """Reject mail in a forked child, which has no mailbox thread, and replace a lock that could be held.
+        """In a forked child without a mailbox thread, reject mail, and replace a lock that could be held.
 
         If the mailbox thread itself forked and continues in the child, its loop ends with the error that `fail` raises.
         """

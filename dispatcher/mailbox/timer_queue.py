@@ -262,7 +262,7 @@ class QueuedTimerService(ABC):
         return self._terminated
 
     def is_terminated(self) -> bool:
-        """Whether the service is quiesced or shut down and no callback is running."""
+        """Whether it's quiesced or shut down and no callback is running."""
         return self._terminated.done()
 
     def _schedule(

@@ -39,8 +39,8 @@ class MetricsServer(Service):
     While started, it watches its outermost composite service (`Health.watch`).
 
     An answer needs neither the handler thread nor a lock held by handlers or logging. Clients can't exhaust the
-    process. Up to 32 connections are open, each for up to 10 seconds. A new one replaces the oldest whose client hasn't
-    sent its request or doesn't read the answer. Stopping ends them all, and waits up to a second for their threads.
+    process. Up to 32 connections are open, each for up to 10 seconds. A new one replaces the oldest whose client is
+    slow to send its request or read the answer. Stopping ends them all, and waits up to a second for their threads.
 
     Raises:
         ConfigError: from `start`, if the server can't listen on the address.

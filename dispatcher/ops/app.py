@@ -43,7 +43,7 @@ def ops_app(
 ) -> Starlette:
     """Return the ops API as an ASGI app: `app.mount("/ops", ops_app())` gives `/ops/v1/dispatchers` and so on.
 
-    It shows every dispatcher of the process, even later ones. `name` is the daemon's, in /process. To end open streams,
+    It shows all dispatchers of the process, even later ones. `name` is the daemon's, in /process. To end open streams,
     set `stopping` on the loop. A WebHost ends them itself.
 
     Your server, such as a WebHost, or middleware decides which clients reach the app. `/threads` and the controls need

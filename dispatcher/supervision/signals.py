@@ -30,7 +30,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """While entered, keeps SIGINT and SIGTERM from interrupting anything: `wait` returns, and `received` is the signal.
+    """While entered, SIGINT and SIGTERM interrupt nothing: `wait` returns, and `received` is the signal.
 
     Use it on the main thread only, except `notify`. When you exit, the previous handlers are restored. Set
     `ends_process` if your process ends after a signal. Further signals are then ignored, so its exit code is that of
@@ -123,8 +123,8 @@ def run_until_signal(service: Service) -> int:
     """Start `service` if needed, wait for SIGINT, SIGTERM or its end, stop it, and return an exit code.
 
     The code is 128 + the signal's number, or 0 if a caller or a handler stopped the service. It's 1 if the service or
-    one of its parts failed, which also ends the wait. A second signal during the stop changes nothing, since
-    `drain_timeout_s` bounds the stop.
+    one of its parts failed, which also ends the wait. A second signal during the stop changes nothing:
+    `drain_timeout_s` bounds it.
 
     While it runs, the health of the process (`dispatcher.supervision.health`) covers the service and its parts. If
     systemd started the process (NOTIFY_SOCKET), this reports the start, the health and the stop to it, and with

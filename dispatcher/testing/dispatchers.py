@@ -70,11 +70,10 @@ class InlineDispatcher(Service):
     raises, you get the error, and the events queued behind are dropped.
 
     Each `async def` handler runs to its end on an event loop of the dispatcher, one after another, whichever loop its
-    AsyncioHandler names. On a thread that runs a loop, for example in an `async def` test, `post` would block that loop
-    and raises RuntimeError. There, use `await asyncio.to_thread(dispatcher.post, event)`.
+    AsyncioHandler names. On a thread with a running loop, for example in an `async def` test, `post` would block and
+    raises RuntimeError. There, use `await asyncio.to_thread(dispatcher.post, event)`.
 
-    Scheduled events are posted when you advance `clock`, on the thread that advances it. By default it's a new
-    ManualClock.
+    Scheduled events are posted by the thread that advances `clock`, by default a new ManualClock.
     """
 
     def __init__(self, name: str = "InlineDispatcher", *, clock: ManualClock | None = None) -> None:

@@ -78,8 +78,8 @@ class FullCache:
 
     Lookups before the first load wait for it. `reload_interval`, in seconds or as a timedelta, is the time to the next
     load from the end of a load (`schedule_mode="fixed_delay"`) or from its start ("fixed_rate"). By default it never
-    reloads. During a reload, the old content answers and both are in memory. If a reload fails, that's logged and the
-    old content stays.
+    reloads. During a reload, the old content answers, and both are in memory. After a failed reload, which is logged,
+    it stays.
     """
 
     reload_interval: Duration | None = None

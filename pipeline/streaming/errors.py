@@ -146,7 +146,7 @@ class InputClosedError(StreamingError):
 
 
 class ResultCacheError(StreamingError):
-    """Raised when a cache of results can't be used, because of its file, its database or its settings.
+    """Raised when a cache of results has an unusable file, database or setting.
 
     The message is one line, without a password.
     """
@@ -186,8 +186,8 @@ class UnknownOutcomeError(StreamingError):
 class RetryAfter(Exception):
     """Raise it in your function when the service accepts no call for a while.
 
-    `delay_s` is in seconds. You can also pass the value of the service's header `Retry-After`: seconds as text, an HTTP
-    date in any of its three formats, or None if there's no such header. The attribute always has the seconds.
+    `delay_s` is in seconds. You can also pass the service's header `Retry-After`: seconds as text, an HTTP date in any
+    of its three formats, or None without one. The attribute always has the seconds.
 
     All calls of the limit's scope wait until then. This one is then made again, before calls not made yet, within its
     timeout. It doesn't count as an attempt of the retry strategy. If a call is rejected repeatedly, its pauses grow

@@ -43,12 +43,12 @@ _MAY_BE_NONE: Final = {"capacity", "concurrency", "pool_size", "max_batch_size",
 class AsyncOptions:
     """How to take in records, call the function for them and emit the results. Pickles if its values do.
 
-    `timeout_ms`: for a record with all its attempts, from the start of its first call, as in Flink. A record isn't late
-        while it waits for a limit, a free slot or thread, or the end of a pause. 0 disables it, which excludes `retry`.
+    `timeout_ms`: for a record with all its attempts, from the start of its first call, as in Flink, so without waits
+        for a limit, a free slot or thread, or the end of a pause. 0 disables it, which excludes `retry`.
     `deadline_ms`: a second bound for a record, from its intake, and so including those waits. None disables it. If a
         record misses either, the function's `timeout` gives its results.
-    `concurrency`: maximum calls in flight or, with the batch form, batches. By default, `capacity` if you set it, as in
-        Flink, else 100.
+    `concurrency`: maximum calls in flight or, with the batch form, batches. By default `capacity`, as in Flink, else
+        100.
     `capacity`: maximum elements in the queue: records taken in and not emitted, and watermarks. By default, unordered
         output has the same maximum as `concurrency`. Ordered output has 10 times as many as soon as the oldest call
         holds up the rest, so their slots don't idle, and up to 64 times as many while it still does, as long as the
@@ -74,7 +74,7 @@ class AsyncOptions:
         record's. It also gets captured errors and the results of a timeout.
     `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job. A call is made only if it has no
         valid result for the record's key. Records with equal keys share a call, as with `dedupe_by`.
-    `pool_size`: threads for a blocking function. By default, `concurrency` if you set it, else 32.
+    `pool_size`: threads for a blocking function. By default `concurrency`, else 32.
     `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it's full, when its first member has waited
         `linger_ms` (0: when other mail has run), or when the queue is full. By default, `capacity`, up to 100, and 0 ms
         for an AsyncWaitOperator, 5 ms for the functions that wait for an input.

@@ -110,8 +110,8 @@ def wait_in_chunks(
     `chunks` is read one ahead on the caller's thread. Calls continue across chunk boundaries. Each list yielded has
     `max_chunk` results, except the last: a shorter one waits for more, even while `chunks` blocks.
 
-    `pace`: limits the values taken in. The lists then have up to `max_chunk` results, and none when you're only to ask
-        `pace` what to send.
+    `pace`: limits the values taken in. The lists then have up to `max_chunk` results. With an empty one, ask `pace`
+        what to send.
 
     Raises:
         AsyncOperatorError: as `ordered_wait`.

@@ -79,8 +79,8 @@ def ordered_wait(
 
     `function`: your AsyncFunction, `async def`, or blocking function, which runs on `pool_size` threads.
     `schema`: a StructType, DDL, or a class: a dataclass, a pydantic model or a TypedDict. By default, the function's
-        declared return type, see `pipeline.spark.async_io.result_schema`. A scalar is the column `value`. If the return
-        type is optional, the function can return None for a row of nulls. Otherwise it can't.
+        declared return type, see `pipeline.spark.async_io.result_schema`. A scalar is the column `value`. The function
+        can return None, for a row of nulls, only if its return type is optional.
     `timeout`: seconds for a row, including all its attempts, from the start of its first call.
     `deadline`: seconds for a row from when its task takes it in, including waits for limits and free slots.
     `extra`: "refuse" fails the call if a result has a name missing in the schema, "ignore" drops such values.

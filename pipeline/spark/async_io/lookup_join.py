@@ -61,8 +61,8 @@ def lookup_join(
         table is pickled to the workers, including its password unless you pass its conninfo as a function.
     `cache`, `suffix`: as in LookupFunction.
     `ordered`: keep the order of the rows. A slow answer then delays the rows after it.
-    `max_retries`, `retry_delay_s`: how often to repeat a query to an unavailable database, after the delay, then twice
-        that, and so on, within `timeout`. For the errors of your function, use `retry`.
+    `max_retries`, `retry_delay_s`: how often to repeat a query to an unavailable database, after a delay that doubles
+        each time, within `timeout`. For the errors of your function, use `retry`.
     `timeout`, `deadline`, `metrics`: as in `ordered_wait`. The metrics also count calls answered by a cache.
 
     `pipeline.streaming.AsyncOptions` describes the other options. The keys of a batch are looked up together. While all

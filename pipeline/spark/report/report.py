@@ -80,9 +80,9 @@ def write_report(
 ) -> Report:
     """Report on the journal at `journal_path`: Parquet below `output`/tables, and `output`/report.html.
 
-    Blocks until everything is written. The tables and page of an earlier report are replaced at the end. Until then,
-    and if this fails or is interrupted, the earlier ones stay whole. Other files stay. Spark writes the tables and this
-    process writes the page, so with a remote Spark both need access to the same `output`.
+    Blocks until everything is written. Replaces an earlier report at the end, and only if it's successful. Other files
+    stay. Spark writes the tables and this process writes the page, so with a remote Spark both need access to the same
+    `output`.
 
     `declared`: the transitions declared by the machines, with the string columns machine, from_state, event_type and
         to_state. By default, the resource manager's.

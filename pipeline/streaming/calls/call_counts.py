@@ -153,6 +153,6 @@ def register_call_metrics(metrics: CallMetrics, operator: str, registry: Collect
     """Export `metrics` to `registry` under the label `operator`. The default is prometheus-client's registry.
 
     You can call this from any thread, repeatedly. New metrics replace those registered under the same name. The
-    registry holds a weak reference, so metrics disappear from the scrape once you no longer hold them.
+    registry holds a weak reference, so metrics disappear once you no longer hold them.
     """
     _collectors.of(REGISTRY if registry is None else registry).add(operator, metrics)

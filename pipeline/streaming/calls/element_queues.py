@@ -202,7 +202,7 @@ class StreamElementQueue(ABC, Generic[In, Out]):
 
     @abstractmethod
     def size(self) -> int:
-        """Return the number of elements not yet emitted, including watermarks, which counts towards the capacity."""
+        """Count the elements not yet emitted, including watermarks, as the capacity does."""
 
     def is_empty(self) -> bool:
         return self.size() == 0

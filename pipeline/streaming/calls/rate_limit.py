@@ -37,8 +37,7 @@ class RateLimit:
     """Up to `burst + calls_per_s * t` calls start in any t seconds.
 
     `burst`: how many calls can start at once after a rest. By default, the calls allowed by `calls_per_s` in 20 ms, and
-        at least 1. So up to 50 calls/s are spaced evenly, and above that you lose no calls to a timer some milliseconds
-        late.
+        at least 1. So up to 50 calls/s are spaced evenly, and above that a late timer costs no calls.
     `cost`: value -> the cost of its call. By default, 1. The rate and the burst then have its unit, such as bytes or
         tokens. It's called on the engine's thread. A call that costs more than the burst starts when the burst is full,
         and later calls wait until it's paid off. The bound then has that cost in place of the burst. Limits are equal

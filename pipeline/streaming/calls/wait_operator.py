@@ -140,7 +140,7 @@ class AsyncWaitOperator:
             self._wait_for_room()
 
     def size(self) -> int:
-        """Return the current number of elements taken in and not emitted. Thread-safe."""
+        """Count the elements taken in and not emitted. Thread-safe."""
         return self._engine.queue.size()
 
     def is_available(self) -> bool:

@@ -126,8 +126,8 @@ class StreamTask:
     def cancel(self) -> None:
         """End the task soon, without a last checkpoint, so that `run` raises TaskCancelledError. Doesn't block.
 
-        You can repeat this. It has no effect once the task has ended. The mailbox thread finishes its current work,
-        because Python can't interrupt it. A wait for mail, in the loop or in an operator's yield, ends at once.
+        You can repeat this. It has no effect on an ended task. The mailbox thread finishes its current work, since
+        Python can't interrupt it, but a wait for mail, in the loop or in an operator's yield, ends at once.
         """
         self._control.cancel()
 

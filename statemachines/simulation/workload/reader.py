@@ -42,9 +42,9 @@ def read_workload(
     """Read the workload in a file, or in the *.csv and *.json files of a folder (without subfolders).
 
     The names can end in .gz. The content determines the format, and whether it's compressed. The node list of a single
-    pod list is looked up in the same folder. With `skip_bad_rows` you skip rows (CSV) and objects (JSON) with a bad
-    value and find them in `Workload.bad_rows`. Bad JSON is read up to the error. An error that concerns a whole file is
-    raised. So is a workload without nodes, unless you have your own nodes and pass False for `needs_nodes`.
+    pod list is looked up in the same folder. `skip_bad_rows` skips rows (CSV) and objects (JSON) with a bad value and
+    lists them in `Workload.bad_rows`. Bad JSON is read up to the error. An error in a whole file is raised. A workload
+    without nodes is one, unless you have nodes and pass False for `needs_nodes`.
 
     Raises:
         WorkloadError: the only error that any content can cause. It says what is wrong, where, and what was expected.

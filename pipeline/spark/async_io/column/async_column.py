@@ -110,9 +110,8 @@ def async_column(
 ) -> Column | OfColumns:
     """Return a column with the value of `function` for each row, with up to `concurrency` calls at a time in each task.
 
-    You can use it in `withColumn`, `select` and `where`, in batch, streaming and Spark Connect. It needs PySpark 4.1.
-    If you pass no columns, or a type in their place, you get a function of columns, as from PySpark's `udf(function,
-    "double")`:
+    You can use it in `withColumn`, `select` and `where`, in batch, streaming and Spark Connect, with PySpark 4.1.
+    Without columns, or with a type in their place, you get a function of columns, as from `udf(function, "double")`:
 
         async_column(price_of, "item", lit("EUR"), timeout=10)
         async_column(price_of, "double")("item", lit("EUR"))
@@ -126,8 +125,8 @@ def async_column(
         columns as one tuple, unless `async_invoke` also has several parameters. A list it returns must hold one result,
         or be empty for null.
     `columns`: names or Columns. A literal needs `lit`. For a function of a Row, pass `struct("id", ...)`.
-    `returns`: the type of the values. It's a Spark type, for example "double", or "price double, stock int" for a
-        struct, or a class such as a dataclass. By default, the function's return type.
+    `returns`: the type of the values, by default the function's return type. Pass a Spark type, for example "double",
+        or "price double, stock int" for a struct, or a class such as a dataclass.
     `timeout`, `deadline`, `extra`: as in `ordered_wait`. For a function of columns, the default timeout is 180 s.
     `on_error`: "fail", or a function that returns the value. It gets a CapturedError, whose `input` is the tuple of
         arguments. With "capture" the column is a struct of `result` and `error`. The error is null unless the call
@@ -136,9 +135,9 @@ def async_column(
         arguments. Rows with the same key share one call and its value, which must depend only on the key.
     `cache`: its `key` names arguments, or is a function of them, as in `dedupe_by`.
     `skip_nulls`: rows with a null argument skip the call and return null.
-    `deterministic`: set this if equal arguments give equal values and you can accept less or more than one call for a
-        row. Spark then filters rows by their other columns before it calls, and can call twice for a row. By default
-        there's one call for each row that reaches the column.
+    `deterministic`: equal arguments give equal values, and you can accept less or more than one call for a row. Spark
+        then filters rows by their other columns before it calls, and can call twice for a row. By default there's one
+        call for each row that reaches the column.
     `options`: the other options of `ordered_wait`. See `pipeline.streaming.AsyncOptions`.
 
     The active session sends the packages to its executors, and its time zone applies to values without one.
