@@ -34,15 +34,14 @@ T = TypeVar("T")
 
 
 async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum]) -> bool:
-    """As `dispatcher.post(event)`, but does not block the loop while it waits for room in a full queue or, in
-    write-ahead mode, for the disk. Tasks that wait for the disk at the same time share a write and an fsync.
+    """Post as `dispatcher.post(event)` does, and raise the same errors, without blocking the loop.
 
-    Posts awaited one after another are handled in that order. Tasks and threads that wait for room are woken in the
-    order in which they came. Cancelling the waiting task withdraws the event while it waits for room or, in write-ahead
-    mode, for others to be written; later, the post goes on.
+    It waits for room in a full queue and, in write-ahead mode, for the disk. Tasks waiting for the disk share a write
+    and an fsync.
 
-    Raises:
-        As `dispatcher.post`.
+    If you await posts one after another, they're handled in that order. Tasks and threads that wait for room are woken
+    in order of arrival. If you cancel the waiting task, the event is withdrawn while it waits for room or, in
+    write-ahead mode, for others to be written. After that, the post goes on.
     """
     target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
     queue = target.core.queue
@@ -73,15 +72,14 @@ def _post_if_room(queue: EventQueue, event: Any) -> bool | Future[bool] | None:
 
 
 async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum], timeout: float | None = None) -> Any:
-    """Post an event, and return what its handler returns, or raise what it raises. Does not block the loop.
+    """Post an event without blocking the loop, and return what its handler returns, or raise what it raises.
 
-    After `timeout` seconds (None: for ever), or if the waiting task is cancelled, the event is withdrawn, unless its
-    handling has begun. Otherwise as `dispatcher.ask`.
+    After `timeout` seconds, or when you cancel the waiting task, the event is withdrawn, unless its handling has begun.
+    By default there's no timeout. Otherwise this works as `dispatcher.ask`, and raises the same errors.
 
     Raises:
-        TimeoutError: the handler has not returned in time.
-        EventRefusedError, EventDiscardedError: the event was not handled to the end.
-        As `dispatcher.ask`.
+        TimeoutError: the handler hasn't returned in time.
+        EventRefusedError, EventDiscardedError: the event wasn't handled to the end.
     """
     target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
     if timeout is None:
@@ -223,10 +221,10 @@ def _this_task() -> str:
 
 
 async def await_drained(dispatcher: AsyncDispatcher | MultiDispatcher, timeout: float | None = None) -> bool:
-    """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is.
+    """Wait until drained, for up to `timeout` seconds, and return whether it is. None waits without a limit.
 
     Raises:
-        RuntimeError: called by a handler of the dispatcher, which would wait for itself.
+        RuntimeError: a handler of the dispatcher called this and would wait for itself.
     """
     parts = dispatcher.partitions if isinstance(dispatcher, MultiDispatcher) else (dispatcher,)
     check_may_wait(dispatcher.name, is_handler=any(part.core.is_handling() for part in parts), is_on_loop=False)
@@ -250,14 +248,15 @@ async def submit(dispatcher: AsyncDispatcher, command: Callable[[], T], descript
     `description` is %-formatted with `args`.
 
     Raises:
-        RejectedExecutionError: the dispatcher has stopped; the command will not run.
+        RejectedExecutionError: the dispatcher has stopped, and the command won't run.
     """
     return await asyncio.wrap_future(dispatcher.mailbox_executor.submit(command, description, *args))
 
 
 async def stop(dispatcher: AsyncDispatcher | MultiDispatcher) -> None:
-    """As `dispatcher.stop()`, which waits for the drain, without blocking the loop. It runs on a thread of its own.
+    """Stop the dispatcher and wait for the drain, without blocking the loop.
 
-    Called by an `async def` handler of the dispatcher, it does not wait; the dispatcher stops once the handler ends.
+    `dispatcher.stop()` runs on a separate thread. If an `async def` handler of the dispatcher calls this, it doesn't
+    wait, and the dispatcher stops once the handler ends.
     """
     await in_own_thread(dispatcher.stop, f"{dispatcher.name}-aio-stop")

@@ -61,26 +61,28 @@ log = logging.getLogger(__name__)
 
 
 class AsyncDispatcher(PostingService):
-    """Takes events from any thread and hands each to the handlers of its Enum class, on one thread, in order.
+    """Takes events from any thread and hands each to the handlers of its Enum class, in order, on one thread.
 
-    `idle_action` runs on the handler thread whenever the queue is empty, before the thread waits; it returns True if it
-    made work. `loop` runs `async def` handlers; see `register`. `clock_ns` is the journal's clock (Unix ns); None: real
-    time. `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers and
-    what is posted at a time; None: one shared by the whole process.
+    Whenever the queue is empty, `idle_action` runs on the handler thread, and returns True if it made work. `loop` runs
+    `async def` handlers (see `register`). `clock_ns` is the clock of the journal, in Unix ns, by default real time.
+    `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers and posts
+    scheduled events. By default the whole process shares one.
 
-    `dead_letters` gets the events that have failed for good: a handler, called with a DeadLetter on the handler thread;
-    a dispatcher that DeadLetters are posted to; or a folder, a journal whose events `dispatcher journal failed` lists.
+    `dead_letters` receives the events that failed for good. You can pass a handler, called with a DeadLetter on the
+    handler thread, another dispatcher to post DeadLetters to, or a folder for a journal, listed by `dispatcher journal
+    failed`.
     """
 
     post: Post
-    """Post an event. True: it was accepted, and will be handled or counted as discarded. False: it was refused, because
-    the queue is full, the journal cannot be written, or the dispatcher drains or has stopped. Blocks while a bounded
-    queue is full, if its policy says so. Any thread, handlers included. Never changes.
+    """Post an event and return whether it was accepted. You can call this from any thread, handlers included.
+
+    An accepted event is handled, or counted as discarded. False means a full queue, a failed journal, or a dispatcher
+    that drains or has stopped. While a bounded queue is full, the caller waits if its policy says so.
 
     Raises:
-        QueueFullError: the post would wait for room, and the dispatcher is not started.
-        EventNotDeclaredError, JournalError: in write-ahead mode, the event cannot be kept in the journal.
-        ForkedProcessError: this process is a fork of the one that made the dispatcher.
+        QueueFullError: the post would wait for room, and the dispatcher hasn't been started.
+        EventNotDeclaredError, JournalError: in write-ahead mode, the journal can't store the event.
+        ForkedProcessError: this process is a fork of the one that created the dispatcher.
     """
 
     def __init__(
@@ -217,32 +219,34 @@ class AsyncDispatcher(PostingService):
     ) -> None:
         """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
 
-        Several handlers of a class run in the order of registration, under the strictest `on_error` among them: when a
-        handler raises, `continue` with the next event, `stop` the dispatcher, or `exit` the process.
+        Several handlers of a class run in the order you register them, under the strictest `on_error` among them. When
+        a handler raises, you can `continue` with the next event, `stop` the dispatcher, or `exit` the process.
 
-        An `async def` handler runs on the `loop` that the dispatcher was given. Its events are in hand until their
-        coroutines have ended; up to 100 coroutines run. Those of equal `lock_key` run one after another, as do all
-        those without a key. `aio.AsyncioHandler` gives it another loop, key or capacity. It is the only handler of its
-        class.
+        An `async def` handler runs on the dispatcher's `loop`, and must be the only handler of its class. Up to 100
+        coroutines run concurrently, and their events are in hand until they end. Events with equal `lock_key` run one
+        after another, as do all events without a key. To use another loop, key or capacity, wrap the handler in
+        `aio.AsyncioHandler`.
 
         `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
-        queued, a newer one replaces it, and the older one counts as superseded. A key of None never replaces. It holds
-        for all events of the class, until this handler is unregistered; of several, the last one that was registered.
+        queued, a newer one replaces it, and the older one counts as superseded. An event with the key None replaces
+        nothing. It applies to all events of the class until you unregister this handler. Of several, the last one
+        registered applies.
 
-        `context=True`: the handlers of the class see the context variables of the post, in a copy of their own. An
-        event that was not posted while this held, or that the journal redelivers, has an empty context.
+        With `context=True`, your handlers see the context variables of the post, in a private copy. The context is
+        empty for earlier and redelivered events.
 
         `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
-        stores as JSON. In that mode the dispatcher accepts no event of another class (EventNotDeclaredError).
+        stores as JSON. In that mode, posting an event of another class raises EventNotDeclaredError.
 
-        Any thread; best before `start`. Later, it takes effect with the next event that is handled or, for coalescing,
-        posted; if the running handler yields to mail, with the next batch.
+        You can call this from any thread, preferably before `start`. A later call takes effect with the next event
+        handled or, for coalescing, the next one posted. If the running handler yields to mail, that's the next batch.
 
         Raises:
-            TypeError: `event_type` is not an Enum class with members; `handler` or `coalesce_by` is not callable, or
-                a call of it runs nothing, because it is a generator function, or `handler` a class; `handler` is an
-                `async def` without a loop; or `events` contains something other than pydantic models and dataclasses.
-            ValueError: an unknown `on_error`; one of several handlers of the class is an `async def`; or `events`
+            TypeError: `event_type` isn't an Enum class with members, or `events` contains something other than pydantic
+                models and dataclasses. Also if `handler` or `coalesce_by` isn't callable, if calling it runs nothing
+                because it's a generator function or, for `handler`, a class, or if `handler` is an `async def` and
+                there's no loop.
+            ValueError: `on_error` is unknown, one of several handlers of the class is an `async def`, or `events`
                 declares two classes of the same name.
         """
         self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
@@ -257,21 +261,21 @@ class AsyncDispatcher(PostingService):
     ) -> Callable[[F], F]:
         """Decorate a handler: `@dispatcher.on(JobEventType)` is `register(JobEventType, function)`.
 
-        With members, as in `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, the function gets the events
-        of these types, and the class's handlers get only the other events. If the class has no handler, the other
-        events fail (UnregisteredEventTypeError). The options are the same as for `register`, and hold for the events
-        of these members. An event is superseded only by an event of the same `on`.
+        With members, for example `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, your function gets the
+        events of these types, and the handlers of the class get only the others. If the class has no handler, its other
+        events fail with UnregisteredEventTypeError. The options are those of `register`, and apply to the events of
+        these members. An event is superseded only by an event of the same `on`.
 
-        The functions of a class's members are all plain or all `async def`. The latter share one order by `lock_key`,
-        and a capacity of 100.
+        The functions for the members of a class must be either all plain or all `async def`. The latter share one order
+        by `lock_key` and a capacity of 100.
 
-        Returns a decorator, which returns the function unchanged. `unregister(JobEventType, function)` undoes it.
+        The decorator returns the function unchanged. To undo it, call `unregister(JobEventType, function)`.
 
         Raises:
-            TypeError: there is no argument, or one is neither an Enum class nor a member. Further, from the decorator,
+            TypeError: there's no argument, or one is neither an Enum class nor a member. The decorator also raises it
                 as `register` does.
-            ValueError (from the decorator): a member has a function already; plain functions and `async def` in one
-                class; or as `register` does.
+            ValueError: from the decorator, if a member already has a function, if a class has both plain functions and
+                `async def`, or as `register`.
         """
         return decorator(
             lambda event_class, members, function: self._register(
@@ -288,14 +292,14 @@ class AsyncDispatcher(PostingService):
         self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Remove a registration and its options; returns whether there was one. Without handlers, events fail."""
+        """Remove a registration and its options, and return whether there was one. Events without a handler fail."""
         was_registered = self._routes.unregister(event_type, handler)
         self._break_batch()
         return was_registered
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
-        """Runs callables on the handler thread, between two events.
+        """Return an executor that runs callables on the handler thread, between two events.
 
         Raises:
             ForkedProcessError: the handler thread is in the parent process.
@@ -304,13 +308,17 @@ class AsyncDispatcher(PostingService):
         return self._executor
 
     def is_redelivering(self) -> bool:
-        """On the handler thread: whether the current event was accepted by an earlier run, and may have been handled
-        there. Such an event also has `redelivered = True`, if it accepts attributes."""
+        """Whether an earlier run accepted the current event, and possibly handled it. Call it on the handler thread.
+
+        The event also has `redelivered = True`, if it accepts attributes.
+        """
         return 0 < self._progress.accepted_seq() <= self._progress.redelivered_upto
 
     def attempt(self) -> int:
-        """For a handler: which attempt at its event this is, 1 or more. From the second one on, the event also has
-        `attempt`, if it accepts attributes."""
+        """Return the number of the handler's current attempt at its event, starting at 1.
+
+        From the second attempt on, the event also has `attempt`, if it accepts attributes.
+        """
         call, entry = current_call(), self._progress.entry
         delivery = call.delivery if call is not None else entry.delivery if type(entry) is QueuedEvent else None
         return delivery.attempt if delivery is not None else 1
@@ -318,7 +326,7 @@ class AsyncDispatcher(PostingService):
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
-        """Whether an event or a mail waits. A cheap check, for idle actions."""
+        """Whether an event or a mail is waiting. A cheap check, for idle actions."""
         return bool(self._queue.entries) or self._mailbox.new_mail
 
     def is_handler_thread(self) -> bool:
@@ -326,14 +334,15 @@ class AsyncDispatcher(PostingService):
         return self._mailbox.is_mailbox_thread()
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
-        """Whether `stop` handles what is queued (True, the default) or discards it. Call it before `stop`."""
+        """Set, before `stop`, whether that handles queued events (the default) or discards them."""
         self._drain_on_stop = drain
 
     def await_drained(self, timeout: float | None = None) -> bool:
-        """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is.
+        """Wait until drained, for up to `timeout` seconds, and return whether it is. None waits without a limit.
 
         Raises:
-            RuntimeError: called by a handler, which would wait for itself, or on the thread of a handler's event loop.
+            RuntimeError: you call this in a handler, which would wait for itself, or on the thread of a handler's event
+                loop.
             ForkedProcessError: the handler thread is in the parent process.
         """
         check_may_wait(self.name, is_handler=self._is_handling(), is_on_loop=self._coroutines.is_on_loop())
@@ -341,11 +350,11 @@ class AsyncDispatcher(PostingService):
         return self._drain.wait(timeout)
 
     def is_stopped(self) -> bool:
-        """The dispatcher handles no more events, and the handler thread has ended."""
+        """Whether the dispatcher handles no more events and the handler thread has ended."""
         return self._drain.finished.is_set()
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """As in Service. A handler that the stop has given up on may still run: see `is_stopped`."""
+        """Wait for the stop, as in Service. An abandoned handler can still be running: see `is_stopped`."""
         deadline = None if timeout is None else monotonic() + timeout
         has_stopped = super().wait_for_service_to_stop(timeout)
         if has_stopped and not self._is_handling():  # the handler may be about to return
@@ -355,19 +364,19 @@ class AsyncDispatcher(PostingService):
     # -- what it does now: any thread -------------------------------------------------------------------------------
 
     def stats(self) -> DispatcherStats:
-        """A snapshot of all that is counted."""
+        """Return a snapshot of all counts and times."""
         return self.view.stats()
 
     def queue_size(self) -> int:
-        """Events that wait, without the one in hand."""
+        """Count the queued events, without the current one."""
         return len(self._queue.entries)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """Events that wait, by event type; without the types that cannot be hashed. See `view` for a long queue."""
+        """Count the queued events by type, except unhashable types. For a long queue, use `view`."""
         return self.view.queue_contents().counts
 
     def is_drained(self) -> bool:
-        """The queue is empty and no event is in hand: both hold at one moment during this call."""
+        """Whether the queue is empty and no event is being handled, both at one moment during this call."""
         return self._drain.is_drained()
 
     def core_of(self, event: Any) -> Core:
@@ -521,7 +530,7 @@ class AsyncDispatcher(PostingService):
             tell(log, logging.WARNING, message, self.name, len(due), extra={**fields, "count": len(due)})
 
     def service_stop(self) -> None:
-        """Drain within the timeout, then end the thread; discard and report what is left (invariants 7 and 10)."""
+        """Drain within the timeout, end the thread, then discard and report the events left (invariants 7 and 10)."""
         if self._queue.phase == FORKED:
             return
         if self._shut_for_stop():
@@ -552,7 +561,7 @@ class AsyncDispatcher(PostingService):
         super()._stop_on_own_thread()
 
     def stop_on_failure(self, error: BaseException) -> None:
-        """As in Service. In a group, the whole group fails: events for this dispatcher would be stuck."""
+        """Stop after a failure, as in Service. In a group all fail, or events for this dispatcher would be stuck."""
         if self.core.group is None:
             super().stop_on_failure(error)
         else:

@@ -52,11 +52,11 @@ def _make_strict(schema: Any) -> None:
 
 
 class ConfigModel(BaseModel):
-    """Base of all configuration: rejects unknown keys, and is immutable.
+    """Base of all configuration models: immutable, and rejects unknown keys.
 
-    Numbers are at most `MOST_NUMBER` from zero, and at most `MOST_S` where the key is a time, that is, ends in `_s` or
-    `_ms`. Numbers and booleans are not converted: true is no 1, "5" no 5, and 1.5 no integer. Paths are such as the
-    system can open.
+    Numbers can be up to `MOST_NUMBER` from zero, or up to `MOST_S` if the key is a time, ending in `_s` or `_ms`.
+    Values aren't converted: true isn't 1, "5" isn't 5, and 1.5 isn't an integer. Paths must be valid for the operating
+    system.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -219,10 +219,11 @@ class JournalConfig(ConfigModel):
 
 
 def load_config(path: Path | str, model: type[M], overrides: Mapping[str, Any] | None = None) -> M:
-    """Read `model` from a YAML file; top-level `overrides` win over the file.
+    """Read `model` from a YAML file. Your top-level `overrides` win over the file.
 
     Raises:
-        ConfigError: the file is missing or not YAML, or has an unknown key, a key twice, a wrong type or a bad value.
+        ConfigError: the file is missing, isn't YAML, or has an unknown or duplicate key, a wrong type or an invalid
+            value.
     """
     text, own = _read_text(Path(path)), overrides or {}
     data = _parse_text(Path(path), text)

@@ -53,25 +53,25 @@ class DeadLetterType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that has failed for good. Never changes."""
+    """An event that failed for good. Immutable."""
 
     dispatcher: str
-    """The name of the one that handled it."""
+    """Name of the dispatcher that handled it."""
     event: Any
     error: BaseException
     attempts: int
     failed_at: float
-    """Unix seconds."""
+    """In Unix seconds."""
     type: DeadLetterType = field(default=DeadLetterType.FAILED, repr=False)
 
     @property
     def entity(self) -> str | None:
-        """The event's entity, if it has one."""
+        """Entity of the event, if it has one."""
         return entity_of(self.event)
 
     @property
     def traceback(self) -> str:
-        """Of the error, as Python prints it, cut to its last 20,000 characters."""
+        """Traceback of the error, as Python prints it, cut to its last 20,000 characters."""
         return "".join(traceback.format_exception(self.error))[-_LONGEST_TRACEBACK:]
 
 

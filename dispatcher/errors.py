@@ -36,7 +36,7 @@ from dispatcher.util.foreign import class_name, is_member, kind_of, text_of, typ
 
 
 class DispatcherError(Exception):
-    """Base of all errors raised by the dispatcher and what is built on it."""
+    """Base of all errors raised by the dispatcher and the packages built on it."""
 
 
 class InvalidValueError(DispatcherError, ValueError):
@@ -52,7 +52,7 @@ class DeadlockError(DispatcherError, RuntimeError):
 
 
 class ServiceStateError(DispatcherError):
-    """A life-cycle method was called in a state that does not allow it."""
+    """Raised when you call a life-cycle method in a state that doesn't allow it."""
 
     def __init__(self, service: str, state: Enum, wanted: Enum, advice: str = "") -> None:
         self.service = service
@@ -63,7 +63,7 @@ class ServiceStateError(DispatcherError):
 
 
 class UnregisteredEventTypeError(DispatcherError):
-    """An event's enum class has no handler."""
+    """Raised for an event whose Enum class has no handler."""
 
     def __init__(self, dispatcher: str, event_type: object) -> None:
         self.dispatcher = dispatcher
@@ -78,7 +78,7 @@ class UnregisteredEventTypeError(DispatcherError):
 
 
 class QueueFullError(DispatcherError):
-    """A bounded queue is full, and the caller does not wait, or would wait for a dispatcher that is not started."""
+    """Raised when you post to a full queue without waiting, or before its dispatcher is started."""
 
     def __init__(self, name: str, capacity: int, *, is_started: bool = True) -> None:
         self.name = name
@@ -93,10 +93,10 @@ class QueueFullError(DispatcherError):
 
 
 class EventRefusedError(DispatcherError):
-    """An event of `post_later` or `ask` was refused. `post` returns False where this is the future's error.
+    """Set on the future of `post_later` or `ask` where `post` would return False. `post_after` raises it.
 
-    `reason` is one of those by which the dispatcher counts refused posts: `full`, `timeout`, `reentrant`, `draining`,
-    `stopped` or `journal`. With `journal`, the error of the disk is in `__cause__`.
+    `reason` is as in the dispatcher's counts of rejected posts: `full`, `timeout`, `reentrant`, `draining`, `stopped`
+    or `journal`. With `journal`, `__cause__` is the error of the disk.
     """
 
     def __init__(self, dispatcher: str, reason: str, cause: Exception | None = None) -> None:
@@ -116,10 +116,10 @@ _ADVICE: Final = {
 
 
 class EventDiscardedError(DispatcherError):
-    """An event of `ask` was accepted, and will never be handled.
+    """Set on the future of `ask` when an accepted event will never be handled.
 
     `reason` is `stop`, `drop_oldest` or `superseded`, as in the dispatcher's counts of discarded events. In write-ahead
-    mode the next start hands out an event that a stop has discarded. Its answer then reaches nobody.
+    mode, an event discarded by a stop is handed out at the next start, but nobody receives its answer.
     """
 
     def __init__(self, dispatcher: str, reason: str) -> None:
@@ -136,7 +136,10 @@ _DISCARDED: Final = {
 
 
 class AskError(DispatcherError, RuntimeError):
-    """An event cannot be asked, or waiting for its answer would never end. Nothing was posted."""
+    """Raised by `ask` when you can't ask the event, and by its future where you'd wait without end.
+
+    After an error of `ask`, nothing was posted.
+    """
 
     def __init__(self, dispatcher: str, problem: str) -> None:
         self.dispatcher = dispatcher
@@ -171,11 +174,11 @@ class NoEventInHandError(DispatcherError):
 
 
 class MailboxStateError(DispatcherError):
-    """A mailbox or processor method was called from the wrong thread or at the wrong time."""
+    """Raised when you call a mailbox or processor method on the wrong thread or at the wrong time."""
 
 
 class MailboxClosedError(MailboxStateError):
-    """The mailbox no longer takes mail (QUIESCED) or no longer gives any (CLOSED)."""
+    """Raised when the mailbox no longer accepts mail (QUIESCED) or no longer returns any (CLOSED)."""
 
     def __init__(self, state: Enum, action: str) -> None:
         self.state = state
@@ -183,14 +186,14 @@ class MailboxClosedError(MailboxStateError):
 
 
 class RejectedExecutionError(DispatcherError):
-    """An executor did not take a command, because its mailbox no longer takes mail."""
+    """Raised when you send a command to a mailbox that accepts no more mail."""
 
 
 class ForkedProcessError(DispatcherError):
-    """What belongs to the parent process was used in a forked child: a dispatcher or a timer service, whose thread runs
-    in the parent, or a journal, whose files only the parent writes.
+    """Raised in a forked child when you use something that belongs to the parent process.
 
-    `name`: of the dispatcher or the service, or the journal's path. `journal`: that path, if the journal is the reason.
+    The thread of a dispatcher or timer service runs in the parent, and only the parent writes a journal. `name` is that
+    of the dispatcher or service, or the journal's path. `journal` is that path, if any.
     """
 
     def __init__(self, name: str, journal: Path | None = None) -> None:
@@ -209,7 +212,7 @@ class ForkedProcessError(DispatcherError):
 
 
 class GilDisabledError(DispatcherError):
-    """A dispatcher or a mailbox was made in a free-threaded Python that runs without the GIL."""
+    """Raised when you create a dispatcher or mailbox in a free-threaded Python without the GIL."""
 
     def __init__(self, what: str, version: str) -> None:
         self.what = what
@@ -221,16 +224,18 @@ class GilDisabledError(DispatcherError):
 
 
 class ConfigError(DispatcherError):
-    """A configuration file, key or value is wrong. The message is one line, ready to show to a user."""
+    """Raised for an invalid configuration file, key or value. You can show its one-line message to users."""
 
 
 class JournalError(DispatcherError):
-    """The event journal cannot be written or read."""
+    """Raised when the event journal can't be written or read."""
 
 
 class JournalLossError(JournalError):
-    """In write-ahead mode, accepted events were in segments that are damaged or missing, and no row says that they were
-    handled. Nothing in the folder was changed."""
+    """Raised in write-ahead mode if accepted events were lost with damaged or missing segments.
+
+    No row says that they were handled. Nothing in the folder was changed.
+    """
 
     def __init__(self, path: object, losses: Sequence[object]) -> None:
         self.losses = losses
@@ -242,7 +247,7 @@ class JournalLossError(JournalError):
 
 
 class EventNotDeclaredError(JournalError):
-    """In write-ahead mode, an event was posted whose class was not declared for its Enum class."""
+    """Raised in write-ahead mode when you post an event whose class isn't declared for its Enum class."""
 
     def __init__(self, dispatcher: str, event: object) -> None:
         self.dispatcher = dispatcher

@@ -33,17 +33,17 @@ class HasType(Protocol[E_co]):
 
     @property
     def type(self) -> E_co:
-        """The member of an Enum class by which the event is routed."""
+        """The member of an Enum class that routes the event."""
 
 
 class Event(Generic[E_co]):
-    """Something that happened: `type` says what, `timestamp` when, in Unix seconds.
+    """An event: `type` is a member of an Enum class, `timestamp` the time in Unix seconds.
 
-    A `timestamp` that is not given is -1, as in Hadoop. Reading the clock would cost as much as the rest of the event,
-    and few handlers look at the time. Pass `time.time()` if yours do. A journal notes the times of each event anyway.
+    By default `timestamp` is -1, as in Hadoop. Reading the clock would cost as much as the rest of the event, and few
+    handlers need the time. If yours do, pass `time.time()`. A journal notes the times of each event anyway.
 
-    Subclasses add attributes, best as slots. The journal records two of them if a subclass has them: `entity` (str:
-    what the event is about) and `payload` (a mapping that JSON can hold, or None).
+    Add attributes in a subclass, preferably as slots. The journal records two of them: `entity`, a str for what the
+    event is about, and `payload`, a mapping for JSON, or None.
     """
 
     __slots__ = ("timestamp", "type")
@@ -65,7 +65,7 @@ class EventHandler(Protocol):
     """Handles events of its registered classes, on the dispatcher's handler thread. A plain callable also works."""
 
     def handle(self, event: Any) -> Any:
-        """Handle one event. The dispatcher counts and logs an error, then follows the registered `on_error`."""
+        """Handle one event. If you raise an error, it's counted and logged, and the registered `on_error` applies."""
 
 
 Handler = EventHandler | Callable[[Any], Any]
@@ -135,21 +135,20 @@ def _is_of_class(owner: type, handle: Any) -> bool:
 
 
 class AsyncioHandler:
-    """An `async def` handler, to be registered with a dispatcher. Its coroutines run on `loop`.
+    """An `async def` handler for you to register. Its coroutines run on `loop`, by default the dispatcher's.
 
-    Up to `capacity` coroutines run at the same time, `per_key` of them for events with equal keys, which begin in the
-    order in which they were posted. `key(event)` is called on the handler thread; None: the event's attribute
-    `lock_key`, or None without one. Events whose key is None run one after another, whatever `per_key` is.
+    Up to `capacity` coroutines run concurrently, and up to `per_key` of them for events with equal keys. These begin in
+    the order of the posts. `key(event)` is called on the handler thread. By default it's the event's attribute
+    `lock_key`, or None without one. Events with the key None run one after another, whatever `per_key` is.
 
-    Up to `max_waiting` events wait for their keys next to those that run. At the next one that would wait, or at the
-    first event that only waits for one of the `capacity` coroutines to end, the dispatcher handles no more events until
-    it can begin. The limits hold for one dispatcher: each partition of a MultiDispatcher counts by itself.
-
-    `loop=None`: the loop that the dispatcher was given.
+    In addition, up to `max_waiting` events wait for their keys. When the next one would wait, or when an event waits
+    only for one of the `capacity` coroutines to end, the dispatcher handles no more events until it can begin. The
+    limits are per dispatcher, and so per partition of a MultiDispatcher.
 
     Raises:
         TypeError: `coroutine` is neither an `async def` function nor an object whose method `handle` is one, or `key`
-            is not a plain callable. ValueError: `capacity` or `per_key` is less than 1, or `max_waiting` less than 0.
+            isn't a plain callable.
+        ValueError: `capacity` or `per_key` is less than 1, or `max_waiting` is less than 0.
     """
 
     __slots__ = ("capacity", "function", "handler", "key", "loop", "max_waiting", "per_key")
@@ -186,11 +185,11 @@ class AsyncioHandler:
 
     @property
     def is_ordered(self) -> bool:
-        """Events with equal `lock_key` are handled one after another."""
+        """Whether events with equal `lock_key` are handled one after another."""
         return self.per_key == 1 and self.key is _lock_key
 
     def handle(self, event: Any) -> Any:
-        """Raises TypeError: only a dispatcher runs it."""
+        """Raise TypeError: only a dispatcher can run it."""
         raise InvalidTypeError(f"{self!r} can be called only by the dispatcher that it is registered with")
 
     def __repr__(self) -> str:
@@ -202,10 +201,10 @@ def _lock_key(event: Any) -> Any:
 
 
 class MultiListenerHandler:
-    """Calls its handlers in the order they were added. If one raises, those after it do not get the event.
+    """Calls its handlers in the order you added them. If one raises, those after it don't get the event.
 
-    Add and remove handlers before the dispatcher starts, or on its handler thread. The tuple is replaced as a whole, so
-    an event that is being handled still goes to the handlers that were there when its handling began.
+    Add and remove handlers before the dispatcher starts, or on its handler thread. The current event still goes to the
+    handlers present when its handling began.
     """
 
     __slots__ = ("_handles", "handlers")
@@ -217,13 +216,13 @@ class MultiListenerHandler:
             self.add_handler(handler)
 
     def add_handler(self, handler: Handler) -> None:
-        """Have another handler get the events too, after those before it."""
+        """Add a handler after the others."""
         handle = handling_callable(handler)
         self.handlers = (*self.handlers, handler)
         self._handles = (*self._handles, handle)
 
     def remove_handler(self, handler: Handler) -> bool:
-        """Remove the first handler equal to `handler`; returns whether it was there."""
+        """Remove the first handler equal to `handler`, and return whether it was there."""
         if handler not in self.handlers:
             return False
         index = self.handlers.index(handler)

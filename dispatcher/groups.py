@@ -40,9 +40,13 @@ from dispatcher.util.foreign import is_member, text_of, type_of
 
 
 class DispatcherGroup(CompositeService):
-    """Starts its `partitions` in order and stops them together. If one fails, all fail.
+    """Starts its `partitions`, which you haven't started, in order and stops them together. If one fails, all fail.
 
     `drain_timeout_s` and `drains_on_stop` apply to the group's stop, instead of the settings of its members.
+
+    Raises:
+        TypeError: `name` isn't a str, or an item of `partitions` isn't an AsyncDispatcher.
+        ValueError: `partitions` is empty, or a partition is in it twice or belongs to another composite service.
     """
 
     def __init__(
@@ -53,12 +57,6 @@ class DispatcherGroup(CompositeService):
         drain_timeout_s: float = 30.0,
         drains_on_stop: bool = True,
     ) -> None:
-        """The dispatchers must not have been started.
-
-        Raises:
-            TypeError: `name` is not a str, or something in `partitions` is not an AsyncDispatcher.
-            ValueError: there are no partitions, or one is in it twice, or belongs to another composite service.
-        """
         super().__init__(name)
         partitions = tuple(partitions)
         if not partitions:
@@ -79,13 +77,13 @@ class DispatcherGroup(CompositeService):
             partition.register_service_listener(self._on_partition)
 
     def set_drain_events_on_stop(self, drain: bool = True) -> None:
-        """Whether `stop` handles what is queued (True, the default) or discards it. Call it before `stop`."""
+        """Set, before `stop`, whether that handles queued events (the default) or discards them."""
         self._drain_on_stop = drain
         for partition in self.partitions:
             partition.set_drain_events_on_stop(drain)
 
     def is_drained(self) -> bool:
-        """All partitions were drained at one moment during this call."""
+        """Whether all partitions were drained at one moment during this call."""
         done = [partition.core.progress.done for partition in self.partitions]
         # If `begun` still equals the earlier `done`, no partition took an event in between: all were drained at once.
         return all(partition.is_drained() for partition in self.partitions) and (
@@ -93,7 +91,7 @@ class DispatcherGroup(CompositeService):
         )
 
     def await_drained(self, timeout: float | None = None) -> bool:
-        """As AsyncDispatcher.await_drained, for all partitions."""
+        """Wait for all partitions, as AsyncDispatcher.await_drained."""
         is_handler, is_on_loop = self.partitions[0].core.is_inside(), self._keeps_stop_waiting() == "loop"
         check_may_wait(self.name, is_handler=is_handler, is_on_loop=is_on_loop)
         deadline = None if timeout is None else monotonic() + timeout
@@ -111,11 +109,11 @@ class DispatcherGroup(CompositeService):
                 return True
 
     def is_stopped(self) -> bool:
-        """The group handles no more events, and the handler threads have ended."""
+        """Whether the group handles no more events and the handler threads have ended."""
         return all(partition.is_stopped() for partition in self.partitions)
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """As in Service. Handlers that the stop has given up on may still run: see `is_stopped`."""
+        """Wait for the stop, as in Service. Abandoned handlers can still be running: see `is_stopped`."""
         deadline = None if timeout is None else monotonic() + timeout
         return super().wait_for_service_to_stop(timeout) and all(
             partition.wait_for_service_to_stop(None if deadline is None else max(0.0, deadline - monotonic()))
@@ -168,11 +166,11 @@ class DispatcherGroup(CompositeService):
 class MultiDispatcher(DispatcherGroup, PostingService):
     """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `post`.
 
-    With a `journal`, a key of the type str, bytes or int has the same partition in every process. In write-ahead mode,
-    posts before the start raise JournalError, because the unhandled events of earlier runs come first.
+    With a `journal`, a key of type str, bytes or int has the same partition in every process. In write-ahead mode,
+    posts before the start raise JournalError, since unhandled events of earlier runs come first.
 
     Raises:
-        JournalError, JournalLossError: the journal cannot be opened.
+        JournalError, JournalLossError: the journal can't be opened.
     """
 
     def __init__(
@@ -260,7 +258,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         context: bool = False,
         events: type | Iterable[type] = (),
     ) -> None:
-        """As AsyncDispatcher.register, on each partition: `handler` is called from several threads."""
+        """Register a handler on each partition. Several threads call it."""
         classes = (events,) if isinstance(events, type) else tuple(events)
         for partition in self.partitions:
             partition.register(
@@ -268,7 +266,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             )
 
     def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
-        """As AsyncDispatcher.on, on each partition: the function is called from several threads."""
+        """Decorate a handler, for each partition. Several threads call it."""
         decorators: list[Callable[[Any], Any]] = [
             partition.on(*event_types, **options) for partition in self.partitions
         ]
@@ -281,31 +279,31 @@ class MultiDispatcher(DispatcherGroup, PostingService):
         return decorate
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """As AsyncDispatcher.unregister, on each partition."""
+        """Remove a registration on each partition."""
         found = [partition.unregister(event_type, handler) for partition in self.partitions]
         return any(found)
 
     def queue_size(self) -> int:
-        """Events queued in all partitions."""
+        """Count the events queued in all partitions."""
         return sum(partition.queue_size() for partition in self.partitions)
 
     def queue_contents(self) -> dict[Enum, int]:
-        """As AsyncDispatcher.queue_contents, for all partitions."""
+        """Count the queued events of all partitions by type."""
         return sums(chain.from_iterable(partition.core.queue.contents.by_type()[0] for partition in self.partitions))
 
     def post(self, event: HasType[Enum]) -> bool:
-        """As AsyncDispatcher.post."""
+        """Post an event to the partition of its key."""
         return self._posts[self._place(event)](event)
 
     def partition_of(self, event: HasType[Enum]) -> AsyncDispatcher:
-        """The partition that handles the event. Any thread."""
+        """Return the partition that handles the event. Thread-safe."""
         return self.partitions[self._place(event)]
 
     def post_every(self, seconds: float, event_or_factory: Any, *, key: str = "", **options: Any) -> Scheduled:
-        """As AsyncDispatcher.post_every. Each event of a factory goes to the partition of its key.
+        """Post as AsyncDispatcher.post_every does. Each event of a factory goes to the partition of its key.
 
         Raises:
-            ValueError: a `key` with a factory, whose events may go to several partitions.
+            ValueError: a `key` is given with a factory, whose events can go to several partitions.
         """
         if key and not is_member(type_of(event_or_factory)):
             raise InvalidValueError(
@@ -356,7 +354,7 @@ def _stable_hash(key: Any) -> int:
 
 
 class EventDispatcher(AsyncDispatcher):
-    """Hands every event, whatever its class, to one handler on a thread of its own. Otherwise an AsyncDispatcher."""
+    """An AsyncDispatcher that hands every event, whatever its class, to one handler, on a dedicated thread."""
 
     def __init__(
         self, handler: Handler, name: str = "EventDispatcher", *, config: DispatcherConfig | None = None, **options: Any
@@ -365,7 +363,7 @@ class EventDispatcher(AsyncDispatcher):
         super().__init__(config, name=name, **options)
 
     def handle(self, event: HasType[Enum]) -> bool:
-        """Queue an event; returns whether it was accepted. Any thread."""
+        """Queue an event and return whether it was accepted. Thread-safe."""
         return self._event_handler.handle(event)
 
     def _default_handler(self) -> Handler:

@@ -31,14 +31,14 @@ class ScheduledEvent(Protocol):
 class Dispatcher(Protocol):
     """An AsyncDispatcher, a MultiDispatcher or, in tests, an InlineDispatcher. AsyncDispatcher describes the methods.
 
-    It is the type for a component that registers handlers and posts. Starting and stopping it is its owner's business.
+    Use this type in a component that registers handlers and posts, and doesn't start or stop the dispatcher.
     """
 
     name: str
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
-        """Hadoop's way to post: `event_handler.handle(event)` is `post(event)`."""
+        """Post as in Hadoop: `event_handler.handle(event)` is `post(event)`."""
 
     def register(
         self,
@@ -57,25 +57,25 @@ class Dispatcher(Protocol):
         coalesce_by: KeyOf | None = None,
         context: bool = False,
     ) -> Callable[[F], F]:
-        """Register a function by decoration, for an Enum class or for some of its members."""
+        """Decorate a handler, for an Enum class or for some of its members."""
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Remove a handler; returns whether it was registered."""
+        """Remove a handler, and return whether it was registered."""
 
     def post(self, event: HasType[Enum], /) -> bool:
-        """Returns whether the event was accepted."""
+        """Post an event, and return whether it was accepted."""
 
     def post_nowait(self, event: HasType[Enum]) -> bool:
-        """As `post`, without waiting for room or for the disk."""
+        """Post as `post` does, without waiting for room or for the disk."""
 
     def post_later(self, event: HasType[Enum]) -> Future[bool]:
-        """A future that is True once the event is accepted."""
+        """Return a future whose result is True once the event is accepted."""
 
     def ask(self, event: HasType[Enum]) -> Future[Any]:
-        """A future for what the event's handler returns or raises."""
+        """Return a future for what the event's handler returns or raises."""
 
     def post_after(self, seconds: float, event: HasType[Enum]) -> ScheduledEvent:
-        """Post an event once `seconds` have passed."""
+        """Post an event after `seconds`."""
 
     def post_at(self, unix_s: float, event: HasType[Enum]) -> ScheduledEvent:
         """Post an event at a time, in Unix seconds."""
@@ -89,4 +89,4 @@ class Dispatcher(Protocol):
         jitter: float = 0.0,
         key: str = "",
     ) -> ScheduledEvent:
-        """Post an event again and again."""
+        """Post an event periodically."""

@@ -60,30 +60,30 @@ class Core:
 
 
 class PostingService(Service):
-    """What AsyncDispatcher and MultiDispatcher post with. Any thread."""
+    """The posting methods of AsyncDispatcher and MultiDispatcher. You can call them from any thread."""
 
     _event_handler: DispatcherEventHandler  # set by the constructor; never changes
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
-        """Hadoop's way to post: `event_handler.handle(event)` is `post(event)`. Any thread."""
+        """Post as in Hadoop: `event_handler.handle(event)` is `post(event)`. Thread-safe."""
         return self._event_handler
 
     @abstractmethod
     def core_of(self, event: Any) -> Core:
-        """The core of the dispatcher that handles the event. Private to the package."""
+        """Return the core of the dispatcher that handles the event. Private to the package."""
 
     def post_nowait(self, event: HasType[Enum]) -> bool:
-        """As `post`, for a thread that must not wait, neither for room nor for the disk.
+        """Post as `post` does, but wait neither for room nor for the disk.
 
-        In write-ahead mode, True says that the event is on its way into the journal: a crash before it is there loses
-        it, and a disk that fails refuses it, which `stats().rejected` counts. Use `post_later` to learn of that.
+        In write-ahead mode, True means the event is on its way into the journal. A crash before it gets there loses it,
+        and if the disk fails, the event is rejected and counted in `stats().rejected`. If you need to know, use
+        `post_later`. Also raises whatever `coalesce_by` raises.
 
         Raises:
             QueueFullError: the queue is full and its policy is `block`, or 4096 posts are on their way into the
                 journal. The event was not accepted.
-            EventNotDeclaredError, JournalError: the event cannot be kept in the journal.
-            What `coalesce_by` raised.
+            EventNotDeclaredError, JournalError: the journal can't store the event.
         """
         queue = self.core_of(event).queue
         if not queue.write_ahead.is_on:
@@ -97,43 +97,43 @@ class PostingService(Service):
             del posted  # it refers to the error, whose traceback leads here and to the event
 
     def post_later(self, event: HasType[Enum]) -> Future[bool]:
-        """Post without waiting for the disk: the future's result is True once the event is accepted.
+        """Post without waiting for the disk, and return a future whose result is True once the event is accepted.
 
-        In write-ahead mode, the event is in the journal then, and under `sync` on the disk; posts that are under way at
-        the same time share a write and an fsync. Otherwise the future is done on return. Posts of a thread, by this and
-        by `post`, are handled in their order.
+        In write-ahead mode, an accepted event is in the journal and, with durability `sync`, on the disk. Concurrent
+        posts share a write and an fsync. In other modes, the future is done on return. Posts of one thread, through
+        this and `post`, are handled in order.
 
-        Blocks while a bounded queue is full, as its policy says; each post under way takes up room. If 4096 are under
-        way, blocks until this one is done. `stop` and `await_drained` wait for those under way.
+        Blocks while a bounded queue is full, as its policy says. Each post in flight takes up room. If 4096 are in
+        flight, it blocks until this one is done. `stop` and `await_drained` wait for posts in flight.
 
-        `cancel()` of the future withdraws the event as long as the journal's thread has not begun to write it, and
-        returns False from then on. Callbacks of the future run on that thread: they must be short, and must not wait
+        You can `cancel()` the future to withdraw the event until the journal's thread begins to write it. From then on,
+        `cancel()` returns False. Callbacks of the future run on that thread, so keep them short, and don't wait there
         for a post.
 
-        The future's error is one of:
-            QueueFullError: it would wait for room, and the dispatcher is not started.
-            EventRefusedError: what `post` returns False for: a full queue, a stop, or a disk that failed. After an
-                error of the disk, the event may be there after the next start.
-            EventNotDeclaredError, JournalError: the event cannot be kept in the journal.
-            What `coalesce_by` raised.
+        The future's error is whatever `coalesce_by` raised, or one of:
+            QueueFullError: the post would wait for room, and the dispatcher hasn't been started.
+            EventRefusedError: `post` would return False, because of a full queue, a stop, or a disk failure. After a
+                disk failure, the event can still be there at the next start.
+            EventNotDeclaredError, JournalError: the journal can't store the event.
 
         Raises:
-            ForkedProcessError: this process is a fork of the one that made the dispatcher.
+            ForkedProcessError: this process is a fork of the one that created the dispatcher.
         """
         return post_later(self.core_of(event).queue, event)
 
     def ask(self, event: HasType[Enum]) -> Future[Any]:
-        """Post an event, and get a future for what its handler returns or raises. An event that fails counts as ever.
+        """Post an event, and return a future for what its handler returns or raises. A failed event counts as usual.
 
-        The future's error, if the event is not handled to the end, is an EventRefusedError or an EventDiscardedError:
-        a queue that is full, a stop, a newer event of its key. The future never stays undone once the dispatcher has
-        stopped, even if a handler hangs. In write-ahead mode it is done once the event's row is as durable as a post.
+        If the event isn't handled to the end, the future's error is an EventRefusedError or an EventDiscardedError: for
+        a full queue, a stop, or a newer event with its key. The future is done once the dispatcher has stopped, even if
+        a handler hangs. In write-ahead mode, it's done once the event's row is as durable as a post.
 
-        `cancel()` withdraws the event if its handling has not begun, and so does a timeout of `result` or `exception`;
-        then the event counts as discarded. Callbacks of the future run on the handler thread: they must be short.
+        If handling hasn't begun, `cancel()` withdraws the event, and so does a timeout of `result` or `exception`. The
+        event then counts as discarded. Callbacks of the future run on the handler thread, so keep them short.
 
-        Blocks while a bounded queue is full, as its policy says. Any thread, but not a handler of this dispatcher, for
-        which the event would wait; on an event loop, use `await aio.ask(dispatcher, event)`.
+        Blocks while a bounded queue is full, as its policy says. You can call this on any thread, but not in a handler
+        of this dispatcher, since the event would wait for that. On an event loop, use `await aio.ask(dispatcher,
+        event)`.
 
         Raises:
             AskError: the class of the event has several handlers, or the caller is a handler that would wait for
@@ -143,22 +143,22 @@ class PostingService(Service):
         return self.core_of(event).asks.ask(event)
 
     def post_after(self, seconds: float, event: HasType[Enum]) -> Scheduled:
-        """Post an event in that many seconds of the monotonic clock. Any thread; does not wait for room.
+        """Post an event after `seconds` on the monotonic clock, from any thread, without waiting for room.
 
-        It is posted as by any producer: a full queue may refuse it, and under `block` it waits for its turn, holding
-        nothing up. A stop posts what falls due while it drains, and leaves and reports the rest. In write-ahead mode
-        the event is in the journal on return, as durable as by `post`: after a crash it is posted at its time, or at
-        once if that has passed.
+        A full queue can then reject the event, as any other. Under `block` it waits its turn without holding anything
+        up. A stop still posts what falls due while it drains, and only reports the rest. In write-ahead mode the event
+        is in the journal on return, as durable as with `post`. After a crash it's posted at its time, or at once if
+        it's late.
 
         Raises:
             ValueError: `seconds` is negative or more than a century.
-            EventRefusedError: the dispatcher stops or has stopped, or the journal has failed.
+            EventRefusedError: the dispatcher is stopping or has stopped, or the journal has failed.
             EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
         """
         return self.core_of(event).schedule.after(seconds, event)
 
     def post_at(self, unix_s: float, event: HasType[Enum]) -> Scheduled:
-        """As `post_after`, at a time of the wall clock in Unix seconds. If that clock is set, the post follows it."""
+        """Post as `post_after` does, at a Unix time in seconds. If the wall clock is set, the post follows it."""
         return self.core_of(event).schedule.at(unix_s, event)
 
     def post_every(
@@ -170,18 +170,19 @@ class PostingService(Service):
         jitter: float = 0.0,
         key: str = "",
     ) -> Scheduled:
-        """Post an event again and again, the first time in `first` seconds (None: after one period).
+        """Post an event periodically, first after `first` seconds or, by default, after one period.
 
-        A factory, called on the timers' thread, makes a new event each time. The times are whole periods apart,
-        whenever they are kept; each firing comes up to the part `jitter` of the period later. While the event of the
-        last firing waits in the queue, the next one is left out and counted as skipped, like one a whole period late.
+        If you pass a factory, it makes a new event each time, on the timers' thread. The times are whole periods apart,
+        no matter how late each one is kept. `jitter` delays each firing by up to that fraction of the period. A firing
+        is skipped and counted while the event of the last one is still queued, or when it's a whole period late.
 
-        With a `key`, the rhythm lasts over restarts in write-ahead mode: call this with the same key after a restart,
-        and it goes on from the time that was due next, and posts once for those it has missed. No time is posted twice.
+        In write-ahead mode, the rhythm of a `key` survives restarts. Call this with the same key again, and it
+        continues from the next due time, with one post for all missed ones. No time is posted twice.
 
         Raises:
-            ValueError: `seconds` is less than 0.001, `first` is negative, `jitter` is not between 0 and 1, or `key`
-                is in use. TypeError: neither an event nor a callable. Otherwise as `post_after`.
+            ValueError: `seconds` is less than 0.001, `first` is negative, `jitter` isn't between 0 and 1, or `key` is
+                in use. Otherwise as `post_after`.
+            TypeError: `event_or_factory` is neither an event nor a callable.
         """
         is_event = is_member(type_of(event_or_factory))
         core = self.core_of(event_or_factory)  # of a factory, some partition

@@ -18,18 +18,18 @@ _THEN: Final = get_args(Then)
 class Retry:
     """Hand the event out again, up to `attempts` times in all, if the error is one of `on`.
 
-    The n-th failure is followed by a delay of `delay_s * factor ** (n - 1)` seconds, at most `max_delay_s`. A random
-    jitter makes it shorter or longer, by up to `jitter` (0.1: a tenth) of itself. Meanwhile the event is retrying: it
-    is neither queued nor in hand, and other events go on. With `ordered_by_key`, the later events of its Enum class
-    with the same `lock_key` wait behind it.
+    After the n-th failure, the delay is `delay_s * factor ** (n - 1)` seconds, up to `max_delay_s`. A random jitter
+    changes it by up to `jitter` of itself, for example 0.1 for a tenth. Until then the event is retrying, neither
+    queued nor being handled, and other events go on. With `ordered_by_key`, later events of its Enum class with the
+    same `lock_key` wait behind it.
 
-    After the last attempt, or after an error that is not one of `on`, the event has failed. `then` says what follows:
-    it goes to the dispatcher's dead letters (`dead_letter`); it is dropped (`continue`); or the dispatcher stops
-    (`stop`) or the process exits (`exit`), and it is a dead letter, too.
+    After the last attempt, or after an error that isn't one of `on`, the event has failed, and `then` applies.
+    `dead_letter` hands it to the dispatcher's dead letters, and `continue` drops it. With `stop` the dispatcher stops,
+    with `exit` the process ends, and the event is a dead letter, too.
 
     Raises:
-        ValueError: a number or `then` that makes no sense; the message names it. TypeError: `on` is not made of
-            exception classes.
+        ValueError: a number or `then` is invalid. The message names it.
+        TypeError: `on` isn't made of exception classes.
     """
 
     attempts: int = 5
@@ -57,7 +57,7 @@ class Retry:
             raise InvalidTypeError(f"on takes exception classes, not {self.on!r}")
 
     def delay_ns(self, failures: int) -> int:
-        """The delay after that many failures, 1 or more."""
+        """Return the delay after that many failures, 1 or more."""
         try:
             delay_s = min(self.delay_s * float(self.factor) ** (failures - 1), self.max_delay_s)
         except OverflowError:  # of the power

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class ServiceState(Enum):
-    """Where a service is in its life."""
+    """Where a service is in its life cycle."""
 
     NOTINITED = "NOTINITED"
     INITED = "INITED"
@@ -52,7 +52,7 @@ class ServiceStateChangeListener(Protocol):
     """Called after each change of a service's state."""
 
     def state_changed(self, service: Service) -> None:
-        """The service has entered another state."""
+        """Called when the service has entered another state."""
 
 
 _ALLOWED = {
@@ -118,10 +118,10 @@ class _Hook(NamedTuple):
 
 
 class Service:
-    """A part with a life cycle. Subclasses override `service_init`, `service_start` and `service_stop`.
+    """A part with a life cycle. In your subclass, override `service_init`, `service_start` and `service_stop`.
 
-    `with service:` inits (if needed) and starts it, and stops it on the way out. `async with service:` does the same in
-    a coroutine, whose event loop goes on while the stop waits.
+    `with service:` inits it (if needed), starts it, and stops it on the way out. `async with service:` does the same in
+    a coroutine, whose event loop keeps running while the stop waits.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -129,7 +129,7 @@ class Service:
             raise InvalidTypeError(f"{type(self).__name__}: name must be a str, not {text_of(name)}")
         self.name = name or type(self).__name__
         self.config: Any = None
-        """The argument of `init`, set before the hook."""
+        """The argument of `init`, set before the hook runs."""
         # Leaf lock: nothing foreign runs under it. Re-entrant: a signal handler may interrupt its holder.
         self._life = threading.Condition(threading.RLock())
         self._stop_deferred = False  # a signal handler called `stop` amid a change; any thread
@@ -147,7 +147,7 @@ class Service:
 
     @property
     def state(self) -> ServiceState:
-        """The service's state. Any thread."""
+        """The service's state. Thread-safe."""
         return self._state
 
     @property
@@ -157,7 +157,7 @@ class Service:
 
     @property
     def parent(self) -> CompositeService | None:
-        """The composite service that this one was added to, if any."""
+        """The composite service you added this one to, if any."""
         return self._parent() if self._parent is not None else None
 
     def _ancestors(self) -> list[CompositeService]:
@@ -174,27 +174,27 @@ class Service:
         return self._state in states
 
     def is_starting(self) -> bool:
-        """It is not started yet, or its start hook still runs. Any thread; takes no lock."""
+        """Whether it isn't started yet, or its start hook still runs. Thread-safe, without a lock."""
         # The state first: it becomes STARTED after the hook was noted.
         return self._state in _BEFORE_STARTED or (
             self._state is ServiceState.STARTED and self._running_hook() is not None
         )
 
     def is_stopping(self) -> bool:
-        """`stop` was called, and the stop hook has not ended. Any thread; takes no lock."""
+        """Whether `stop` was called and the stop hook hasn't ended. Thread-safe, without a lock."""
         return self._state is ServiceState.STOPPED and not self._terminated
 
     def is_ending(self) -> bool:
-        """Whether this service, or the composite that it was added to, has begun to stop. Takes no lock."""
+        """Whether this service, or the composite it was added to, has begun to stop. Takes no lock."""
         parent = self.parent
         return self._state is ServiceState.STOPPED or (parent is not None and parent.is_ending())
 
     def init(self, config: Any = None) -> None:
-        """Prepare the service. Repeating it does nothing.
+        """Prepare the service. You can repeat it.
 
         Raises:
             ServiceStateError: the service is started or stopped.
-            Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
+            Exception: the hook raised it. The service is then stopped, with this error as its `failure_cause`.
         """
         token = _Token()
         hook = self._enter(ServiceState.INITED, _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None))
@@ -203,11 +203,11 @@ class Service:
             self._run_hook(hook, ServiceState.INITED, lambda: self.service_init(config))
 
     def start(self) -> None:
-        """Start the service. Repeating it does nothing.
+        """Start the service. You can repeat it.
 
         Raises:
-            ServiceStateError: the service is not inited, or it is stopped.
-            Exception: raised by the hook; the service is then stopped, with this error as its `failure_cause`.
+            ServiceStateError: the service isn't inited, or it's stopped.
+            Exception: the hook raised it. The service is then stopped, with this error as its `failure_cause`.
         """
         token = _Token()
         hook = self._enter(ServiceState.STARTED, _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None))
@@ -219,16 +219,16 @@ class Service:
 
         On return the stop hook has ended, with these exceptions:
 
-        - Another thread still runs init's or start's hook: it runs the stop hook right after that.
-        - The stop would wait for its caller, a handler for example: a thread of its own carries it out.
-        - Another thread carries out the stop: a second caller waits for a dispatcher, and for a composite, as long as
-          the dispatchers' `drain_timeout_s` say, and for other services not at all. `wait_for_service_to_stop` waits.
-        - A signal handler has interrupted a change of state: the stop follows that change.
+        - Another thread still runs the hook of init or start. It then runs the stop hook right after that.
+        - The stop would wait for its caller, for example a handler. A separate thread then carries it out.
+        - Another thread is carrying out the stop. A second caller waits for a dispatcher or a composite up to the
+          dispatchers' `drain_timeout_s`, and for other services not at all. To wait, use `wait_for_service_to_stop`.
+        - A signal handler has interrupted a change of state. The stop follows that change.
 
-        An interrupted stop leaves a service that is stopped, or that the next `stop` ends.
+        After an interrupted stop, the service is stopped, or the next `stop` ends it.
 
         Raises:
-            Exception: raised by the stop hook; the service still counts as stopped.
+            Exception: the stop hook raised it. The service still counts as stopped.
         """
         if self._is_amid_change():
             self._stop_deferred = True
@@ -238,10 +238,10 @@ class Service:
                 self._await_termination(self._longest_stop_s())
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds (None: for ever) for the stop to end; returns whether it has.
+        """Wait up to `timeout` seconds for the stop to end, and return whether it has. None waits without a limit.
 
         Raises:
-            RuntimeError: the caller would wait for itself: it is a handler or a hook of the service, or is on the
+            RuntimeError: the caller would wait for itself: it's a handler or a hook of the service, or it's on the
                 thread of a handler's event loop.
         """
         if self._terminated or timeout == 0:
@@ -263,7 +263,7 @@ class Service:
     def register_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> None:
         """Call `listener`, a callable or an object with `state_changed(service)`, after each change of state.
 
-        It runs on the thread that made the change; an error that it raises is only logged.
+        It runs on the thread of the change. If it raises, the error is only logged.
         """
         notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
 
@@ -273,9 +273,10 @@ class Service:
         self._change(register)
 
     def unregister_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> bool:
-        """Remove one registration of a listener; returns whether it was registered.
+        """Remove one registration of a listener, and return whether it was registered.
 
-        Any thread, and the listener itself. A change that is being reported meanwhile may still reach the listener.
+        You can call this from any thread, and from the listener itself, which can still get a change being reported
+        then.
         """
         notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
 
@@ -290,12 +291,12 @@ class Service:
         return self._change(unregister)
 
     def stop_on_failure(self, error: BaseException) -> None:
-        """Stop because of an error, which becomes the `failure_cause` unless there is one. Any thread, as `stop`."""
+        """Stop because of an error, from any thread. It becomes the `failure_cause` unless there is one."""
         self.note_failure(error)
         self.stop()
 
     def note_failure(self, error: BaseException) -> None:
-        """Record why the service fails; the first error, and the state at that moment, stay."""
+        """Record why the service fails. The first error, and the state at that moment, stay."""
 
         def note() -> None:
             if self._failure is None:
@@ -305,13 +306,13 @@ class Service:
         self._change(note)
 
     def service_init(self, config: Any) -> None:
-        """Hook of `init`."""
+        """Hook of `init`, for you to override."""
 
     def service_start(self) -> None:
-        """Hook of `start`."""
+        """Hook of `start`, for you to override."""
 
     def service_stop(self) -> None:
-        """Hook of `stop`. It must cope with a service that was never inited or started, or that failed half-way."""
+        """Hook of `stop`. It must also work if the service was never inited or started, or failed halfway."""
 
     def __enter__(self) -> Self:
         """Init, if needed, and start.
@@ -580,9 +581,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class CompositeService(Service):
-    """A service made of services: inits and starts them in the order added, stops them in reverse.
+    """A service made of services, which it inits and starts in the order you added them, and stops in reverse.
 
-    If one fails to start, the services already started are stopped, and the caller gets the error.
+    If one fails to start, those already started are stopped, and you get the error.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -590,16 +591,16 @@ class CompositeService(Service):
         self.services: tuple[Service, ...] = ()  # replaced under _tree and _life, so a loop over it is safe
 
     def add_service(self, service: Service) -> None:
-        """Add a child before `init`. A child added later is stopped with the others, but not started.
+        """Add a child before `init`. If you add it later, it's stopped with the others, but not started.
 
         Raises:
-            TypeError: it is not a Service.
-            ValueError: it belongs to a composite already, which has not stopped; or the services would form a cycle.
+            TypeError: it isn't a Service.
+            ValueError: it already belongs to a composite that hasn't stopped, or the services would form a cycle.
         """
         self.add_services((service,))
 
     def add_services(self, services: Sequence[Service]) -> None:
-        """Add children as `add_service` does: all of them, or none if one is refused."""
+        """Add children as `add_service` does. If one is rejected, none is added."""
         for service in services:
             if not isinstance(service, Service):
                 raise InvalidTypeError(f"{self.name}: add_service takes a Service, not {text_of(service)}")
@@ -659,9 +660,9 @@ class CompositeService(Service):
                 service.stop()
 
     def service_stop(self) -> None:
-        """Stop every child, in reverse order, and wait for each; then raise the first error.
+        """Stop every child, in reverse order, wait for each, and then raise the first error.
 
-        A child may be stopping already: by its own handler, or by another thread.
+        A child can be stopping already, from its own handler or another thread.
         """
 
         def stop(service: Service) -> None:

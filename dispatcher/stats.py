@@ -48,7 +48,7 @@ _summary = partial(MetricSpec, "summary")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatcherStats:
-    """One dispatcher at one moment. Histograms and mappings are copies."""
+    """Counts and times of one dispatcher at one moment. Histograms and mappings are copies."""
 
     queue_size: Annotated[int, _gauge("dispatcher_event_queue_size", "Events waiting in the queue.")]
     queue_capacity: Annotated[
@@ -66,33 +66,36 @@ class DispatcherStats:
             ("kind", *_TYPE_LABELS),
         ),
     ]
-    """By kind (event or mail), event class and event type; one entry or none."""
+    """Seconds since the current event or mail began, if any, by kind (event or mail), event class and event type."""
     slow_by_type: Annotated[
         _ByType,
         _counter("dispatcher_slow", "Events and mails that ran longer than handler_warn_after_s.", _TYPE_LABELS),
     ]
-    """Of all types that were handled or have failed; the class of mails is (mail), their type is empty."""
+    """Slow runs of every type handled or failed so far. Mail has the class (mail) and an empty type."""
     idle_s: Annotated[float, _counter("dispatcher_idle_seconds", "Time that the handler thread was idle.")]
     is_failed: Annotated[
         bool, _gauge("dispatcher_failed", "1 if the dispatcher has failed; its failure_cause has the reason.")
     ]
     in_hand: int
-    """Events taken from the queue and not finished: 0 or 1, plus those whose coroutines have not ended."""
+    """Events taken from the queue and not finished: 0 or 1, plus those whose coroutines haven't ended."""
     discarded: Annotated[int, _counter("dispatcher_events_discarded", "Events accepted that will never be handled.")]
     discarded_by_reason: Annotated[
         dict[str, int], _counter("dispatcher_events_dropped", "The discarded events by reason.", ("reason",))
     ]
-    """stop: left by a stop; drop_oldest: removed from a full queue; superseded: by a newer event of its key; withdrawn:
-    its caller no longer waits for the answer."""
+    """Discarded events by reason.
+
+    stop: left over at a stop. drop_oldest: removed from a full queue. superseded: replaced by a newer event with its
+    key. withdrawn: the caller no longer waits for the answer.
+    """
     rejected: Annotated[dict[str, int], _counter("dispatcher_events_rejected", "Events rejected.", ("reason",))]
-    """By reason: full, timeout, draining, stopped, journal, reentrant."""
+    """Rejected posts by reason: full, timeout, draining, stopped, journal, reentrant."""
     handled_by_type: Annotated[_ByType, _counter("dispatcher_events_handled", "Events handled.", _TYPE_LABELS)]
     failed_by_type: Annotated[
         _ByType,
         _counter("dispatcher_events_failed", "Events whose handler raised, or without a handler.", _TYPE_LABELS),
     ]
     accepted: Annotated[int, _counter("dispatcher_events_accepted", "Events accepted from producers.")]
-    """handled + failed + in hand + queued + retrying + discarded (invariant 4)."""
+    """Accepted events: handled + failed + in hand + queued + retrying + discarded (invariant 4)."""
     retrying: Annotated[int, _gauge("dispatcher_events_retrying", "Events that wait for their next attempt.")]
     retried_by_type: Annotated[
         _ByType,
@@ -101,12 +104,12 @@ class DispatcherStats:
     dead_letters: Annotated[
         int | None, _counter("dispatcher_dead_letters", "Failed events that were given to the dead letters.")
     ]
-    """None: the dispatcher has no dead letters."""
+    """None if the dispatcher has no dead letters."""
     dead_letters_lost: Annotated[
         int | None, _counter("dispatcher_dead_letters_lost", "Dead letters that could not be stored anywhere.")
     ]
     scheduled: Annotated[int, _gauge("dispatcher_events_scheduled", "Events scheduled for a later post.")]
-    """Of `post_after`, `post_at` and `post_every`; they are not accepted yet."""
+    """Events of `post_after`, `post_at` and `post_every` that are still to be accepted."""
     scheduled_fired: Annotated[
         int, _counter("dispatcher_scheduled_fired", "Scheduled events that were due and posted.")
     ]
@@ -120,11 +123,11 @@ class DispatcherStats:
     queue_time: Annotated[
         Histogram | None, _histogram("dispatcher_event_queue_seconds", "Time of events in the queue.")
     ]
-    """Covers the events that were timed there."""
+    """Time in the queue, of the events timed there."""
     handling_time: Annotated[
         Histogram | None, _histogram("dispatcher_event_handling_seconds", "Time of events in their handlers.")
     ]
-    """Covers all events; in a flood of fast ones, the mean of each batch."""
+    """Handling time of all events. In a flood of fast ones, each batch counts with its mean."""
     handling_by_type: Annotated[
         _TimesByType,
         _summary(
@@ -133,7 +136,7 @@ class DispatcherStats:
             _TYPE_LABELS,
         ),
     ]
-    """Their number and the sum of their times, in seconds. In a flood, one event of each batch is timed."""
+    """Number of events and sum of their times, in seconds. In a flood, one event of each batch is timed."""
     queue_time_by_type: Annotated[
         _TimesByType,
         _summary(
@@ -142,7 +145,7 @@ class DispatcherStats:
             _TYPE_LABELS,
         ),
     ]
-    """As `handling_by_type`, of the events that were timed in the queue."""
+    """The same as `handling_by_type`, for the events timed in the queue."""
     mailbox_latency: Annotated[
         Histogram | None,
         _histogram("dispatcher_mailbox_latency_seconds", "Time from sending a mail until it runs, sampled."),
@@ -171,17 +174,17 @@ class DispatcherStats:
 
     @property
     def handled(self) -> int:
-        """Events whose handlers returned."""
+        """Number of events whose handlers returned."""
         return sum(self.handled_by_type.values())
 
     @property
     def failed(self) -> int:
-        """Events whose handler raised."""
+        """Number of events whose handler raised."""
         return sum(self.failed_by_type.values())
 
     @property
     def pending(self) -> int:
-        """Events accepted that wait or are in hand."""
+        """Number of events queued or being handled."""
         return self.in_hand + self.queue_size + self.retrying
 
 

@@ -91,7 +91,7 @@ class ScheduledPost:
 
 
 class DispatcherView:
-    """One dispatcher, read only. Any thread; see the module."""
+    """A read-only view of one dispatcher. You can use it from any thread."""
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class DispatcherView:
         self._drain = dispatching.drain
         self._journal = journal = dispatching.journal
         self.queue_policy: str = config.queue_full_policy
-        """What a post to a full queue does: block, reject or drop_oldest."""
+        """How a post to a full queue behaves: block, reject or drop_oldest."""
         self.queue_capacity = dispatching.queue.room.capacity
-        """None: no bound."""
+        """Maximum events in the queue, or None."""
         self.handler_warn_after_s = config.handler_warn_after_s
-        """A run longer than this is slow; None: no run is."""
+        """A run longer than this many seconds is slow. None disables it."""
         self.liveness_stuck_after_s = config.liveness_stuck_after_s
-        """A run longer than this asks for a restart of the process; None: no run does."""
+        """A run longer than this many seconds calls for a restart of the process. None disables it."""
         self.journal_path: Path | None = journal.path if journal is not None else None
         self._namesakes = _Namesakes.of(dispatcher.name)
         # When the dispatcher ended, in the order of `_steps`; 0: it has not.
@@ -141,15 +141,15 @@ class DispatcherView:
 
     @property
     def failure_cause(self) -> BaseException | None:
-        """Why the dispatcher failed; None: it has not."""
+        """The error that made the dispatcher fail, or None."""
         return self._dispatcher.failure_cause
 
     def stats(self) -> DispatcherStats:
-        """All that is counted, at this moment."""
+        """Return a snapshot of all counts and times."""
         return take_stats(self._dispatching, self._processor, self._schedule, is_failed=self.failure_cause is not None)
 
     def scheduled(self, limit: int = 10) -> list[ScheduledPost]:
-        """What `post_after`, `post_at` and `post_every` will post next, soonest first."""
+        """List the upcoming posts of `post_after`, `post_at` and `post_every`, soonest first."""
         found = []
         for one in self._schedule.first(limit):
             due = one.due
@@ -169,7 +169,7 @@ class DispatcherView:
         return found
 
     def running(self) -> RunningNow | None:
-        """The event or mail that the handler thread is running; None: it waits, or is between two."""
+        """Return the handler thread's current event or mail, or None while it waits or is between two."""
         run = current_run(self._dispatching.progress, self._processor)
         if run is None:
             return None
@@ -187,19 +187,19 @@ class DispatcherView:
         )
 
     def running_s(self) -> float:
-        """How long the handler thread has been running its event or mail, in seconds; 0.0: it runs none.
+        """Return how long the handler thread has been running its event or mail, in seconds, or 0.0 if it runs none.
 
-        Unlike `running`, it reads nothing that belongs to the event.
+        Unlike `running`, this reads nothing that belongs to the event.
         """
         run = current_run(self._dispatching.progress, self._processor)
         return run.seconds() if run is not None else 0.0
 
     def stack(self) -> list[traceback.FrameSummary]:
-        """The frames of the handler thread, outermost first; empty when it has none. Their lines are read lazily."""
+        """Return the frames of the handler thread, if any, outermost first. Source lines are read lazily."""
         return stack_of(self._thread.ident) or [] if self._thread.is_alive() else []
 
     def types(self) -> list[TypeNumbers]:
-        """The numbers of every event type of which an event was handled or failed."""
+        """Return the numbers of every event type handled or failed so far."""
         stats = self.stats()
         return [
             TypeNumbers(
@@ -219,20 +219,20 @@ class DispatcherView:
         ]
 
     def failures(self) -> list[FailureRecord]:
-        """The last 100 failures, newest first. Reads the source files of their frames, unless they are cached."""
+        """Return the last 100 failures, newest first. Reads the source files of their frames, unless they're cached."""
         return self._dispatching.errors.failures.newest_first()
 
     def queue_contents(self) -> QueueCounts[Enum]:
-        """Events that wait, by type, without the types that cannot be hashed. More than 50,000 are sampled."""
+        """Count the queued events by type, except unhashable types. More than 50,000 are sampled."""
         counted, approximate = self._queue.contents.by_type()
         return QueueCounts(sums(counted), approximate)
 
     def queue_entities(self, limit: int = 20) -> QueueCounts[str]:
-        """As `queue_contents`, by their `entity`: the `limit` entities with most events, largest first."""
+        """Count as `queue_contents` does, by `entity`: the `limit` entities with the most events, largest first."""
         return self._queue.contents.by_entity(limit)
 
     def oldest_wait_s(self) -> float | None:
-        """How long the oldest queued event has waited, in seconds; None: the queue is empty.
+        """Return how long the oldest queued event has waited, in seconds, or None if the queue is empty.
 
         Exact if posts note their time (`measure_times: all`, or a journal), otherwise up to a second too low.
         """
@@ -240,51 +240,51 @@ class DispatcherView:
 
     @property
     def dead_letters(self) -> DeadLetters | None:
-        """None: the dispatcher keeps none."""
+        """None if the dispatcher keeps no dead letters."""
         return self._dispatching.errors.dead_letters
 
     def is_starting(self) -> bool:
-        """The dispatcher is not started yet."""
+        """Whether the dispatcher isn't started yet."""
         return self._dispatcher.is_starting()
 
     def is_draining(self) -> bool:
-        """A stop is waiting for the queued events to be handled."""
+        """Whether a stop is waiting for the queued events to be handled."""
         return self._queue.phase in (DRAINING, STOPPED) and not self._drain.finished.is_set()
 
     def is_drained(self) -> bool:
-        """The queue is empty and no event is in hand."""
+        """Whether the queue is empty and no event is being handled."""
         return self._drain.is_drained()
 
     def is_thread_alive(self) -> bool:
-        """The handler thread has been started and has not ended."""
+        """Whether the handler thread has been started and hasn't ended."""
         return self._thread.is_alive()
 
     def full_since_s(self) -> float | None:
-        """How long a bounded queue has been full, in seconds, up to a second too low; None: it is not full."""
+        """Return for how many seconds a bounded queue has been full, up to a second too low, or None if it isn't."""
         return self._dispatching.backlog.full_since_s()
 
     def journal_is_failed(self) -> bool:
-        """Writing the journal failed, and it has ended."""
+        """Whether a write to the journal failed, which ended the journal."""
         return self._journal is not None and self._journal.is_failed
 
     def note_start(self) -> None:
-        """The dispatcher starts. The starting thread."""
+        """Note the start. Called by the starting thread."""
         self._namesakes.last_start = next(_steps)
 
     def note_end(self) -> None:
-        """The dispatcher has ended. The handler thread, or the stopping thread if that never ran."""
+        """Note the end. Called by the handler thread, or by the stopping thread if that never ran."""
         self._ended = next(_steps)
 
     def was_replaced(self) -> bool:
-        """The dispatcher has ended, and another one of its name has been started since."""
+        """Whether the dispatcher has ended and another one of its name has been started since."""
         return 0 < self._ended < self._namesakes.last_start
 
     def journal_losses(self) -> tuple[Loss, ...]:
-        """Accepted events of an earlier run that the start found lost with a segment of the journal."""
+        """Return the accepted events of an earlier run lost with a segment of the journal, as found by the start."""
         return self._journal.losses if self._journal is not None else ()
 
     def forget(self) -> None:
-        """Leave `dispatchers()`: in a forked child, which has no handler thread."""
+        """Leave `dispatchers()`. For a forked child, which has no handler thread."""
         _views.discard(self)
 
     def __repr__(self) -> str:
@@ -315,7 +315,7 @@ _views: weakref.WeakSet[DispatcherView] = weakref.WeakSet()  # any thread, in si
 
 
 def dispatchers() -> list[DispatcherView]:
-    """Every dispatcher of the process that is still referred to, by name, whatever its state. Any thread."""
+    """Return every dispatcher of the process still referred to, by name, in any state. Thread-safe."""
     return sorted(snapshot(lambda: list(_views)), key=lambda view: view.name)
 
 

@@ -22,10 +22,10 @@ class UnknownReleaseError(DispatcherError):
 
 
 def check_release(release: str) -> None:
-    """Refuse what is neither one of `RELEASES` nor `ANY`.
+    """Check that `release` is one of `RELEASES` or `ANY`.
 
     Raises:
-        UnknownReleaseError: the tables of this release are not known.
+        UnknownReleaseError: the tables of this release aren't known.
     """
     if release not in (*RELEASES, ANY):
         raise UnknownReleaseError(release)
@@ -33,13 +33,14 @@ def check_release(release: str) -> None:
 
 @cache  # bounded by the number of machines and releases: an unknown name raises
 def arcs_of(machine: str, release: str = CURRENT) -> Arcs:
-    """The table of a machine, whose name is case-insensitive, in a release of Hadoop.
+    """Return the table of a machine in a release of Hadoop. Thread-safe.
 
-    `release`: one of `RELEASES`, or `ANY` for the arcs of all releases together. Any thread.
+    `machine`: case-insensitive.
+    `release`: one of `RELEASES`, or `ANY` for the arcs of all releases together.
 
     Raises:
         UnknownMachineError: no machine has this name.
-        UnknownReleaseError: the tables of this release are not known.
+        UnknownReleaseError: the tables of this release aren't known.
     """
     check_release(release)
     factory = factory_of(machine)
@@ -55,13 +56,14 @@ def arcs_of(machine: str, release: str = CURRENT) -> Arcs:
 def violation(
     machine: str, from_state: str, to_state: str, event: str | None = None, release: str = CURRENT
 ) -> str | None:
-    """Explain in one line why the table of `machine` forbids the transition; None if it allows it. Any thread.
+    """Explain in one line why the table of `machine` forbids the transition, or return None. Thread-safe.
 
-    `event`: None matches any event, for logs that do not name it. `release`: as in `arcs_of`.
+    `event`: None matches any event, for logs that don't name it.
+    `release`: as in `arcs_of`.
 
     Raises:
         UnknownMachineError: no machine has this name.
-        UnknownReleaseError: the tables of this release are not known.
+        UnknownReleaseError: the tables of this release aren't known.
     """
     name, arcs = _subject(machine, release), arcs_of(machine.lower(), release)
     for state in (from_state, to_state):
@@ -82,13 +84,13 @@ def violation(
 
 @lru_cache(maxsize=4096)
 def wrong_refusal(machine: str, state: str, event: str, release: str = CURRENT) -> str | None:
-    """Explain in one line why the table of `machine` has to accept the event; None if it refuses it. Any thread.
+    """Explain in one line why the table of `machine` must accept the event, or return None. Thread-safe.
 
-    `release`: as in `arcs_of`; of `ANY`, one release that knows the state and refuses the event is enough.
+    `release`: as in `arcs_of`. For `ANY`, one release that knows the state and rejects the event is enough.
 
     Raises:
         UnknownMachineError: no machine has this name.
-        UnknownReleaseError: the tables of this release are not known.
+        UnknownReleaseError: the tables of this release aren't known.
     """
     name = _subject(machine, release)
     if state not in arcs_of(machine.lower(), release):
@@ -102,9 +104,11 @@ def wrong_refusal(machine: str, state: str, event: str, release: str = CURRENT) 
 
 @lru_cache(maxsize=4096)
 def releases_with(machine: str, from_state: str, to_state: str, event: str | None = None) -> tuple[str, ...]:
-    """The releases of Hadoop, from the oldest to the newest, whose tables have the transition; empty: none. Any thread.
+    """Return the releases of Hadoop whose tables have the transition, oldest first, possibly none. Thread-safe.
 
-    `event`: None matches any event. `EARLY` stands for the releases before 2.3, of which not every arc is known.
+    `event`: None matches any event.
+
+    `EARLY` stands for the releases before 2.3, whose arcs aren't all known.
 
     Raises:
         UnknownMachineError: no machine has this name.

@@ -22,7 +22,7 @@ from statemachines.recorder import TransitionRecorder
 
 
 class UnknownEntityError(DispatcherError):
-    """No entity has the id of an event, and the event does not begin one."""
+    """Raised when no entity has the id of an event, and the event doesn't begin one."""
 
     def __init__(self, machine: str, entity: str, event: Any, begins: Collection[Enum]) -> None:
         self.machine = machine
@@ -36,14 +36,25 @@ class UnknownEntityError(DispatcherError):
 
 
 class Entities(Generic[S, OPERAND]):
-    """The live entities of one kind, by id. A handler: give it to `register` for the events' Enum class.
+    """The live entities of one kind, by id. It's a handler, which you register for the events' Enum class.
 
-    An event has `entity`, the id as text. Its entity's machine makes the transition of the event's type. If there is no
-    such entity, an event that may begin one makes it, with `make(entity, None)`. An entity that has reached one of the
-    states in `ends` is forgotten.
+    An event has `entity`, the id as text. The machine of that entity makes the transition for the event's type. If
+    there's no such entity, an event in `begins` makes it. An entity is forgotten once it reaches one of the states in
+    `ends`.
 
-    `make(entity, state)` returns the operand, which has the attributes `machine` (the factory's name) and `entity`;
-    it need not keep the machine. `restore` calls it with the state that a restored entity is in.
+    `make`: called with an event's entity and None, or by `restore` with the state of a restored entity. It returns the
+        operand, which needs the attributes `machine` (the factory's name) and `entity`. It doesn't need to keep the
+        machine.
+    `recorder`: counts the transitions and writes them to the `journal`, from where `restore` reads them. With a
+        PartitionedJournal, the `lock_key` of the events is the entity.
+    `begins`: event types to begin an entity with. By default, those accepted by the initial state.
+    `on_unknown`: called with an event without an entity that can't begin one. By default, such an event fails.
+    `snapshot_s`, `snapshot_transitions`: how often the journal gets a snapshot of the entities, in seconds, and in
+        transitions. The latter grows to the number of entities in the last snapshot.
+
+    Raises:
+        ValueError: the factory has no name, `ends` has the initial state or a state of another Enum, `begins` has a
+            type not accepted by the initial state, or the recorder writes to another journal.
     """
 
     def __init__(
@@ -59,18 +70,6 @@ class Entities(Generic[S, OPERAND]):
         snapshot_transitions: int = 100_000,
         snapshot_s: float = 3600.0,
     ) -> None:
-        """`recorder` counts the transitions and writes them to the `journal`, from which `restore` reads. With a
-        PartitionedJournal, the `lock_key` of the events is the entity.
-
-        `begins`: the event types that may begin an entity; None: those that the initial state accepts.
-        `on_unknown(event)` handles an event that has no entity and may not begin one; None: it fails.
-        The journal gets a snapshot of the entities every `snapshot_transitions`, or as many as the last one had
-        entities if these are more, and every `snapshot_s` seconds.
-
-        Raises:
-            ValueError: the factory has no name; `ends` has the initial state, or no state of the factory's Enum;
-                `begins` has a type that the initial state does not accept; or the recorder writes to another journal.
-        """
         self._factory = recorder.recorded(factory)  # never changes, like all fields that do not say otherwise
         self._make = make
         self._recorder = recorder
@@ -113,18 +112,18 @@ class Entities(Generic[S, OPERAND]):
             )
 
     def restore(self) -> int:
-        """Make all entities that the journal has and that have not ended, each in its last state; returns how many.
+        """Make all entities in the journal that haven't ended, each in its last state, and return how many.
 
-        Call it before the dispatcher starts: the events that the journal hands out again then find their entities. No
-        hook runs, and no transition is made or counted. It reads the journal's newest snapshot and the transitions
-        since. Of a PartitionedJournal, which its MultiDispatcher has to have opened, it reads those of all partitions,
-        and writes the states to a file.
+        Call this before the dispatcher starts, so the events redelivered by the journal find their entities. No hook
+        runs, and no transition is made or counted. It reads the journal's newest snapshot and the transitions since. A
+        PartitionedJournal must have been opened by its MultiDispatcher. This reads all its partitions, and writes the
+        states to a file.
 
         Raises:
-            JournalError: there is no journal, it cannot be read, its dispatcher has started, this was done before, or
-                an entity is in a state that the factory no longer has. Of a PartitionedJournal also: no MultiDispatcher
-                has it, or the file is damaged or cannot be written.
-            ValueError: as `handle`; and whatever `make` raises.
+            JournalError: there's no journal, it can't be read, its dispatcher has started, you already called this, or
+                an entity is in a state unknown to the factory. For a PartitionedJournal also: no MultiDispatcher has
+                it, or the file is damaged or can't be written.
+            ValueError: as `handle`, and whatever `make` raises.
         """
         factory, journal = self._factory, self._journal
         if journal is None:
@@ -155,14 +154,16 @@ class Entities(Generic[S, OPERAND]):
     # -- the thread of the entity's events ---------------------------------------------------------------------------
 
     def handle(self, event: Any) -> Any:
-        """Make the transition of the event's entity, and return its new state; for an unknown entity, the result of
-        `on_unknown`. In an `async def` handler, call it where the transition is to be made.
+        """Make the transition of the event's entity, and return its new state.
+
+        For an unknown entity, this returns the result of `on_unknown`. In an `async def` handler, call it where you
+        want the transition made. It also raises whatever `make` or the hook raises. If that was to begin an entity, it
+        isn't kept.
 
         Raises:
-            UnknownEntityError: there is no such entity, the event may not begin one, and there is no `on_unknown`.
-            InvalidStateTransitionError: the entity's state does not accept the event.
-            ValueError, TypeError: `make` returned an operand of another name, or the event's `entity` is no text.
-            Whatever `make` or the hook raises. An entity that the event was to begin is then not kept.
+            UnknownEntityError: there's no such entity, the event can't begin one, and there's no `on_unknown`.
+            InvalidStateTransitionError: the entity's state doesn't accept the event.
+            ValueError, TypeError: `make` returned an operand with another name, or the event's `entity` isn't text.
         """
         entity = event.entity
         machine = self._machines.get(entity)
@@ -211,12 +212,12 @@ class Entities(Generic[S, OPERAND]):
     # -- any thread ----------------------------------------------------------------------------------------------------
 
     def get(self, entity: str) -> OPERAND | None:
-        """The operand of a live entity, as `make` returned it; None: there is no such entity."""
+        """Return the operand of a live entity, as `make` returned it, or None if there's no such entity."""
         machine = self._machines.get(entity)
         return None if machine is None else machine.operand
 
     def state(self, entity: str) -> S | None:
-        """The state of a live entity; None: there is no such entity."""
+        """Return the state of a live entity, or None if there's no such entity."""
         machine = self._machines.get(entity)
         return None if machine is None else machine.current_state
 

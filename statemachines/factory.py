@@ -35,7 +35,7 @@ _NOTHING_CHOSEN: Any = object()
 
 
 class InvalidStateTransitionError(DispatcherError):
-    """A state does not accept an event, or a hook returned a state that its arc does not declare.
+    """Raised when a state doesn't accept an event, or when a hook returns a state not declared by its arc.
 
     The machine's state is unchanged. `machine` is the factory's name, `entity` identifies the operand.
     """
@@ -80,9 +80,9 @@ class _Declaration(NamedTuple):
 
 
 class StateMachineFactory(Generic[S, OPERAND]):
-    """A table of transitions that makes the machines following it. Immutable and safe to share.
+    """An immutable table of transitions, which makes the machines that follow it. You can share it between threads.
 
-    A single arc has one post state; its optional hook runs first and its result is ignored. A multiple arc is declared
+    A single arc has one post state. Its optional hook runs first and its result is ignored. You declare a multiple arc
     with a set of post states, and its hook returns the one to enter.
     """
 
@@ -102,7 +102,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
 
     @property
     def initial_state(self) -> S:
-        """The state in which a machine begins."""
+        """The first state of a machine."""
         return self._initial_state
 
     def add_transition(
@@ -114,12 +114,12 @@ class StateMachineFactory(Generic[S, OPERAND]):
     ) -> StateMachineFactory[S, OPERAND]:
         """Return a new factory with one more arc for each state of `pre` and each event type.
 
-        `pre` is a state or a set of states. `post` is a state, or a set of states from which `hook(operand, event)`
-        chooses by returning one.
+        `pre` is a state or a set of states. `post` is a state, or a set of states. Then `hook(operand, event)` returns
+        one of them.
 
         Raises:
             ValueError: no pre state, no event type, no post state, or a set of post states without a hook.
-            TypeError: a state or an event type is not an Enum member.
+            TypeError: a state or an event type isn't an Enum member.
         """
         pres: tuple[Enum, ...] = in_order(pre) if isinstance(pre, Set) else (pre,)
         types = (event_types,) if isinstance(event_types, Enum) else in_order(event_types)
@@ -139,7 +139,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return self._with(_Declaration(self._declared, pres, posts, types, hook, arc), None)
 
     def install_topology(self) -> StateMachineFactory[S, OPERAND]:
-        """Return a factory whose table is already built, so that the first `make` does not wait for it.
+        """Return a factory with its table already built, so the first `make` doesn't wait for it.
 
         Raises:
             ValueError: two Enums share a state's or an event type's name.
@@ -147,10 +147,10 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return self._with(self._declared, self._table())
 
     def recorded_by(self, recorder: StepRecorder) -> tuple[StateMachineFactory[S, OPERAND], list[Step]]:
-        """A factory with a table of its own, and the steps of that table, which belong to the recorder.
+        """Return a factory with a separate table, and the steps of that table, which belong to the recorder.
 
-        Its machines that have the recorder as their listener count each transition in its step, which costs a third of
-        a listener's two calls. The recorder must not be anything else's listener there: `synchronized` machines and
+        If the recorder is their listener, its machines count each transition in its step, at a third of the cost of a
+        listener's two calls. Don't make the recorder another machine's listener there: `synchronized` machines and
         those with other listeners count nothing.
 
         Raises:
@@ -170,14 +170,14 @@ class StateMachineFactory(Generic[S, OPERAND]):
         *,
         synchronized: bool = False,
     ) -> StateMachine[S, OPERAND]:
-        """Make a machine for `operand`, in `initial_state` or the factory's own.
+        """Make a machine for `operand`, in `initial_state` or the factory's initial state.
 
-        `initial_state` is any member of the states' Enum; a state without arcs refuses every event.
+        `initial_state` is any member of the states' Enum. A state without arcs rejects every event.
 
-        The machine belongs to the one thread that handles the operand's events. With `synchronized` any thread may use
+        The machine belongs to the one thread that handles the operand's events. With `synchronized` any thread can use
         it, as in Hadoop: see `SynchronizedStateMachine`.
 
-        A listener with `machine_made` is told: see MachineListener. Its error propagates.
+        A listener's `machine_made` is called, and its error propagates.
 
         Raises:
             ValueError: `initial_state` is a member of another Enum.
@@ -204,7 +204,7 @@ class StateMachineFactory(Generic[S, OPERAND]):
         return machine
 
     def transitions(self) -> Iterator[Transition]:
-        """The table's rows in order of declaration; a replacement keeps the position of the arc it replaces."""
+        """Return the table's rows in the order you declared them. A replacement keeps the position of its arc."""
         return (row.transition for row in self._rows())
 
     def _rows(self) -> Iterable[Row]:
@@ -244,8 +244,8 @@ _FIELDS: Final = ("_listener", "_node", "_operand", "_previous")
 class StateMachine(Generic[S, OPERAND]):
     """One machine. It belongs to the one thread that handles its operand's events.
 
-    It takes no lock: of two concurrent transitions, one is lost without an error. For events from several threads, use
-    `StateMachineFactory.make(..., synchronized=True)`.
+    It takes no lock, so of two concurrent transitions, one is lost without an error. If your events come from several
+    threads, use `StateMachineFactory.make(..., synchronized=True)`.
     """
 
     # A daemon has one machine per entity, so whatever the machines of a kind share is in their nodes.
@@ -259,33 +259,33 @@ class StateMachine(Generic[S, OPERAND]):
 
     @property
     def current_state(self) -> S:
-        """The state, a member of an Enum. Any thread."""
+        """The state, a member of an Enum. Thread-safe."""
         return self._node.state  # type: ignore[return-value]
 
     @property
     def operand(self) -> OPERAND | None:
-        """What the hooks get; None once the machine is released."""
+        """The object passed to the hooks, or None once the machine is released."""
         return self._operand
 
     @property
     def previous_state(self) -> S | None:
-        """The state before the last transition; None before the first."""
+        """The state before the last transition, or None before the first."""
         return self._previous  # type: ignore[return-value]
 
     def do_transition(self, event_type: Enum, event: Any) -> S:
         """Make the transition of the current state on `event_type` and return the new state.
 
         The order is: listener's `pre_transition`, hook, state change, listener's `post_transition`. If `pre_transition`
-        or the hook raises, its error propagates, the state is unchanged, and `post_transition` is not called. If
-        `post_transition` raises, its error propagates, and the transition stands. If the event is refused, a listener
-        with `transition_refused` is told, and the state is unchanged.
+        or the hook raises, you get its error, the state is unchanged, and `post_transition` isn't called. If
+        `post_transition` raises, you get its error, and the transition stands. For a rejected event,
+        `transition_refused` is called, and the state is unchanged.
 
-        A hook or a listener may send its own machine another event; that transition runs at once, within this one. As
+        A hook or a listener can send its own machine another event. That transition runs at once, within this one. As
         in Hadoop, a transition made by a hook starts from the state before this transition, and this transition then
         overwrites its result. To have the event handled afterwards, post it to the dispatcher.
 
         Raises:
-            InvalidStateTransitionError: the state does not accept the event, or the hook chose an undeclared state.
+            InvalidStateTransitionError: the state doesn't accept the event, or the hook chose an undeclared state.
         """
         node = self._node
         operand = self._operand
@@ -314,10 +314,10 @@ class StateMachine(Generic[S, OPERAND]):
         return target.state  # type: ignore[return-value]
 
     def release(self) -> None:
-        """Drop the operand and the listener after the last transition. The states can still be read.
+        """Drop the operand and the listener after the last transition. You can still read the states.
 
         Operand and machine usually refer to each other, and only the cyclic garbage collector would free the pair. A
-        hook may call this during the last transition; the listener still receives its `post_transition`.
+        hook can call this during the last transition. The listener still receives its `post_transition`.
         """
         self._operand = None
         self._listener = None

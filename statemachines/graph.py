@@ -11,7 +11,7 @@ Factory = StateMachineFactory[Any, Any]
 
 
 def to_csv(factory: Factory) -> str:
-    """Columns from_state,event,to_states,arc; to_states sorted and joined by `|`; one row per pair."""
+    """Return a CSV table of from_state, event, to_states (sorted, joined by `|`) and arc, one row per pair."""
     lines = ["from_state,event,to_states,arc"]
     for row in factory.transitions():
         to_states = "|".join(sorted(state.name for state in row.to_states))
@@ -20,7 +20,7 @@ def to_csv(factory: Factory) -> str:
 
 
 def to_dot(factory: Factory) -> str:
-    """A Graphviz digraph; events between the same two states share an edge."""
+    """Return a Graphviz digraph. Events between the same two states share an edge."""
     lines = [f'digraph "{factory.name}" {{', "  rankdir=LR;", "  node [shape=box, style=rounded];"]
     for (source, target), events in _edges(factory).items():
         label = "\\n".join(events)
@@ -29,7 +29,7 @@ def to_dot(factory: Factory) -> str:
 
 
 def to_mermaid(factory: Factory) -> str:
-    """A Mermaid state diagram; events between the same two states share an arrow."""
+    """Return a Mermaid state diagram. Events between the same two states share an arrow."""
     lines = ["stateDiagram-v2", f"  [*] --> {factory.initial_state.name}"]
     for (source, target), events in _edges(factory).items():
         lines.append(f"  {source} --> {target}: {', '.join(events)}")

@@ -9,40 +9,40 @@ from typing import Any, Protocol
 class StateTransitionListener(Protocol):
     """Called before and after each transition, on the thread that makes it.
 
-    An error from `pre_transition` prevents the transition; an error from `post_transition` does not undo it. Both
-    propagate to the caller of `do_transition`. A transition that is refused, or whose hook raises, has a
-    `pre_transition` call but no `post_transition` call. A listener may also have the methods of MachineListener.
+    An error from `pre_transition` prevents the transition. An error from `post_transition` doesn't undo it. Both
+    propagate to the caller of `do_transition`. If a transition is rejected or its hook raises, `pre_transition` was
+    called and `post_transition` isn't. You can also add the methods of MachineListener.
     """
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None:
-        """A transition is about to be made. What is raised here prevents it."""
+        """Called before a transition, which you can prevent by raising an error."""
 
     def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None:
-        """A transition was made: the machine is in the state after it."""
+        """Called after a transition, with the machine in its new state."""
 
 
 class MachineListener(StateTransitionListener, Protocol):
-    """A listener that machines also tell of their making, and of each event that they refuse.
+    """A listener also called for each new machine and each rejected event.
 
-    Both methods are optional. An error of `machine_made` propagates to the caller of `make`. One of
+    Both methods are optional. An error of `machine_made` propagates to the caller of `make`. An error of
     `transition_refused` propagates to the caller of `do_transition`, in place of the InvalidStateTransitionError.
     """
 
     def machine_made(self, operand: Any, machine: str, state: Any) -> None:
-        """A machine was made for `operand`, in `state`. `machine` is the factory's name."""
+        """Called when a machine was made for `operand`, in `state`. `machine` is the factory's name."""
 
     def transition_refused(self, operand: Any, error: Any) -> None:
-        """The machine raises `error`, an InvalidStateTransitionError, after this call. Its state is unchanged."""
+        """Called before the machine raises `error`, an InvalidStateTransitionError. Its state is unchanged."""
 
 
 class MultiStateTransitionListener:
-    """Calls several listeners, in the order in which they were added.
+    """Calls several listeners, in the order you added them.
 
-    A listener that raises in `pre_transition` prevents the transition, and later listeners are not called. After a
-    transition all listeners are called, whatever they raise; then the error is raised, or an ExceptionGroup of several.
-    The same holds once a machine was made, and once an event was refused.
+    A listener that raises in `pre_transition` prevents the transition, and later listeners aren't called. After a
+    transition all listeners are called, whatever they raise. Then the error is raised, or an ExceptionGroup of several.
+    The same applies when a machine was made and when an event was rejected.
 
-    Only the machines' thread may add listeners, at any time; one added during a call is first called at the next.
+    Add listeners at any time, but only on the machines' thread. One added during a call is first called at the next.
     """
 
     __slots__ = ("_after", "_before", "_made", "_refused")
@@ -57,7 +57,7 @@ class MultiStateTransitionListener:
 
     def add_listener(self, listener: StateTransitionListener) -> None:
         # New tuples of bound methods: a loop in progress does not see the change.
-        """Tell another listener too, after those before it."""
+        """Add a listener after the others."""
         self._before = (*self._before, listener.pre_transition)
         self._after = (*self._after, listener.post_transition)
         made, refused = getattr(listener, "machine_made", None), getattr(listener, "transition_refused", None)
@@ -67,12 +67,12 @@ class MultiStateTransitionListener:
             self._refused = (*self._refused, refused)
 
     def pre_transition(self, operand: Any, before: Any, event: Any) -> None:
-        """Tell each listener."""
+        """Call each listener."""
         for notify in self._before:
             notify(operand, before, event)
 
     def post_transition(self, operand: Any, before: Any, after: Any, event: Any) -> None:
-        """Tell each listener."""
+        """Call each listener."""
         errors: list[BaseException] = []
         for notify in self._after:
             try:
@@ -83,7 +83,7 @@ class MultiStateTransitionListener:
             _raise(errors, f"after {before.name} -> {after.name}")
 
     def machine_made(self, operand: Any, machine: str, state: Any) -> None:
-        """Tell each listener."""
+        """Call each listener."""
         errors: list[BaseException] = []
         for notify in self._made:
             try:
@@ -94,7 +94,7 @@ class MultiStateTransitionListener:
             _raise(errors, f"as a machine was made in {state.name}")
 
     def transition_refused(self, operand: Any, error: Any) -> None:
-        """Tell each listener."""
+        """Call each listener."""
         errors: list[BaseException] = []
         for notify in self._refused:
             try:

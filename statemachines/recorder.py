@@ -47,7 +47,7 @@ class MachineStats:
 
     @property
     def transitions(self) -> dict[tuple[str, str], int]:
-        """Transitions so far by (from, to). Any thread."""
+        """Return the transitions so far by (from, to). Thread-safe."""
         steps = self.steps
         counts = counts_of(steps)
         result = snapshot(self.told.copy)
@@ -57,11 +57,11 @@ class MachineStats:
         return result
 
     def tell(self, before: str, after: str) -> None:
-        """Count a transition of a machine that does not count them itself."""
+        """Count a transition of a machine that doesn't count its transitions itself."""
         self.told[before, after] += 1
 
     def entities(self) -> dict[str, int]:
-        """Entities in each state, forgotten ones included. Derived on demand, so that transitions do not pay for it."""
+        """Count the entities in each state, including forgotten ones. Derived on demand, so transitions stay cheap."""
         # Transitions first: a machine made and transitioned between the two reads would leave -1 in the initial state.
         transitions = self.transitions
         result: defaultdict[str, int] = defaultdict(int, snapshot(self.restored.copy))
@@ -72,7 +72,7 @@ class MachineStats:
         return dict(result)
 
     def kept_entities(self) -> dict[str, int]:
-        """As `entities`, without forgotten entities."""
+        """Count the entities in each state, without forgotten ones."""
         forgotten = snapshot(self.forgotten.copy)  # before the transitions, or a state's count could be negative
         result = self.entities()
         for state, count in forgotten.items():
@@ -83,10 +83,15 @@ class MachineStats:
 class TransitionRecorder:
     """A StateTransitionListener that counts transitions, and writes them to a journal if it has one.
 
-    Operands have the attributes `machine` (str, the factory's name) and `entity` (str).
+    Your operands need the attributes `machine` (str, the factory's name) and `entity` (str).
 
-    It is a MetricsSource and an EntitySource: any thread may list the entities with their states. Without a journal it
-    also adds the transitions to the ring of the process, which a door switches on.
+    `ends`: by machine, the states that end an entity, without a call of `forgotten`.
+    `lists_entities`: if False, you save 200 bytes for each entity and half a microsecond for each transition, and no
+        entity is listed.
+    `clock_ns`: the run's clock, in Unix ns.
+
+    It's a MetricsSource and an EntitySource, so any thread can list the entities with their states. Without a journal
+    it also adds the transitions to the ring of the process, if an ops server has switched that on.
     """
 
     def __init__(
@@ -97,11 +102,6 @@ class TransitionRecorder:
         ends: Mapping[str, Collection[Enum]] | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`ends`: by machine, the states in which an entity is no longer kept, without a call of `forgotten`.
-
-        `lists_entities` False saves 200 bytes for each entity and half a microsecond for each transition, and no
-        entity is listed. `clock_ns`: the run's clock, Unix ns.
-        """
         self.journal = journal  # never changes
         self._clock_ns = clock_ns
         self.machines: dict[str, MachineStats] = {}  # machines' threads add, any reads
@@ -116,10 +116,10 @@ class TransitionRecorder:
         self.is_following = journal is not None or lists_entities  # beside counting; handler thread
 
     def recorded(self, factory: StateMachineFactory[S, OPERAND]) -> StateMachineFactory[S, OPERAND]:
-        """The factory for machines that have this recorder as their listener; they count their transitions themselves.
+        """Return a factory for machines with this recorder as their listener, which count their own transitions.
 
-        A subclass with transition methods of its own gets the factory unchanged, so that they are called. Handler
-        thread, or before it starts.
+        If your subclass overrides transition methods, it gets the factory unchanged, so they're called. Call this on
+        the handler thread, or before it starts.
 
         Raises:
             ValueError: two Enums of the factory share a state's or an event type's name.
@@ -136,7 +136,7 @@ class TransitionRecorder:
         return recorded
 
     def machine_made(self, operand: Any, machine: str, state: Enum) -> None:
-        """As MachineListener: the operand's entity is listed from now on; without one, from its first transition on."""
+        """List the operand's entity from now on, not only from its first transition on, as a MachineListener."""
         machine = getattr(operand, "machine", machine)
         stats = self._stats(machine, state)
         if state._name_ != stats.initial_state:
@@ -157,10 +157,10 @@ class TransitionRecorder:
         return stats
 
     def created(self, machine: str, initial_state: Enum, entity: str | None = None) -> None:
-        """Do nothing: machines announce themselves. Programs that were written before they did may call this."""
+        """Do nothing: machines announce themselves. Kept for programs written before they did."""
 
     def forgotten(self, machine: str, state: Enum, entity: str | None = None) -> None:
-        """An entity in `state` is no longer kept; None: its entity stays listed."""
+        """Stop keeping an entity in `state`. With None, it stays listed."""
         self._stats(machine, state).forgotten[state._name_] += 1
         if self._changes is not None and entity is not None:
             self._changes.forgotten.add((machine, entity))
@@ -169,16 +169,16 @@ class TransitionRecorder:
             self._add(published, plain_text(str(entity)), machine, state._name_, "", GONE)
 
     def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
-        """Prevent a transition that the journal could not record under the event that makes it.
+        """Prevent a transition if the journal couldn't record it under its event.
 
         Raises:
-            NoEventInHandError: the caller handles no event of the journal's dispatcher.
+            NoEventInHandError: the caller isn't handling an event of the journal's dispatcher.
         """
         if self.journal is not None:
             self.journal.origin()
 
     def record(self, operand: Any, step: Step, event: Any, origin: Any) -> None:
-        """As StepRecorder: `post_transition` for machines that count their transitions."""
+        """The `post_transition` of machines that count their transitions. See StepRecorder."""
         published, changes = self._published, self._changes
         try:
             entity = operand.entity
@@ -206,7 +206,7 @@ class TransitionRecorder:
                 published.look()
 
     def post_transition(self, operand: Any, before: Enum, after: Enum, event: Any) -> None:
-        """Count, journal and publish a transition. The machine has changed, so that this raises nothing."""
+        """Count, journal and publish a transition. Since the machine has already changed, this raises nothing."""
         published, changes = self._published, self._changes
         machine, entity = _about(operand)
         from_state, event_type, to_state = before._name_, type_name(type_of(event)), after._name_
@@ -220,7 +220,7 @@ class TransitionRecorder:
             self._add(published, entity, machine, from_state, event_type, to_state)
 
     def transition_refused(self, operand: Any, error: InvalidStateTransitionError) -> None:
-        """As MachineListener: count, journal and log a refused event."""
+        """Count, journal and log a rejected event, as a MachineListener."""
         machine, entity = _about(operand)
         stats, state, event_type = self._stats(machine, error.state), error.state._name_, type_name(error.event_type)
         stats.invalid += 1
@@ -233,17 +233,18 @@ class TransitionRecorder:
         tell(log, logging.ERROR, "%s", error)
 
     def invalid(self, operand: Any, error: InvalidStateTransitionError) -> None:
-        """Do nothing: machines tell of the events that they refuse. As `created`."""
+        """Do nothing: machines report rejected events. Kept, like `created`, for older programs."""
 
     # -- changes: the handler thread -------------------------------------------------------------------------------
 
     def follow(self, routine: Enum | None = None) -> Changes:
-        """Collect what changes from now on; each transition then costs 50 ns more, however many follow.
+        """Collect changes from now on. Each transition then costs another 50 ns, however many followers there are.
 
-        `routine`: an event type whose self-transitions are told apart, such as a heartbeat's. The ring of the process
-        does not keep them: they would soon fill it.
+        `routine`: an event type whose self-transitions are kept apart, such as a heartbeat's. The ring of the process
+            doesn't keep them, since they'd soon fill it.
 
-        Raises ValueError: others follow with another one.
+        Raises:
+            ValueError: other followers have another `routine`.
         """
         if self._changes is None:
             self._changes = Collector(routine)
@@ -255,13 +256,13 @@ class TransitionRecorder:
         return self._changes.follow()
 
     def unfollow(self, changes: Changes) -> None:
-        """Collect no more for this follower; without effect if it does not follow."""
+        """Stop collecting for this follower. Has no effect if it doesn't follow."""
         if self._changes is not None and self._changes.unfollow(changes):
             self._changes = None
             self.is_following = self.journal is not None or self._published is not None
 
     def changed(self, operand: Any) -> None:
-        """Something that reports show of an entity has changed without a transition."""
+        """Note that something shown in reports has changed for an entity without a transition."""
         changes = self._changes
         if changes is not None:
             changes.add(operand)
@@ -274,7 +275,7 @@ class TransitionRecorder:
     # -- entities: any thread --------------------------------------------------------------------------------------
 
     def machine_numbers(self) -> list[MachineNow]:
-        """As EntitySource."""
+        """See EntitySource."""
         entities = self._published.counts() if self._published is not None else {}
         return [
             MachineNow(
@@ -289,17 +290,17 @@ class TransitionRecorder:
     def entities(
         self, machine: str, *, state: str | None = None, prefix: str = "", after: str = "", limit: int = 100
     ) -> EntityPage:
-        """As EntitySource."""
+        """See EntitySource."""
         if self._published is None:
             return EntityPage((), False, 0)
         return self._published.page(machine, state, prefix, after, limit)
 
     def find_entity(self, entity: str, machine: str | None = None) -> list[EntityNow]:
-        """As EntitySource."""
+        """See EntitySource."""
         return [] if self._published is None else self._published.find(entity, machine)
 
     def initial_state(self, machine: str) -> str | None:
-        """As EntitySource."""
+        """See EntitySource."""
         stats = self.machines.get(machine)
         return None if stats is None else stats.initial_state
 

@@ -103,18 +103,20 @@ def entity_history(
     on_damage: Callable[[str], None] = lambda line: None,
     on_pause: Callable[[], object] = lambda: None,
 ) -> EntityHistory:
-    """The newest rows about `entity` in the journal, including its open segment.
+    """Return the newest rows about `entity` in the journal, including its open segment.
 
-    `machine`: only transitions of machines of this name. `changes_only`: only transitions from one state into another.
-    `before_seq`: only rows with a smaller seq; the last row's seq gives the next page. `limit`: the most rows; since
-    the rows of an event stay together, an event that alone has more than that comes whole. `on_damage` gets a line for
-    each damaged stretch and each missing segment it meets. `on_pause` is called after each small piece of the work, and
-    while another look-up in the journal goes on. What it raises ends this one; the next goes on from what was read.
+    `machine`: only transitions of machines of this name.
+    `changes_only`: only transitions from one state into another.
+    `before_seq`: only rows with a smaller seq. To get the next page, pass the last row's seq.
+    `limit`: the maximum number of rows. The rows of an event stay together, so an event with more rows comes whole.
+    `on_damage`: called with a line for each damaged stretch and each missing segment met.
+    `on_pause`: called after each small piece of the work, and while another look-up in the journal goes on. If it
+        raises, this look-up ends, and the next one continues from the part already read.
 
-    The rows of a partitioned journal are ordered by their times. `before_seq` is for one partition: name its folder.
+    The rows of a partitioned journal are ordered by their times. `before_seq` is for one partition, so pass its folder.
 
     Raises:
-        JournalError: not a journal, or a file cannot be read; or a partitioned one, and a `before_seq`.
+        JournalError: it isn't a journal, a file can't be read, or it's partitioned and you passed a `before_seq`.
         ValueError: `limit` is less than 1.
     """
     if limit < 1:

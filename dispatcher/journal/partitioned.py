@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 
 
 class PartitionedJournal:
-    """The journal in `path` of a MultiDispatcher, which opens it when it is made and closes it when it stops.
+    """The journal in `path` of a MultiDispatcher, which opens it when it's created and closes it when it stops.
 
-    The folder is new or empty. In write-ahead mode it may hold a partitioned journal, of any number of partitions,
-    which is continued. Partitions beyond the dispatcher's number stay as history.
+    The folder must be new or empty. In write-ahead mode you can also continue a partitioned journal, with any number of
+    partitions. Those beyond the dispatcher's number stay as history.
 
-    A TransitionRecorder may have it: each transition goes to the partition whose event makes it.
+    You can also pass it to a TransitionRecorder: each transition goes to its event's partition.
     """
 
     def __init__(self, path: Path | str, config: JournalConfig | None = None) -> None:
@@ -62,17 +62,17 @@ class PartitionedJournal:
         self.config = config or JournalConfig()  # never changes
         self._mode = Permissions[self.config.permissions].file_mode  # never changes
         self.event_thread: Final = 0
-        """As JournalWriter.event_thread, of no thread: a machine asks `origin`."""
+        """Like JournalWriter.event_thread, but of no thread, so that a machine calls `origin`."""
         # Of the partitions that the dispatcher has, and of further ones. Replaced by `open`; any thread reads.
         self._writers: tuple[JournalWriter, ...] = ()
         self._left: tuple[JournalWriter, ...] = ()
 
     def open(self, partitions: int) -> tuple[JournalWriter, ...]:
-        """Open the journals of this number of partitions, and finish a move that a crash has cut short.
+        """Open the journals of this number of partitions, and finish a move cut short by a crash.
 
         Raises:
-            JournalError: the folder holds the journal of one dispatcher, or a journal that is not to be continued; it
-                has another writer; or it cannot be written.
+            JournalError: the folder holds the journal of one dispatcher or one not to be continued, has another writer,
+                or can't be written.
             JournalLossError: accepted events of an earlier run are lost, or a partition is missing, and
                 `config.on_loss` is `refuse`.
         """
@@ -136,10 +136,10 @@ class PartitionedJournal:
         return losses
 
     def place_recovered(self, partition_of: Callable[[bytes], int]) -> None:
-        """Before the start: move the unhandled events of earlier runs to the partitions that have their keys now, and
-        close the partitions that are not used any longer.
+        """Move the unhandled events of earlier runs to the partitions of their keys, before the start.
 
-        `partition_of` is given an event's line. What it raises is raised, before anything has changed.
+        Partitions no longer used are closed. `partition_of` gets an event's line. If it raises, the error is passed on
+        before anything has changed.
 
         Raises:
             JournalError: the disk failed. The next start finishes the move or begins it again.
@@ -168,12 +168,13 @@ class PartitionedJournal:
     def restore_states(
         self, machine: str, ends: Collection[str], *, snapshot_transitions: int, snapshot_s: float
     ) -> dict[str, str]:
-        """As JournalWriter.restore_states, of all partitions, whatever their number was. Each partition counts the
-        transitions between its snapshots itself.
+        """Return the states of all partitions, whatever their number was. See JournalWriter.restore_states.
+
+        Each partition counts the transitions between its snapshots separately.
 
         Raises:
-            JournalError: as there; or no MultiDispatcher has the journal, or the file with the states of the last start
-                is damaged or cannot be written.
+            JournalError: as there, or no MultiDispatcher has the journal, or the file with the states of the last start
+                is damaged or can't be written.
         """
         if not self._writers:
             raise JournalError(
@@ -194,7 +195,7 @@ class PartitionedJournal:
             raise self._unwritable(error) from error
 
     def close_unused(self) -> None:
-        """Close the partitions that the dispatcher does not have. Raises JournalError as `close`."""
+        """Close the partitions beyond the dispatcher's. Raises JournalError as `close`."""
         with contextlib.ExitStack() as closing:
             for writer in self._left:
                 closing.callback(writer.close)
@@ -215,7 +216,7 @@ class PartitionedJournal:
         replace(partitions, move=None).write(self.path, mode=self._mode)
 
     def close(self) -> None:
-        """Close the journals of all partitions. Repeating it does nothing.
+        """Close the journals of all partitions. You can repeat it.
 
         Raises:
             JournalError: the disk failed, and the policy is `stop`.
@@ -226,7 +227,7 @@ class PartitionedJournal:
 
     @property
     def outstanding(self) -> int:
-        """Write-ahead: events accepted but not yet recorded as handled or settled."""
+        """In write-ahead mode, the number of accepted events not yet recorded as handled or settled."""
         return sum(writer.outstanding for writer in self._all())
 
     def _all(self) -> tuple[JournalWriter, ...]:
@@ -243,12 +244,12 @@ class PartitionedJournal:
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
-        """As JournalWriter.transition, in the journal of the partition that handles the caller's event."""
+        """Record a transition in the partition that handles the caller's event. See JournalWriter."""
         origin = self.origin()
         origin.add_transition(machine, entity, from_state._name_, event_type._name_, to_state._name_, valid=valid)
 
     def origin(self, *, is_made: bool = False) -> TransitionOrigin:
-        """As JournalWriter.origin, of the partition that handles the caller's event."""
+        """Return the origin in the partition that handles the caller's event. See JournalWriter."""
         thread = get_ident()
         for writer in self._writers:
             if writer.event_thread == thread:

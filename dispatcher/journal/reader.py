@@ -26,17 +26,18 @@ def read_rows(
     *,
     on_damage: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A table's rows in the order of their seq, up to the last intact frame of the open segment; a null is a missing
-    key. In write-ahead mode, the event's fields are the payload of a row that has none.
+    """Read a table's rows in the order of their seq, up to the last intact frame of the open segment.
 
-    A torn frame at the end of the open segment is being written, or was cut off by a crash: it is no damage.
-    `on_damage` gets a line for each damaged stretch and each missing segment; by default they are logged.
+    A null is a missing key. In write-ahead mode, a row without a payload gets the event's fields as its payload.
+
+    A torn frame at the end of the open segment is being written, or was cut off by a crash, and isn't damage.
+    `on_damage` gets a line for each damaged stretch and each missing segment. By default they're logged.
 
     The rows of a partitioned journal are merged by the table's time. Each row has the number of its partition,
     `partition`, and the rows of one partition stay in the order of their seq.
 
     Raises:
-        JournalError: not a journal, or a file cannot be read.
+        JournalError: it isn't a journal, or a file can't be read.
     """
     parts = parts_of(path)
     report = on_damage or _logged(parts.path)
@@ -67,7 +68,9 @@ def _rows_in(path: Path, table: Table, report: Callable[[str], None]) -> Iterato
 
 
 def tail(path: Path | str, count: int = 10) -> list[dict[str, Any]]:
-    """The last `count` events, including the intact frames of an open segment; of a partitioned journal as `read_rows`.
+    """Return the last `count` events, including the intact frames of an open segment.
+
+    A partitioned journal is read as by `read_rows`.
 
     Raises:
         JournalError: as `read_rows`.

@@ -30,35 +30,34 @@ from dispatcher.util.files import Permissions, explain, set_aside
 
 
 class Recovered(NamedTuple):
-    """A repaired journal, and where its next writer continues; by default a new journal."""
+    """A repaired journal, and where its next writer continues. By default, a new journal."""
 
     summary: Summary = Summary(1)
-    """Of the last segment; no other segment has a greater accepted seq."""
+    """Summary of the last segment. No other segment has a greater accepted seq."""
     first_segment: int = 1
     next_segment: int = 1
     accepted: tuple[Accepted, ...] = ()
-    """Accepted but not handled, oldest first."""
+    """Events accepted but not handled, oldest first."""
     done: tuple[str, ...] = ()
     """The repairs, one line each."""
     journal_id: str = ""
-    """For its manifest and further segments."""
+    """Id for the journal's manifest and further segments."""
     losses: tuple[Loss, ...] = ()
-    """Accepted, and neither handled nor in any file."""
+    """Events accepted, but neither handled nor in any file."""
 
 
 def recover(path: Path | str) -> Recovered:
     """Repair the journal of a dead writer: cut the incomplete end off its open segment, and close the segment.
 
-    No intact frame is lost. A file that the writer would not have left is set aside (renamed), never removed: an open
-    segment beside a closed one of its number, a segment or a manifest of another journal. Repeating it changes nothing.
-    Accepted events that are lost stay so: each recovery reports them, until a writer whose `on_loss` is `start`
-    continues the journal.
+    No intact frame is lost. Unexpected files are renamed, never removed: an open segment next to a closed one of its
+    number, or a segment or manifest of another journal. Repeating it changes nothing. Lost accepted events stay lost.
+    Each recovery reports them, until a writer whose `on_loss` is `start` continues the journal.
 
-    Each partition of a partitioned journal is repaired. The result has the unhandled events and the losses of all of
-    them, and nothing about the next writer.
+    In a partitioned journal, each partition is repaired. The result has the unhandled events and the losses of all, and
+    nothing about the next writer.
 
     Raises:
-        JournalError: there is no journal, it is being written, or it cannot be written.
+        JournalError: there's no journal, it's being written, or it can't be written.
     """
     parts = parts_of(path)
     return _recover_partitions(parts) if parts.is_partitioned else _recover(parts.path)

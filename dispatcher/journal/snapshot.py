@@ -211,7 +211,7 @@ def unreadable(path: Path, error: OSError) -> JournalError:
 
 
 def check_journal(path: Path | str) -> Path:
-    """The path, if the folder is a journal, also a partitioned one. Raises JournalError as `look_at`."""
+    """Return the path, if the folder is a journal, partitioned or not. Raises JournalError as `look_at`."""
     parts = parts_of(path)
     for folder in parts.folders:
         look_at(folder)

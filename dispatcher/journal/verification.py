@@ -62,11 +62,11 @@ class Progress:
 def verify(path: Path | str) -> Verification:
     """Check each byte against its checksum, and that no frame, segment, event or accepted event is missing.
 
-    History indexes are checked where they exist; a missing one is no problem. Of a partitioned journal, each partition
-    is checked, that none is missing, and the states of its entities.
+    History indexes are checked where they exist, and can be missing. For a partitioned journal, this checks each
+    partition, that none is missing, and the states of its entities.
 
     Raises:
-        JournalError: not a journal, one of another format, or a file cannot be read.
+        JournalError: it isn't a journal, has another format, or a file can't be read.
     """
     parts = parts_of(path)
     if not parts.is_partitioned:

@@ -75,23 +75,23 @@ class _Owner:
 class JournalWriter:
     """Appends events and transitions to the journal in `path`.
 
-    The folder is new or empty. In write-ahead mode it may hold a journal, which is repaired if necessary and continued:
-    `recovered` has its events that were accepted but not handled.
+    The folder must be new or empty. In write-ahead mode it can hold a journal, which is repaired if necessary and
+    continued. `recovered` then has its accepted events that weren't handled.
 
-    The handler thread adds an event in three steps. Before the handler runs, it sets `seq` and `at`, so that the
-    transitions made meanwhile belong to the event; each is a `TransitionRow`, as a plain tuple, in `transitions`, or a
-    call of `transition`. After the handler, it appends an `EventRow`, as a plain tuple, to `rows`. It calls `flush`
-    once there are `config.buffer_rows` rows, or `flush_due_ns` has passed.
+    The handler thread adds an event in three steps. Before the handler runs, it sets `seq` and `at`, so that
+    transitions made by the handler belong to the event. Each transition is a `TransitionRow`, as a plain tuple, in
+    `transitions`, or a call of `transition`. After the handler, the thread appends an `EventRow`, as a plain tuple, to
+    `rows`. It calls `flush` for `config.buffer_rows` rows, or when `flush_due_ns` has passed.
 
-    After the first frame that cannot be written, nothing is written: the journal ends there instead of having a gap.
-    `failure` has the reason. `failure_policy` decides what follows: under `stop` this and all later calls raise
-    JournalError; under `continue` the failure is logged once and later calls do nothing.
+    When a frame can't be written, the journal ends there instead of having a gap, and `failure` has the reason. Under
+    the `failure_policy` `stop`, this and all later calls raise JournalError. Under `continue`, the failure is logged
+    once and later calls do nothing.
 
-    It belongs to the process that made it: in a forked child its methods raise ForkedProcessError and touch no file.
-    One that is dropped without `close` gives up its folder as a crash would: rows since the last flush are lost.
+    A writer belongs to the process that created it. In a forked child its methods raise ForkedProcessError and touch no
+    file. If you drop one without `close`, you lose the rows since the last flush, as in a crash.
 
     Raises:
-        JournalError: the folder already has a journal, has another writer, or cannot be written.
+        JournalError: the folder already has a journal, has another writer, or can't be written.
         JournalLossError: accepted events of an earlier writer are lost, and `config.on_loss` is `refuse`.
     """
 
@@ -129,9 +129,9 @@ class JournalWriter:
             self.log.on_closed = self._indexer.wake
         recovered = self.log.recovered
         self.recovered = recovered.accepted
-        """Events that an earlier writer accepted but that were not handled, oldest first; used before the start."""
+        """Unhandled events accepted by an earlier writer, oldest first, for use before the start."""
         self.losses = recovered.losses
-        """Accepted events of an earlier writer that are in no file; read only."""
+        """Accepted events of an earlier writer missing from all files (read only)."""
         for loss in self.losses:
             self._settled.extend(loss.seqs)  # the next start does not miss them
         self.seq = recovered.summary.next_seq - 1  # of the current event, or the last one; handler thread
@@ -149,15 +149,17 @@ class JournalWriter:
         on_failure: Callable[[JournalError], Any] = _ignore,
         origin_elsewhere: Callable[[bool], TransitionOrigin] | None = None,
     ) -> None:
-        """Connect `dispatcher`, which alone uses the writer from then on, before the first row. Any thread.
+        """Connect `dispatcher`, which alone uses the writer from then on.
 
-        `virtual`: the run's clock stands still while events are queued. `on_failure(error)` is called once, on the
-        thread that met the error. `origin_elsewhere(is_made)` is `origin` for a caller whose thread is not
-        `event_thread`. Bound methods are referred to weakly: a dispatcher that is dropped before its start leaves the
-        writer to another one.
+        Call this before the first row, from any thread. Bound methods are held weakly: a dispatcher dropped before its
+        start leaves the writer to another.
+
+        `virtual`: the run's clock stands still while events are queued.
+        `on_failure`: called once with the error, on the thread that met it.
+        `origin_elsewhere`: `origin` for a caller on a thread other than `event_thread`, called with `is_made`.
 
         Raises:
-            JournalError: the writer has a dispatcher, or it is closed.
+            JournalError: the writer already has a dispatcher, or it's closed.
         """
         owner = self._owner
         if owner.dispatcher() is not None:
@@ -181,14 +183,15 @@ class JournalWriter:
     def restore_states(
         self, machine: str, ends: Collection[str], *, snapshot_transitions: int, snapshot_s: float
     ) -> dict[str, str]:
-        """The states of a machine's entities at the journal's end, by entity, without those in one of the `ends`.
+        """Return the last states in the journal of a machine's entities, without those in one of the `ends`.
 
-        From then on the journal gets a snapshot of them every `snapshot_transitions` or `snapshot_s`, from which the
-        next start reads on, and retention keeps what that needs. Before the dispatcher starts, once for each machine.
+        From then on, the journal gets a snapshot of the states every `snapshot_transitions` or `snapshot_s`. The next
+        start reads from the last one, and retention keeps what that needs. Call it once per machine, before the
+        dispatcher starts.
 
         Raises:
-            JournalError: the dispatcher has started, the machine's states were restored before, or a file of the
-                journal cannot be read.
+            JournalError: the dispatcher has started, the machine's states are already restored, or a file of the
+                journal can't be read.
         """
         self.check_restorable(machine)
         names = frozenset(ends)
@@ -197,7 +200,11 @@ class JournalWriter:
         return found.states.copy()
 
     def check_restorable(self, machine: str) -> None:
-        """Raises JournalError: the dispatcher has started, or the machine's states were restored before."""
+        """Check that a machine's states can be restored.
+
+        Raises:
+            JournalError: the dispatcher has started, or the machine's states are already restored.
+        """
         dispatcher = self._owner.dispatcher()
         has_started = isinstance(dispatcher, Service) and not dispatcher.in_state(*_NOT_STARTED)
         if has_started or self.rows or self.transitions:
@@ -209,16 +216,17 @@ class JournalWriter:
             raise JournalError(f"{self.path}: the states of {machine} were restored already; do so once.")
 
     def keep_states(self, machine: str, live: LiveStates) -> None:
-        """From now on `live` follows the machine's transitions. Before the start."""
+        """Make `live` follow the machine's transitions from now on. Call it before the start."""
         self._live_states[machine] = live
 
     def forget_recovered(self) -> None:
-        """Release them once they are queued again."""
+        """Release the recovered events once they're queued again."""
         self.recovered = ()
 
     def append_copies(self, lines: Sequence[bytes]) -> None:
-        """Before the start: append unhandled events of other logs. They are on the disk on return, and `recovered` has
-        them alone.
+        """Append unhandled events of other logs, before the start.
+
+        On return they're on the disk, and `recovered` contains only them.
 
         Raises:
             JournalError: the disk failed, whatever the policy.
@@ -239,8 +247,9 @@ class JournalWriter:
         self.recovered = tuple(copies)
 
     def settle_on_disk(self, accepted_seqs: Iterable[int]) -> None:
-        """Record that these events are handled elsewhere. That is on the disk on return. Before the start, or on any
-        thread if no dispatcher writes rows here.
+        """Record these events, on the disk, as handled elsewhere.
+
+        Call it before the start or, if no dispatcher writes rows here, on any thread.
 
         Raises:
             JournalError: the disk failed, whatever the policy.
@@ -252,27 +261,27 @@ class JournalWriter:
 
     @property
     def outstanding(self) -> int:
-        """Write-ahead: events accepted but not yet recorded as handled or settled."""
+        """In write-ahead mode, the number of accepted events not yet recorded as handled or settled."""
         return self.log.outstanding
 
     @property
     def failure(self) -> JournalError | None:
-        """The error that ended all writing; None while the journal can be written."""
+        """The error that ended all writing, or None while the journal can be written."""
         return self.log.failure
 
     @property
     def is_failed(self) -> bool:
-        """A frame could not be written: the journal has ended."""
+        """Whether the journal has ended because a frame couldn't be written."""
         return self.log.failure is not None
 
     # -- the handler thread ----------------------------------------------------------------------------------------
 
     def kind(self, dispatcher: str, event_class: str, event_type: str, outcome: str) -> int:
-        """The number that represents this combination in `rows`."""
+        """Return the number that represents this combination in `rows`."""
         return self._kinds.setdefault((dispatcher, event_class, event_type, outcome), len(self._kinds))
 
     def transition_kind(self, machine: str, from_state: str, event_type: str, to_state: str, *, valid: bool) -> int:
-        """As `kind`, in `transitions`."""
+        """The same as `kind`, for `transitions`."""
         key = (machine, from_state, event_type, to_state, valid)
         kind = self._transition_kinds.get(key)
         if kind is None:
@@ -282,22 +291,23 @@ class JournalWriter:
     def transition(
         self, machine: str, entity: str, from_state: Enum, event_type: Enum, to_state: Enum, *, valid: bool
     ) -> None:
-        """Record a transition that the caller's event made, or that was refused (`valid=False`). Any thread.
+        """Record a transition of the caller's event, made or, with `valid=False`, rejected. Thread-safe.
 
         Raises:
-            NoEventInHandError: the caller handles no event of this journal's dispatcher.
+            NoEventInHandError: the caller isn't handling an event of this journal's dispatcher.
         """
         self.origin().add_transition(
             machine, entity, from_state._name_, event_type._name_, to_state._name_, valid=valid
         )
 
     def origin(self, *, is_made: bool = False) -> TransitionOrigin:
-        """The event to which a transition made now by the caller belongs. Any thread.
+        """Return the event for a transition made now by the caller. Thread-safe.
 
-        `is_made`: the transition was made, and its event, which `origin` told before, may have ended meanwhile.
+        `is_made`: the transition is already made, and its event, returned by an earlier `origin`, could have ended
+            since.
 
         Raises:
-            NoEventInHandError: the caller handles no event of this journal's dispatcher.
+            NoEventInHandError: the caller isn't handling an event of this journal's dispatcher.
         """
         thread = self.event_thread
         if thread is None or thread == get_ident():
@@ -307,19 +317,19 @@ class JournalWriter:
     def add_transition(
         self, machine: str, entity: str, from_state: str, event_type: str, to_state: str, *, valid: bool
     ) -> None:
-        """As TransitionOrigin: a transition of the event that the handler thread handles. Handler thread."""
+        """Add a transition of the current event, as in TransitionOrigin. Only for the handler thread."""
         kind = self.transition_kind(machine, from_state, event_type, to_state, valid=valid)
         if type(entity) is not str:
             entity = plain_text(str(entity))
         self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
 
     def flush(self) -> None:
-        """Write all rows, and close the segment if it is large or old enough.
+        """Write all rows, and close the segment if it's large or old enough.
 
-        Under `sync` the rows are on the disk on return. In write-ahead mode the journal's thread syncs them soon after:
-        until then a crash makes recovery hand out their events again.
+        With durability `sync`, the rows are on the disk on return. In write-ahead mode the journal's thread syncs them
+        soon after. A crash before that makes recovery hand out their events again.
 
-        Call it between events only, so that an event and its transitions are in one frame.
+        Call this only between events, to keep an event and its transitions in one frame.
         """
         has_rows = self._has_rows()
         with self.log.failing():
@@ -334,8 +344,9 @@ class JournalWriter:
             self.log.roll(if_due=True)
 
     def flush_to_disk(self, *, amid_event: bool = False) -> None:
-        """As `flush`, and the rows are on the disk on return, unless durability is `none`. `amid_event`: a handler has
-        yielded to mail, and the transitions of its event stay.
+        """Flush, and sync the rows to the disk before returning, unless durability is `none`.
+
+        `amid_event`: a handler has yielded to mail, and the transitions of its event stay.
 
         Raises:
             JournalError: as `flush`.
@@ -346,8 +357,10 @@ class JournalWriter:
                 self.log.commit()
 
     def idle(self) -> None:
-        """Called when no event is queued: flush now, unless the last flush was just before: then the journal's own
-        thread writes the rows when they are due."""
+        """Flush when no event is queued.
+
+        Shortly after another flush this does nothing, and the journal's own thread writes the rows when they're due.
+        """
         if (
             self._flush_commits
             or time.perf_counter_ns() >= self.flush_due_ns
@@ -359,10 +372,10 @@ class JournalWriter:
                     self.log.commit()  # the last frames, which no later one may cover
 
     def close(self) -> None:
-        """Write the buffered rows and close the segment. Repeating it does nothing.
+        """Write the buffered rows and close the segment. You can repeat it.
 
         Raises:
-            JournalError: the disk failed, and the policy is `stop`; the segment stays open.
+            JournalError: the disk failed, and the policy is `stop`. The segment stays open.
         """
         try:
             if not self.log.is_closed:
@@ -443,39 +456,41 @@ class JournalWriter:
     # -- any thread ------------------------------------------------------------------------------------------------
 
     def append_accepted(self, line: bytes, *, alone: bool = False) -> int:
-        """Write-ahead: append one event, encoded as JSON, and return its accepted seq. Under `sync` the event is on the
-        disk on return; threads that wait at the same time share one frame and one fsync, unless this one is `alone`
-        because it holds a lock that a post may need.
+        """In write-ahead mode, append an event, encoded as JSON, and return its accepted seq.
+
+        With durability `sync`, the event is on the disk on return. Threads waiting at the same time share a frame and
+        an fsync, except one marked `alone` because it holds a lock needed by posts.
 
         Raises:
-            JournalError: the disk failed, or the journal is closed. The event is not in the log, or not certainly.
-            ReentrantAppendError: the call has interrupted its own thread's use of the journal, as a signal handler may.
+            JournalError: the disk failed, or the journal is closed. The event isn't in the log, or not certainly.
+            ReentrantAppendError: the call interrupted its own thread's use of the journal, for example in a signal
+                handler.
         """
         return self._group.append(line, alone=alone)
 
     def append_later(self, later: LaterAppend, *, wait: bool) -> None:
-        """Write-ahead: as `append_accepted`, but `later` is told once its event is in the log, or refused.
+        """Append as `append_accepted` does, but notify `later` once the event is in the log or rejected.
 
-        `wait`: if MOST_UNDER_WAY are under way, block until this one has ended.
+        `wait`: if MOST_UNDER_WAY are in flight, block until this one has ended.
         """
         self._group.append_later(later, wait=wait)
 
     @property
     def under_way(self) -> list[None]:
-        """An item for each event of `append_later` that has not ended. Any thread reads it."""
+        """An item for each event of `append_later` in flight. Thread-safe."""
         return self._group.under_way
 
     def settle(self, accepted_seq: int) -> None:
-        """Record with the next frame that an accepted event will never be handled: recovery must not hand it out."""
+        """With the next frame, record an accepted event as never to be handled, so recovery doesn't hand it out."""
         if accepted_seq > 0:
             self._settled.append(accepted_seq)
 
     def roll(self) -> None:
-        """Close the segment and begin the next one, unless it is empty."""
+        """Close the segment and begin the next one, unless it's empty."""
         self.log.roll()
 
     def after_fork(self) -> None:
-        """In a forked child: every method raises. `log`, whose counts can be read, does the same for itself."""
+        """Make every method raise in a forked child. `log`, whose counts stay readable, does the same for itself."""
         self._dropped.detach()
         nothing: Any = OfParent(lambda: ForkedProcessError(str(self.path), self.path))
         self.rows = self.transitions = self._kinds = self._transition_kinds = self._settled = nothing

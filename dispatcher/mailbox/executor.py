@@ -21,7 +21,12 @@ _DEFAULT = MailOptions.DEFAULT
 class MailboxExecutor:
     """Sends commands to a mailbox at one priority.
 
-    Any thread may call `execute` and `submit`; only the mailbox thread `yield_`, `try_yield` and `should_interrupt`.
+    `is_idle`: the default action is suspended, no mail waits, and the mailbox is open.
+    `bind`: called with a command on the sender's thread, returns the callable to run instead.
+    `run_nested`: runs the mail when a command or the default action yields.
+
+    Any thread can call `execute` and `submit`. Only the mailbox thread can call `yield_`, `try_yield` and
+    `should_interrupt`.
     """
 
     def __init__(
@@ -34,11 +39,6 @@ class MailboxExecutor:
         bind: Callable[[Callable[[], Any]], Callable[[], Any]] | None = None,
         run_nested: Callable[[Mail], None] | None = None,
     ) -> None:
-        """`is_idle()`: the default action is suspended, no mail waits, and the mailbox is open.
-
-        `bind(command)`, on the sender's thread, returns what runs in the command's place. `run_nested` runs the mail to
-        which a command or the default action yields.
-        """
         self._mailbox = mailbox
         self.priority = priority  # never changes
         self.is_idle = is_idle  # never changes
@@ -52,10 +52,10 @@ class MailboxExecutor:
         *args: Any,
         options: MailOptions = MailOptions.DEFAULT,
     ) -> None:
-        """Run `command` on the mailbox thread. An error that it raises fails the mailbox loop.
+        """Run `command` on the mailbox thread. If it raises, the mailbox loop fails.
 
         Raises:
-            RejectedExecutionError: the mailbox accepts no more mail; the command will not run.
+            RejectedExecutionError: the mailbox accepts no more mail, and the command won't run.
         """
         self._send(command if self._bind is None else self._bind(command), description, args, options)
 
@@ -78,10 +78,10 @@ class MailboxExecutor:
         *args: Any,
         options: MailOptions = MailOptions.DEFAULT,
     ) -> Future[T]:
-        """As `execute`, but the future gets the command's result or error, not the loop.
+        """Run `command` as `execute` does, and return a future. An error goes to the future instead of the loop.
 
-        The error may be any, even a SystemExit; only Ctrl-C on the main thread, if that is the mailbox thread, also
-        ends the loop. A command whose call runs nothing, such as an `async def`, is a TypeError.
+        It can be any error, even a SystemExit. Only Ctrl-C also ends the loop, if the mailbox thread is the main
+        thread. A command that runs nothing when called, such as an `async def`, is a TypeError.
         """
         task = _FutureTask(command, command if self._bind is None else self._bind(command))
         self._send(task, description, args, options)
@@ -91,12 +91,13 @@ class MailboxExecutor:
         """Wait for a mail of this priority or higher, and run it.
 
         Raises:
-            MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed.
+            MailboxStateError: you're not on the mailbox thread.
+            MailboxClosedError: the mailbox is closed.
         """
         self._run_nested(self._mailbox.take(self.priority))
 
     def try_yield(self, *, ignore_deferrable: bool = False) -> bool:
-        """Run one mail of this priority or higher, if there is one; returns whether there was.
+        """Run one waiting mail of this priority or higher, and return whether there was one.
 
         With `ignore_deferrable`, deferrable mail counts with its original priority.
         """
@@ -107,11 +108,11 @@ class MailboxExecutor:
         return True
 
     def should_interrupt(self) -> bool:
-        """Whether mail waits, so that long work on the mailbox thread should yield."""
+        """Whether mail is waiting, so that long work on the mailbox thread should yield."""
         return self._mailbox.has_mail()
 
     def as_executor(self) -> ExecutorView:
-        """This executor with the signature of `concurrent.futures`: `submit(fn, *args)`."""
+        """Return this executor with the signature of `concurrent.futures`: `submit(fn, *args)`."""
         return ExecutorView(self)
 
 

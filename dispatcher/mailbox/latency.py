@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 class MailboxMetricsController:
     """Sends a mail each interval, and records how long it waits until it runs.
 
-    One measurement is under way at a time, so they are interval + latency apart. Once the controller is set up, its
-    processor starts it with the first mail. The mailbox thread writes `latency`.
+    There's one measurement at a time, so they're interval + latency apart. Once the controller is set up, its processor
+    starts it with the first mail. The mailbox thread writes `latency`.
     """
 
     def __init__(self, latency: Histogram | None = None, *, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
         self.latency = latency or Histogram()
         self.interval_ms = 1000
-        """From the end of a measurement to the start of the next."""
+        """Time from the end of a measurement to the start of the next."""
         self._clock_ns = clock_ns
         self._time_service: ProcessingTimeService | None = None  # set once, before the start
         self._executor: MailboxExecutor | None = None  # set once, before the start
@@ -39,10 +39,10 @@ class MailboxMetricsController:
         self.is_waiting_for_start = False  # set up, and not started
 
     def set_up_latency_measurement(self, time_service: ProcessingTimeService, executor: MailboxExecutor) -> None:
-        """Set the timers and the mailbox. Once, before the mailbox loop runs.
+        """Set the timers and the mailbox. Call it once, before the mailbox loop runs.
 
         Raises:
-            MailboxStateError: it is set up already.
+            MailboxStateError: it's already set up.
         """
         if self._time_service is not None:
             raise MailboxStateError("latency measurement is set up already; it is done once")
@@ -51,10 +51,10 @@ class MailboxMetricsController:
         self.is_waiting_for_start = True
 
     def start_latency_measurement(self) -> None:
-        """Register the first timer, one interval from now. Once.
+        """Register the first timer, one interval from now. Call it once.
 
         Raises:
-            MailboxStateError: it is not set up, or started already.
+            MailboxStateError: it isn't set up, or it's already started.
         """
         if self._time_service is None:
             raise MailboxStateError("latency measurement is not set up; call set_up_latency_measurement first")
@@ -64,7 +64,7 @@ class MailboxMetricsController:
         self._schedule()
 
     def stop_latency_measurement(self) -> None:
-        """Cancel the timer, once the mailbox thread runs no more mail."""
+        """Cancel the timer. Call it once the mailbox thread runs no more mail."""
         if self._timer is not None:
             self._timer.cancel()
 

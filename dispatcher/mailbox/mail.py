@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from dispatcher.util.foreign import text_of
 
 MIN_PRIORITY: Final = -1
-"""Mail of no operator: only the main loop runs it."""
+"""Priority of mail without an operator, which only the main loop runs."""
 MAX_PRIORITY: Final = 2**31 - 1
 
 ActionExecutor = Callable[[Callable[[], Any]], Any]
@@ -18,8 +18,8 @@ ActionExecutor = Callable[[Callable[[], Any]], Any]
 class MailOptions:
     """How a mail is queued. Use the constants.
 
-    DEFAULT: in order of arrival. URGENT: before all mail that is not urgent. DEFERRABLE: only the main loop runs it,
-    not a yield at a priority of 0 or more.
+    DEFAULT: in order of arrival. URGENT: before all mail that isn't urgent. DEFERRABLE: only the main loop runs it,
+    never a yield at a priority of 0 or more.
     """
 
     __slots__ = ("is_deferrable", "is_urgent")
@@ -42,9 +42,9 @@ MailOptions.DEFERRABLE = MailOptions(is_deferrable=True)
 
 
 class Mail:
-    """A runnable with a priority, which filters and never sorts, and a description.
+    """A runnable with a description and a priority. Priorities filter mail and never sort it.
 
-    `description` is %-formatted with `args` when it is read. Takes filter by `priority`, the effective one;
+    `description` is %-formatted with `args` when you read it. Takes filter by `priority`, the effective one.
     `original_priority` is the sender's. `action_executor` runs the runnable (after StreamTaskActionExecutor).
     """
 
@@ -69,12 +69,12 @@ class Mail:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it is taken before all other mail."""
+        """Whether it's taken before all other mail."""
         return self.options.is_urgent
 
     @property
     def description(self) -> str:
-        """What the mail does. Raises nothing: without its arguments if one of them cannot be formatted."""
+        """The description, without its arguments if one can't be formatted. Never raises."""
         if not self._description:
             return text_of(self.runnable)
         try:
@@ -83,14 +83,14 @@ class Mail:
             return self._description
 
     def run(self) -> None:
-        """Run the command. The mailbox thread."""
+        """Run the command, on the mailbox thread."""
         if self._action_executor is None:
             self.runnable()
         else:
             self._action_executor(self.runnable)
 
     def try_cancel(self) -> bool:
-        """Cancel the runnable if it is a future; returns whether it was cancelled."""
+        """Cancel the runnable if it's a future, and return whether it was cancelled."""
         cancel = getattr(self.runnable, "cancel", None)
         return bool(cancel()) if cancel is not None else False
 

@@ -8,12 +8,12 @@ from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, Ti
 
 
 class ManualClock(QueuedTimerService):
-    """A TimerService whose time stands still until a caller advances it.
+    """A TimerService whose time stands still until you advance it.
 
-    Any thread may call; one thread at a time may advance, and callbacks run on it. Timers of the same time fire in the
-    order of registration; each run of a periodic task counts as registered when the run before it ended. So a
-    simulation is repeatable. A timer for T fires at T, not 1 ms later as in real time. Time can also advance once the
-    clock is quiesced, but no timer fires.
+    Any thread can use it, but only one at a time can advance, and callbacks run on that thread. Timers for the same
+    time fire in the order you registered them. Each run of a periodic task counts as registered when the run before it
+    ended. So you can repeat a simulation. A timer for T fires at T, not 1 ms later as in real time. Time can also
+    advance once the clock is quiesced, but no timer fires.
     """
 
     def __init__(self, start_ms: int = 0) -> None:
@@ -25,19 +25,19 @@ class ManualClock(QueuedTimerService):
         return self._now_ms
 
     def current_time_ns(self) -> int:
-        """Now, in ns: the clock for a journal."""
+        """Return the current time in ns, as the clock for a journal."""
         return self._now_ms * 1_000_000
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
-        """As in the protocol; a timer in the past fires with the next advance."""
+        """Register a timer as in the protocol. One in the past fires with the next advance."""
         return self._tasks.add(TimerTask(callback, timestamp_ms), timestamp_ms)
 
     def advance(self, ms: int) -> None:
-        """Advance time by `ms`. Each timer on the way fires at its own time, including timers that callbacks add.
+        """Advance time by `ms`. Each timer on the way fires at its time, including timers that callbacks add.
 
-        A callback may also advance; time ends at the furthest target, and no timer due by then is left. An error in a
-        callback goes to its future and to the caller, and time stays at that moment; the next advance resumes periodic
-        tasks.
+        A callback can also advance. Time ends at the furthest target, with no timer due by then left. If a callback
+        raises, the error goes to its future and to the caller, and time stays at that moment. The next advance resumes
+        periodic tasks.
 
         Raises:
             ValueError: `ms` is negative.
@@ -51,7 +51,7 @@ class ManualClock(QueuedTimerService):
         self._now_ms = max(self._now_ms, target_ms)
 
     def advance_to_next_timer(self) -> bool:
-        """Jump to the time of the next timer or periodic task and fire all timers of that time; False if none waits."""
+        """Jump to the time of the next timer or periodic task and fire all due then, or return False without one."""
         if not self._fire_next(None):
             return False
         while self._fire_next(self._now_ms):
@@ -59,25 +59,25 @@ class ManualClock(QueuedTimerService):
         return True
 
     def next_timer_ms(self) -> int | None:
-        """When the next timer or periodic task is due, perhaps in the past; None if none waits."""
+        """Return when the next timer or periodic task is due, which can be in the past, or None without one."""
         with self._tasks.lock:
             due_ms = self._tasks.next_due_ms()
         return None if due_ms is None else int(due_ms)  # it is one: all times of this clock are
 
     def pending_timers(self) -> int:
-        """The number of timers and periodic tasks that wait."""
+        """Count the waiting timers and periodic tasks."""
         return self._tasks.size()
 
     def shutdown(self, timeout: float | None = 1.0) -> bool:
-        """Drop all tasks, and refuse new ones; returns whether no callback runs.
+        """Drop all tasks, reject new ones, and return whether no callback is running.
 
-        Never waits, whatever the `timeout`: callbacks run on the thread that advances, which may be the caller's.
+        Never waits, whatever the `timeout`: callbacks run on the thread that advances, which can be the caller's.
         """
         self._end(ServiceStatus.SHUTDOWN)
         return self._terminated.done()
 
     def shutdown_uninterruptible(self, timeout: float) -> bool:
-        """As `shutdown`, which has no wait to interrupt."""
+        """The same as `shutdown`, which has no wait to interrupt."""
         return self.shutdown(timeout)
 
     def _steady_ms(self) -> float:

@@ -21,10 +21,10 @@ WrapCallback = Callable[[TimerCallback], TimerCallback]
 
 
 class OperatorTimeService:
-    """Another service's time and timers, until quiesced. Any thread may call.
+    """Another service's time and timers, until quiesced. Any thread can use it.
 
     `wrap_callback` is called once for each callback, at registration. The other service calls the wrapped callback, so
-    futures, errors and the end of a run refer to that one.
+    futures, errors and the end of a run refer to it.
     """
 
     def __init__(self, service: ProcessingTimeService, wrap_callback: WrapCallback) -> None:
@@ -52,11 +52,11 @@ class OperatorTimeService:
         return self._service.schedule_with_fixed_delay(self._guard(callback), initial_delay_ms, period_ms)
 
     def quiesce(self) -> Future[None]:
-        """Let no callback begin from now on; new ones are accepted and never run. Does not wait.
+        """Let no callback begin from now on, without waiting. New ones are accepted and never run.
 
-        The future completes when the callbacks that run now have ended. All calls return the same future, which cannot
-        be cancelled. The other service keeps the pending timers until it fires them, without effect; a periodic task
-        fires so for as long as that service lives, unless it is cancelled.
+        The future completes when the running callbacks have ended. All calls return the same future, which can't be
+        cancelled. The other service keeps the pending timers until it fires them, without effect. Unless you cancel it,
+        a periodic task fires like this for as long as that service lives.
         """
         with self._lock:
             self._quiesced = True
@@ -89,11 +89,11 @@ class OperatorTimeService:
 class MailboxTimeService(OperatorTimeService):
     """An OperatorTimeService whose callbacks run as mail: on the mailbox thread, between its other work.
 
-    A callback that raises fails the mailbox's loop. A timer that fires after the mailbox has closed is dropped.
+    If a callback raises, the mailbox's loop fails. A timer that fires after the mailbox has closed is dropped.
 
-    For the service, a run of a callback ends when its mail is sent. So a future completes at that moment, and can no
-    longer be cancelled; a fixed delay starts there; and mail sent before `quiesce` still runs after it. To wait for
-    that mail as well, send another mail of the same priority.
+    For the service, a run of a callback ends when its mail is sent. At that moment a future completes and can no longer
+    be cancelled, and a fixed delay starts. Mail sent before `quiesce` still runs after it. To wait for that mail as
+    well, send another mail of the same priority.
     """
 
     def __init__(self, service: ProcessingTimeService, executor: MailboxExecutor) -> None:

@@ -56,7 +56,7 @@ class IdleTimer:
 
 
 class Suspension:
-    """A suspended default action. Any thread may call `resume`, any number of times; it ends this suspension only."""
+    """A suspended default action. Any thread can call `resume`, repeatedly. It ends this suspension only."""
 
     __slots__ = ("_processor", "_timer")
 
@@ -65,7 +65,7 @@ class Suspension:
         self._timer = timer
 
     def resume(self) -> None:
-        """Let the default action run again. Any thread."""
+        """Let the default action run again. Thread-safe."""
         processor = self._processor
 
         def resume() -> None:
@@ -79,7 +79,7 @@ class Suspension:
 
 
 class MailboxController:
-    """The control of a default action over its loop. Mailbox thread only."""
+    """Controls the loop for a default action. Use it only on the mailbox thread."""
 
     __slots__ = ("_processor",)
 
@@ -87,12 +87,12 @@ class MailboxController:
         self._processor = processor
 
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
-        """Do not run the default action until the suspension is resumed; mail still runs.
+        """Don't run the default action until you resume the suspension. Mail still runs.
 
-        A `timer` that the caller has started runs until then, except while mail runs.
+        A `timer` that you have started runs until then, except while mail runs.
 
         Raises:
-            MailboxStateError: not the mailbox thread, or it is suspended already.
+            MailboxStateError: you're not on the mailbox thread, or it's already suspended.
         """
         processor = self._processor
         if not processor.mailbox.is_mailbox_thread():
@@ -103,7 +103,7 @@ class MailboxController:
         return suspension
 
     def all_actions_completed(self) -> None:
-        """End the loop for good, after this turn of the default action."""
+        """End the loop for good, after this run of the default action."""
         self._processor.all_actions_completed()
 
 
@@ -113,9 +113,11 @@ DefaultAction = Callable[[MailboxController], Any]
 class MailboxProcessor:
     """Runs mail and a default action on the mailbox thread until suspended or completed.
 
-    Only the mailbox thread may call `run_mailbox_loop`, the single steps, `prepare_close`, `close` and `drain`; any
-    thread `suspend`, `all_actions_completed`, `report_throwable` and the executors. `action_executor` runs all mail of
-    the executors made here.
+    `action_executor`: runs all mail of the executors created here.
+    `on_slow`: called with a mail that ran longer than `slow_after_ns`, and its start and end (perf_counter_ns).
+
+    Only the mailbox thread can call `run_mailbox_loop`, the single steps, `prepare_close`, `close` and `drain`. Any
+    thread can call `suspend`, `all_actions_completed`, `report_throwable` and the executors.
     """
 
     def __init__(
@@ -128,8 +130,6 @@ class MailboxProcessor:
         slow_after_ns: int = sys.maxsize,
         on_slow: Callable[[Mail, int, int], Any] = lambda *_: None,
     ) -> None:
-        """`on_slow(mail, began_ns, ended_ns)` is called after a mail that ran longer than `slow_after_ns`; the times
-        are of perf_counter_ns."""
         self.mailbox = mailbox or TaskMailbox()  # never changes
         self._action_executor = action_executor  # never changes
         self.metrics_controller = metrics_controller or MailboxMetricsController()  # never changes
@@ -146,38 +146,39 @@ class MailboxProcessor:
 
     @property
     def main_mailbox_executor(self) -> MailboxExecutor:
-        """The executor of mail with the least priority."""
+        """Return the executor of mail with the lowest priority."""
         return MailboxExecutor(self.mailbox, MIN_PRIORITY, action_executor=self._action_executor)
 
     def mailbox_executor(self, priority: int) -> MailboxExecutor:
-        """An executor of mail with this priority."""
+        """Return an executor of mail with this priority."""
         return MailboxExecutor(self.mailbox, priority, is_idle=self.is_idle, action_executor=self._action_executor)
 
     def is_mailbox_loop_running(self) -> bool:
-        """Whether the loop goes on."""
+        """Whether the loop should keep running."""
         return self._loop_running
 
     def is_default_action_available(self) -> bool:
-        """Whether the default action may run; it is not suspended."""
+        """Whether the default action can run, that is, isn't suspended."""
         return self._suspension is None
 
     def is_idle(self) -> bool:
-        """Whether the loop waits for mail with the default action suspended."""
+        """Whether the loop is waiting for mail with the default action suspended."""
         return self._suspension is not None and not self.mailbox.has_mail() and self.mailbox.state is MailboxState.OPEN
 
     def running(self) -> tuple[Mail, int] | None:
-        """The mail that runs, and when it began (perf_counter_ns). Any thread."""
+        """Return the current mail and when it began (perf_counter_ns). Thread-safe."""
         # Between two mails, the earlier one may come with the time of the later: it looks as if it had just begun.
         mail, began_ns = self._running, self._began_ns
         return None if mail is None else (mail, began_ns)
 
     def run_mailbox_loop(self) -> None:
-        """Run until `suspend` or `all_actions_completed`. An error in a mail or the default action also ends it.
+        """Run until `suspend`, `all_actions_completed`, or an error in a mail or the default action.
 
-        After `suspend` it may be called again; after `all_actions_completed` it returns at once.
+        After `suspend` you can call it again. After `all_actions_completed` it returns at once.
 
         Raises:
-            MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is not open.
+            MailboxStateError: you're not on the mailbox thread.
+            MailboxClosedError: the mailbox isn't open.
         """
         self._begin()
         action, controller, mailbox = self._default_action, self._controller, self.mailbox
@@ -190,14 +191,14 @@ class MailboxProcessor:
             action(controller)
 
     def run_mailbox_step(self) -> bool:
-        """Run one mail or, without mail, one turn of the default action if available; returns whether either ran.
+        """Run one mail or, without mail, the default action once if it's available, and return whether either ran.
 
         After `all_actions_completed` nothing runs.
         """
         return self._begin() and (self._run_one_batched_mail() or self._run_default_action_if_available())
 
     def run_single_mailbox_loop(self) -> bool:
-        """Run one mail, if there is one, then one turn of the default action if available.
+        """Run one mail, if there is one, then the default action once if it's available.
 
         Returns whether either ran. After `all_actions_completed` nothing runs.
         """
@@ -205,7 +206,7 @@ class MailboxProcessor:
         return (not self._suspended and self._run_default_action_if_available()) or ran_mail
 
     def suspend(self) -> None:
-        """Make the loop return after the current mail. Any thread; does nothing if the mailbox is not open."""
+        """Make the loop return after the current mail, from any thread. Does nothing if the mailbox isn't open."""
 
         def suspend() -> None:
             self._suspended = True
@@ -213,7 +214,7 @@ class MailboxProcessor:
         self.send_control_mail_if_open(suspend, "suspend the mailbox loop")
 
     def all_actions_completed(self) -> None:
-        """End the loop for good. Any thread; does nothing if the mailbox is not open."""
+        """End the loop for good, from any thread. Does nothing if the mailbox isn't open."""
 
         def complete() -> None:
             self._loop_running = False
@@ -222,7 +223,7 @@ class MailboxProcessor:
         self.send_control_mail_if_open(complete, "complete the mailbox loop")
 
     def report_throwable(self, error: BaseException) -> None:
-        """Raise `error` inside the loop. Any thread.
+        """Raise `error` inside the loop, from any thread.
 
         Raises:
             MailboxClosedError: the mailbox accepts no more mail.
@@ -234,7 +235,7 @@ class MailboxProcessor:
         self._send_control_mail(fail, "report %s", text_of(error))
 
     def send_control_mail_if_open(self, action: Callable[[], None], description: str) -> None:
-        """Run `action` before all other mail. Any thread; does nothing if the mailbox is not open."""
+        """Run `action` before all other mail, from any thread. Does nothing if the mailbox isn't open."""
 
         def send() -> None:
             if self.mailbox.state is MailboxState.OPEN:
@@ -243,11 +244,11 @@ class MailboxProcessor:
         self.mailbox.run_exclusively(send)
 
     def prepare_close(self) -> None:
-        """Refuse new mail; `drain` still runs the mail that waits."""
+        """Reject new mail. `drain` still runs the mail that waits."""
         self.mailbox.quiesce()
 
     def drain(self) -> None:
-        """Run all waiting mail, whatever the loop's state. An error in a mail ends the drain; the rest still waits."""
+        """Run all waiting mail, whatever the loop's state. If a mail raises, the drain ends and the rest waits."""
         batch, queue = self.mailbox.take_all()
         try:
             for left in (batch, queue):
@@ -259,10 +260,10 @@ class MailboxProcessor:
                 _cancel([*batch, *queue])
 
     def close(self) -> None:
-        """Close the mailbox and cancel the futures among the mail that did not run.
+        """Close the mailbox and cancel the futures among the mail that didn't run.
 
         Raises:
-            Exception: the first error of a cancellation, after all were tried; its notes are the others.
+            Exception: the first error of a cancellation, once all were tried. Its notes are the others.
         """
         _cancel(self.mailbox.close())
 

@@ -29,22 +29,22 @@ _MAX_LOOKS = 20
 
 
 class SystemProcessingTimeService(QueuedTimerService):
-    """A TimerService in Unix ms, with one daemon thread that runs the callbacks. Any thread may call.
+    """A TimerService in Unix ms, with one daemon thread for the callbacks. Any thread can use it.
 
-    A timer for T fires once the millisecond T has passed, at T + 1: like a watermark T, it still admits records of T. A
+    A timer for T fires once the millisecond T has passed, at T + 1. Like a watermark T, it still admits records of T. A
     timer in the past fires at once. A periodic task's run for T is due at T.
 
-    As in Flink, the system clock only says how far away a time is when it is registered; from then on the monotonic
-    clock counts. If the system clock is set, forward or back, each task still runs after its delay or period. The times
-    that a task at a fixed rate gets stay one period apart, so from then on they differ from the system clock's.
+    As in Flink, the system clock only determines how far away a time is at registration. From then on the monotonic
+    clock counts. If you set the system clock, forward or back, each task still runs after its delay or period. The
+    times passed to a task at a fixed rate stay one period apart, so they then differ from the system clock's.
 
-    A callback's error goes to `on_error`, on the timer thread; without `on_error`, or if that raises, it is logged. The
+    A callback's error goes to `on_error`, on the timer thread. Without `on_error`, or if that raises, it's logged. The
     next task still runs, and a periodic one continues. To raise errors in a mailbox's loop, which they end:
 
         SystemProcessingTimeService("timers", on_error=processor.report_throwable)
 
-    A callback counts as running once the thread has taken it: it may begin just after `quiesce` returns, whose future
-    waits for it. The thread completes that future as its last act.
+    A callback counts as running once the thread has taken it. So it can begin just after `quiesce` returns, whose
+    future waits for it. The thread completes that future as its last act.
     """
 
     def __init__(self, name: str = "timers", on_error: Callable[[BaseException], None] | None = None) -> None:
@@ -58,19 +58,19 @@ class SystemProcessingTimeService(QueuedTimerService):
         let_go_in_children(self)
 
     def current_processing_time(self) -> int:
-        """Now, in Unix ms."""
+        """Return the current time in Unix ms."""
         return time.time_ns() // 1_000_000
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
-        """As in the protocol. The callback runs after T - now + 1 ms, or at once if T < now."""
+        """Register a timer as in the protocol. The callback runs after T - now + 1 ms, or at once if T < now."""
         return self._add(TimerTask(callback, timestamp_ms), timestamp_ms + 1 - self._look_how_far_ahead())
 
     def shutdown(self, timeout: float | None = 1.0) -> bool:
-        """Drop all tasks, refuse new ones, and wait up to `timeout` seconds for the thread; returns whether it ended.
+        """Drop all tasks, reject new ones, wait up to `timeout` seconds for the thread, and return whether it ended.
 
-        Flink interrupts the thread here. Python cannot: a callback runs to its end, and one that may wait long needs a
-        way to be ended (an Event, a closed queue). A callback that hangs is left behind; its thread is a daemon, so it
-        does not keep the process alive. A KeyboardInterrupt ends the wait, but the service is still shut down. From a
+        Flink interrupts the thread here. Python can't: a callback runs to its end, and if yours can wait long, give it
+        a way to end (an Event, a closed queue). A callback that hangs is left behind. Its thread is a daemon, so it
+        doesn't keep the process alive. A KeyboardInterrupt ends the wait, but the service is still shut down. From a
         callback, this returns False without waiting.
         """
         self._end(ServiceStatus.SHUTDOWN)
@@ -82,7 +82,7 @@ class SystemProcessingTimeService(QueuedTimerService):
         return not thread.is_alive()
 
     def shutdown_uninterruptible(self, timeout: float) -> bool:
-        """As `shutdown`, but a KeyboardInterrupt does not end the wait; it is raised after it.
+        """Shut down as `shutdown` does, and raise a KeyboardInterrupt only after the wait.
 
         Flink restores the caller's interrupt flag at that point. `is_terminated` says whether the thread has ended.
         """
@@ -102,7 +102,7 @@ class SystemProcessingTimeService(QueuedTimerService):
         return ended
 
     def after_fork(self) -> None:
-        """In a forked child: a service whose thread runs in the parent takes no timer; any other one works."""
+        """Take no timer in a forked child if the service's thread runs in the parent. Any other service works."""
         self._tasks.after_fork(has_thread=self._thread is not None)
         self._thread = None
         self._terminated = SharedFuture()

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class MailboxState(Enum):
-    """OPEN, then QUIESCED (takes no more mail), then CLOSED."""
+    """OPEN, then QUIESCED (accepts no more mail), then CLOSED."""
 
     OPEN = "OPEN"
     QUIESCED = "QUIESCED"
@@ -36,11 +36,11 @@ _original_priority: Callable[[Mail], int] = attrgetter("original_priority")
 
 
 class TaskMailbox:
-    """Mail for one thread: the one that makes the mailbox, or `mailbox_thread`.
+    """Mail for one thread: the one that creates the mailbox, or `mailbox_thread`.
 
-    Only the mailbox thread may call `has_mail`, the takes, `create_batch`, `quiesce` and `close`; on other threads they
-    raise MailboxStateError. Any thread may call the rest, `drain` only once the mailbox thread has ended. That thread
-    waits in `parking`, where its default action may also wait. The constructor raises GilDisabledError if Python runs
+    Only the mailbox thread can call `has_mail`, the takes, `create_batch`, `quiesce` and `close`. On other threads they
+    raise MailboxStateError. Any thread can call the rest, `drain` only once the mailbox thread has ended. That thread
+    waits in `parking`, where its default action can also wait. The constructor raises GilDisabledError if Python runs
     without the GIL.
     """
 
@@ -71,9 +71,9 @@ class TaskMailbox:
         return threading.get_ident() == ident and threading.current_thread() is self._owner
 
     def put(self, mail: Mail) -> None:
-        """Append `mail` for the mailbox thread; urgent mail goes before all that is not. Any thread; never blocks.
+        """Append `mail` for the mailbox thread, urgent mail before all other. Thread-safe. It never blocks.
 
-        Once this returns, the mail is either taken or handed back by `drain` or `close`; never lost.
+        Once this returns, the mail is either taken or handed back by `drain` or `close`, and never lost.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed. The mail was not kept.
@@ -91,7 +91,7 @@ class TaskMailbox:
                 self.parking.unpark()
 
     def put_first(self, mail: Mail) -> None:
-        """As `put`, but before all mail that is not urgent: the mail put first last is taken first."""
+        """Put `mail` before all mail that isn't urgent. The mail put first last is taken first."""
         if mail.is_urgent:
             self._put_urgent(mail)
             return
@@ -106,22 +106,23 @@ class TaskMailbox:
             self.parking.unpark()
 
     def has_mail(self) -> bool:
-        """Whether mail waits, of any priority."""
+        """Whether mail of any priority is waiting."""
         self._check_thread("ask for mail")
         return bool(self.batch) or self.new_mail
 
     def size(self) -> int:
-        """The number of mails in the batch and the queue. Any thread; a snapshot."""
+        """The number of mails in the batch and the queue, as a snapshot. Thread-safe."""
         with self._lock:  # mail that moves between the two would otherwise be counted twice or not at all
             return len(self.batch) + len(self._queue)
 
     def try_take(self, priority: int, *, ignore_deferrable: bool = False) -> Mail | None:
-        """The first mail whose priority is at least `priority`, or None. Never blocks.
+        """Take the first mail with `priority` or higher, or return None. Never blocks.
 
         With `ignore_deferrable`, deferrable mail counts with its original priority.
 
         Raises:
-            MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed.
+            MailboxStateError: you're not on the mailbox thread.
+            MailboxClosedError: the mailbox is closed.
         """
         self._check_thread("take mail")
         self._check_take()
@@ -134,10 +135,11 @@ class TaskMailbox:
             return self._take_from_queue(priority, of)
 
     def take(self, priority: int) -> Mail:
-        """The first mail whose priority is at least `priority`; waits for one.
+        """Take the first mail with `priority` or higher, waiting for one if necessary.
 
         Raises:
-            MailboxStateError: not the mailbox thread. MailboxClosedError: the mailbox is closed, even during the wait.
+            MailboxStateError: you're not on the mailbox thread.
+            MailboxClosedError: the mailbox is closed, even during the wait.
         """
         mail = self.try_take(priority)
         try:
@@ -154,29 +156,29 @@ class TaskMailbox:
         return mail
 
     def create_batch(self) -> bool:
-        """Move the queue to the batch if that is empty, urgent mail in any case; returns whether there is a batch."""
+        """Move the queue to the batch if that's empty, urgent mail in any case, and return whether there's a batch."""
         self._check_thread("create a batch")
         self._check_take()
         self.pull(urgent_only=False)
         return bool(self.batch)
 
     def try_take_from_batch(self) -> Mail | None:
-        """The batch's next mail of any priority, or None; urgent mail from the queue goes first. Never blocks."""
+        """Take the batch's next mail of any priority, or None. Urgent mail in the queue goes first. Never blocks."""
         self._check_thread("take mail")
         self._check_take()
         self.pull(urgent_only=True)
         return self.batch.popleft() if self.batch else None
 
     def drain(self) -> list[Mail]:
-        """Remove and return all mail, the batch and then the queue as stored; does not change the state.
+        """Remove and return all mail, the batch and then the queue as stored, without changing the state.
 
-        The thread is not checked, but no other may call this while the mailbox thread runs: the batch has no lock.
+        The thread isn't checked, but no other can call this while the mailbox thread runs: the batch has no lock.
         """
         batch, queue = self.take_all()
         return [*batch, *queue]
 
     def take_all(self) -> tuple[deque[Mail], deque[Mail]]:
-        """Empty the batch and the queue, and return what they held."""
+        """Empty the batch and the queue, and return their mail."""
         with self._lock:
             taken = self.batch.copy(), self._queue.copy()
             self.batch.clear()
@@ -185,7 +187,7 @@ class TaskMailbox:
             return taken
 
     def give_back(self, batch: deque[Mail], queue: deque[Mail]) -> bool:
-        """Put back what is left after `take_all`; False, without doing so, if the mailbox is closed."""
+        """Put back the rest after `take_all`. If the mailbox is closed, do nothing and return False."""
         with self._lock:
             if self.state is MailboxState.CLOSED:
                 return False
@@ -198,14 +200,14 @@ class TaskMailbox:
             return True
 
     def quiesce(self) -> None:
-        """Refuse new mail; waiting mail can still be taken."""
+        """Reject new mail. Waiting mail can still be taken."""
         self._check_thread("quiesce")
         with self._lock:
             if self.state is MailboxState.OPEN:
                 self.state = MailboxState.QUIESCED
 
     def close(self) -> list[Mail]:
-        """Refuse puts and takes, and return the mail that was not taken. Closing again returns nothing."""
+        """Reject puts and takes, and return the mail not taken. Closing again returns nothing."""
         self._check_thread("close")
         with self._lock:
             if self.state is MailboxState.CLOSED:
@@ -221,9 +223,9 @@ class TaskMailbox:
             return action()
 
     def after_fork(self, fail: Callable[[], None]) -> None:
-        """In a forked child, which has no mailbox thread: refuse mail, and replace a lock that may be held.
+        """In a forked child without a mailbox thread, reject mail, and replace a lock that could be held.
 
-        If the mailbox thread has forked, and goes on in the child, its loop ends with what `fail` raises.
+        If the mailbox thread itself forked and continues in the child, its loop ends with the error that `fail` raises.
         """
         self._lock = threading.RLock()
         self.parking.after_fork()
@@ -246,7 +248,7 @@ class TaskMailbox:
             self.parking.unpark()
 
     def pull(self, *, urgent_only: bool) -> None:
-        """Move mail from the queue to the batch: urgent mail comes first, in the order of its arrival."""
+        """Move mail from the queue to the batch, urgent mail first, in the order of arrival."""
         batch = self.batch
         if batch:
             # Finish the urgent mail in the batch first, or urgent mail that came later would overtake it.

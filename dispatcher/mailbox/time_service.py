@@ -20,16 +20,16 @@ Its done callbacks run on the thread that completes or cancels it."""
 
 
 class ProcessingTimeService(Protocol):
-    """The interface for users of timers. Any thread may call; nothing blocks."""
+    """The interface for users of timers. Any thread can use it, and nothing blocks."""
 
     def current_processing_time(self) -> int:
-        """Now, in ms."""
+        """Return the current time in ms."""
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
         """Call `callback(timestamp_ms)` at that time, or as soon as possible if it has passed.
 
-        The future completes with the callback; cancelling it earlier prevents the call. If the service is quiesced, it
-        never completes.
+        The future completes with the callback. If you cancel it before, the callback isn't called. If the service is
+        quiesced, it never completes.
 
         Raises:
             DispatcherError: the service is shut down.
@@ -39,14 +39,15 @@ class ProcessingTimeService(Protocol):
         """Call `callback` at now + `initial_delay_ms`, and then every `period_ms`.
 
         The callback gets exactly these times. Late runs are made up for one after another, never concurrently. The
-        future never completes; cancelling it, even in the callback, ends the task.
+        future never completes. To end the task, cancel it, even in the callback.
 
         Raises:
-            ValueError: `period_ms` is less than 1. DispatcherError: the service is shut down.
+            ValueError: `period_ms` is less than 1.
+            DispatcherError: the service is shut down.
         """
 
     def schedule_with_fixed_delay(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
-        """As `schedule_at_fixed_rate`, but the next run is due `period_ms` after the end of the last."""
+        """Schedule as `schedule_at_fixed_rate` does, but `period_ms` after the end of the last run."""
 
 
 class TimerService(ProcessingTimeService, Protocol):

@@ -232,7 +232,7 @@ class TimerQueue:
 
 
 class QueuedTimerService(ABC):
-    """A TimerService with a TimerQueue; a subclass runs the tasks. Any thread may call."""
+    """A TimerService with a TimerQueue, whose tasks a subclass runs. Any thread can use it."""
 
     def __init__(self, name: str) -> None:
         self._tasks = TimerQueue(name, self._steady_ms)  # has its own lock
@@ -240,7 +240,7 @@ class QueuedTimerService(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Now, in ms."""
+        """Return the current time in ms."""
 
     @abstractmethod
     def _steady_ms(self) -> float:
@@ -257,12 +257,12 @@ class QueuedTimerService(ABC):
         return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=True)
 
     def quiesce(self) -> Future[None]:
-        """As in the protocol."""
+        """Quiesce as in the protocol."""
         self._end(ServiceStatus.QUIESCED)
         return self._terminated
 
     def is_terminated(self) -> bool:
-        """Quiesced or shut down, and no callback runs."""
+        """Whether it's quiesced or shut down and no callback is running."""
         return self._terminated.done()
 
     def _schedule(

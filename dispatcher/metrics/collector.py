@@ -39,11 +39,11 @@ class MetricsSource(Protocol):
     """Adds to a dispatcher's metrics, for example the counts of its state machines."""
 
     def collect(self, dispatcher: str) -> Iterable[Metric]:
-        """Metric families that have the label `dispatcher`. Called on the scraping thread."""
+        """Return metric families with the label `dispatcher`. Called on the scraping thread."""
 
 
 class DispatcherCollector(NamedCollector[AsyncDispatcher]):
-    """The metrics of all dispatchers of one registry. Any thread."""
+    """The metrics of all dispatchers in a registry. Any thread can use it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +53,11 @@ class DispatcherCollector(NamedCollector[AsyncDispatcher]):
         self._accepted: weakref.WeakKeyDictionary[AsyncDispatcher, int] = weakref.WeakKeyDictionary()
 
     def add(self, name: str, shown: AsyncDispatcher, sources: Iterable[MetricsSource] = ()) -> None:
-        """Show a dispatcher by its name, in the place of an earlier one that has ended. If that has not, the dispatcher
-        is shown as `name#2`, or with the first number that is free. It keeps its label."""
+        """Show a dispatcher by its name, in place of an ended one of that name.
+
+        If the earlier one hasn't ended, the dispatcher is shown as `name#2`, or with the first free number. It keeps
+        its label.
+        """
         with self._lock:
             label = self._labels.get(shown)
             is_new = label is None or self._named.get(label) is not shown  # or it has ended, and was replaced
@@ -151,10 +154,10 @@ def register_metrics(
     registry: CollectorRegistry = REGISTRY,
     sources: Iterable[MetricsSource] = (),
 ) -> None:
-    """Show a dispatcher and its `sources` in the scrapes of `registry`. Any thread; repeating it is harmless.
+    """Show a dispatcher and its `sources` in the scrapes of `registry`. You can call this from any thread, repeatedly.
 
-    Each partition of a DispatcherGroup or a MultiDispatcher is shown under its own name. A dispatcher takes the place
-    of an earlier one of its name that has ended; before that, it is shown as `name#2`.
+    Each partition of a DispatcherGroup or a MultiDispatcher has a separate name. A dispatcher replaces an ended one of
+    its name, and is otherwise shown as `name#2`.
     """
     collector = _collectors.of(registry)
     for each in dispatcher.partitions if isinstance(dispatcher, DispatcherGroup) else (dispatcher,):

@@ -22,54 +22,54 @@ from dispatcher.util.histogram import snapshot
 
 @dataclass(frozen=True, slots=True)
 class MachineNow:
-    """One kind of machine at a moment."""
+    """One kind of machine at one moment."""
 
     machine: str
     entities: dict[str, int]
-    """Listed entities by state, without empty states."""
+    """Number of listed entities by state, without empty states."""
     transitions: int
-    """Made since the start, self-transitions included."""
+    """Transitions made since the start, including self-transitions."""
     invalid: int
-    """Events refused since the start."""
+    """Events rejected since the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntityNow:
-    """One entity at a moment."""
+    """One entity at one moment."""
 
     machine: str
     entity: str
     state: str
     since: float
-    """Unix seconds on the run's clock: when it entered the state. A self-transition does not change it."""
+    """When it entered the state, in Unix seconds on the run's clock. A self-transition doesn't change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntityPage:
-    """Some of a machine's entities in the order of their ids."""
+    """A page of a machine's entities, in the order of their ids."""
 
     items: Sequence[EntityNow]
     has_more: bool
     total: int | None
-    """Matching entities on all pages; None if only a walk over all entities could count them."""
+    """Matching entities on all pages, or None if only a walk over all entities could count them."""
 
 
 class EntitySource(Protocol):
-    """Lists machines, their entities and the states of these. Any thread calls it; it never waits for a handler."""
+    """Lists machines, their entities and the states of these. Any thread calls it, and it never waits for a handler."""
 
     def machine_numbers(self) -> Sequence[MachineNow]:
-        """Every kind of machine."""
+        """Return the numbers of every kind of machine."""
 
     def entities(
         self, machine: str, *, state: str | None = None, prefix: str = "", after: str = "", limit: int = 100
     ) -> EntityPage:
-        """At most `limit` entities of a machine by id: in this state, with this prefix, and beyond the id `after`."""
+        """Return up to `limit` entities of a machine by id: in this state, with this prefix, beyond the id `after`."""
 
     def find_entity(self, entity: str, machine: str | None = None) -> Sequence[EntityNow]:
-        """The entities with this id: one for each machine that has it, or the one of `machine`."""
+        """Return the entities with this id: one per machine, or the one of `machine`."""
 
     def initial_state(self, machine: str) -> str | None:
-        """The initial state of a machine's entities; None if it is unknown."""
+        """Return the initial state of a machine's entities, or None if it's unknown."""
 
 
 _lock = threading.Lock()
@@ -77,7 +77,7 @@ _sources: weakref.WeakSet[EntitySource] = weakref.WeakSet()  # changed under _lo
 
 
 def register_entities(source: EntitySource) -> None:
-    """List the entities of `source` for as long as it lives. Any thread; repeating it is harmless."""
+    """List the entities of `source` for as long as it lives. You can call this from any thread, repeatedly."""
     with _lock:
         _sources.add(source)
 

@@ -32,20 +32,18 @@ _METHODS: Final = ("GET", "HEAD")
 
 
 class MetricsServer(Service):
-    """Serves `/metrics`, `/livez` and `/readyz` (also as `/healthz`) while started, on threads of its own.
+    """Serves `/metrics`, `/livez` and `/readyz` (also as `/healthz`) while started, on dedicated threads.
 
-    `/metrics` shows `registry`. The other pages show `health`, as JSON, with status 200 or 503: see
-    `dispatcher.supervision.health`. Add the server to a daemon first: then it answers while the others start and while
-    they drain.
-    While started, it watches the outermost composite service that it belongs to (`Health.watch`).
+    `/metrics` shows `registry`. The other pages show `health` as JSON, with status 200 or 503: see
+    `dispatcher.supervision.health`. Add the server to a daemon first, to have answers while the others start and drain.
+    While started, it watches its outermost composite service (`Health.watch`).
 
-    An answer needs neither the handler thread, nor a lock that a handler or logging may hold. Clients cannot exhaust
-    the process: at most 32 connections are open, each for 10 seconds at most, and a new one replaces the oldest whose
-    client has not sent its request or does not read the answer. Stopping ends them all, and waits a second at most for
-    their threads.
+    An answer needs neither the handler thread nor a lock held by handlers or logging. Clients can't exhaust the
+    process. Up to 32 connections are open, each for up to 10 seconds. A new one replaces the oldest whose client is
+    slow to send its request or read the answer. Stopping ends them all, and waits up to a second for their threads.
 
-    Raises (from `start`):
-        ConfigError: the server cannot listen on the address.
+    Raises:
+        ConfigError: from `start`, if the server can't listen on the address.
     """
 
     def __init__(
@@ -66,13 +64,13 @@ class MetricsServer(Service):
 
     @property
     def url(self) -> str:
-        """The address of `/metrics`, as `url_of`."""
+        """The address of `/metrics`, as from `url_of`."""
         return self.url_of("/metrics")
 
     def url_of(self, path: str) -> str:
-        """The address of one of the pages, such as `/readyz`.
+        """Return the address of a page, for example `/readyz`.
 
-        Before the start it has the configured port, which is 0 if the start is to find a free one.
+        Before the start it has the configured port, which can be 0, for a free one.
         """
         host = self._settings.host
         if ":" in host:  # IPv6, maybe with a zone, such as fe80::1%eth0

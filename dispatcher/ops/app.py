@@ -41,13 +41,13 @@ _MOST_BODY: Final = 10_000
 def ops_app(
     config: OpsConfig | None = None, *, name: str | None = None, stopping: asyncio.Event | None = None
 ) -> Starlette:
-    """The ops API below `/v1`: `app.mount("/ops", ops_app())` gives `/ops/v1/dispatchers` and the like.
+    """Return the ops API as an ASGI app: `app.mount("/ops", ops_app())` gives `/ops/v1/dispatchers` and so on.
 
-    It shows every dispatcher of the process, later ones too. `name`: the daemon's, in /process. `stopping` ends open
-    streams when it is set, on the loop; a WebHost ends them by itself.
+    It shows all dispatchers of the process, even later ones. `name` is the daemon's, in /process. To end open streams,
+    set `stopping` on the loop. A WebHost ends them itself.
 
-    Whatever serves the app decides which clients reach it: a WebHost, or middleware of your own. `/threads` and
-    the controls need a `Principal` of role admin in the request's scope.
+    Your server, such as a WebHost, or middleware decides which clients reach the app. `/threads` and the controls need
+    a `Principal` of role admin in the request's scope.
     """
     return app_of(Ops(config or OpsConfig(), name or process_name(), stopping or asyncio.Event()))
 

@@ -21,13 +21,15 @@ PREFIX: Final = "/ops"
 
 
 class OpsDoor(CompositeService):
-    """Serves the ops API at `/ops/v1`, on a Unix socket of the daemon's user, and on TCP if `web` says so.
+    """Serves the ops API at `/ops/v1`, on a Unix socket of the daemon's user, and on TCP if you configure it in `web`.
 
-    Add it to a daemon first: it starts before the dispatchers and stops after them. It shows every dispatcher of the
-    process, also those made later.
+    Add it to a daemon first, to start before the dispatchers and stop after them. It shows every dispatcher of the
+    process, even later ones.
 
-    Raises (from `start`):
-        ConfigError, DispatcherError: as a WebHost.
+    `name`: the daemon's name, in /process and in the socket's name. By default, the program's.
+
+    Raises:
+        ConfigError, DispatcherError: from `start`, as a WebHost.
     """
 
     is_door: Final = True
@@ -35,7 +37,6 @@ class OpsDoor(CompositeService):
     def __init__(
         self, config: OpsConfig | None = None, web: WebConfig | None = None, *, name: str | None = None
     ) -> None:
-        """`name`: of the daemon, in /process and in the socket's name; None: of the program."""
         name = name or process_name()
         super().__init__(f"{name}-door")
         app = ops_app(config, name=name)
@@ -52,7 +53,7 @@ class OpsDoor(CompositeService):
 
     @property
     def url(self) -> str | None:
-        """The API's TCP address, once started; None without TCP."""
+        """The API's TCP address, once started, or None without TCP."""
         return None if self.host.url is None else f"{self.host.url}{PREFIX}/v1"
 
     def service_stop(self) -> None:

@@ -57,7 +57,7 @@ _SWEEP_FROM: Final = 64
 
 
 class Scheduled:
-    """An event that is posted at a time, or, with a period, again and again. Any thread.
+    """An event posted at a time or, with a period, repeatedly. Any thread can use it.
 
     Of the fields, the schedule's lock guards those that do not say otherwise.
     """
@@ -112,17 +112,19 @@ class Scheduled:
         self.is_queued = False  # its last event has not begun to be handled; the firing thread sets it, any resets it
 
     def cancel(self) -> bool:
-        """Fire no more; returns False if it has fired for the last time. In write-ahead mode, that is in the journal
-        with the rows that are written next."""
+        """Stop it from firing, or return False if it has fired for the last time.
+
+        In write-ahead mode, that's in the journal with the rows written next.
+        """
         return self._schedule.cancel(self)
 
     @property
     def due(self) -> float | None:
-        """When it is due next, in Unix seconds, by the clocks as they are now; None: never again."""
+        """Return when it's due next, in Unix seconds, by the clocks as they are now, or None if never again."""
         return self._schedule.unix_due_s(self)
 
     def is_done(self) -> bool:
-        """Whether it will not fire again: it has fired, was cancelled, or the dispatcher has ended."""
+        """Whether it won't fire again: it has fired, was cancelled, or the dispatcher has ended."""
         return self.status is not _WAITING
 
     def __repr__(self) -> str:

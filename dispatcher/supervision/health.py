@@ -43,19 +43,19 @@ QUEUE_FULL_AFTER_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HealthReason:
-    """Why a process is not ready, or not live."""
+    """Why a process isn't ready, or not live."""
 
     reason: str
-    """One of `REASONS`; of a check with its name: `check:database`."""
+    """One of `REASONS`. A failed check also has its name, for example `check:database`."""
     dispatcher: str | None = None
-    """The name of the dispatcher that it is about."""
+    """Name of the dispatcher concerned."""
     service: str | None = None
-    """The name of another service that it is about."""
+    """Name of another service concerned."""
     seconds: float | None = None
-    """For how long it has been stuck, or its queue full."""
+    """How long it has been stuck, or its queue full."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that are set."""
+        """Return the fields that have a value."""
         fields = {"reason": self.reason, "dispatcher": self.dispatcher, "service": self.service}
         shown: dict[str, Any] = {name: plain_text(value) for name, value in fields.items() if value is not None}
         return shown if self.seconds is None else {**shown, "seconds": round(self.seconds, 1)}
@@ -63,7 +63,7 @@ class HealthReason:
 
 @dataclass(frozen=True, slots=True)
 class HealthWarning:
-    """What an operator should know, although the process works."""
+    """Something for an operator to know, although the process works."""
 
     warning: str
     """`journal_lost`: accepted events of an earlier run are lost with a segment of the journal."""
@@ -82,15 +82,14 @@ class HealthAnswer:
     status: str
     """ok, or the first of the reasons."""
     reasons: tuple[HealthReason, ...]
-    """In the order of `REASONS`."""
+    """Reasons in the order of `REASONS`."""
     uptime_s: float
     """Seconds since this process loaded the module."""
     warnings: tuple[HealthWarning, ...] = ()
-    """They make an answer neither better nor worse."""
+    """Warnings, which don't change the status."""
 
     def to_json(self) -> str:
-        """As JSON, in one line: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`, and `warnings` if there are
-        any."""
+        """Return one line of JSON: `{"status": "ok", "reasons": [], "uptime_s": 86400.1}`, plus any `warnings`."""
         reasons = [reason.to_dict() for reason in self.reasons]
         answer: dict[str, Any] = {"status": self.status, "reasons": reasons, "uptime_s": round(self.uptime_s, 1)}
         if self.warnings:
@@ -99,9 +98,9 @@ class HealthAnswer:
 
 
 class Health:
-    """Answers for the dispatchers that `views` returns, the watched services and the checks. Any thread.
+    """Answers for the dispatchers returned by `views`, the watched services and the checks. Any thread can use it.
 
-    `health`, below, is the one of the process; an instance of your own may look at fewer dispatchers.
+    `health`, below, is the instance for the process. If you make another, it can cover fewer dispatchers.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Health:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.views = views
-        """The dispatchers that the answers are about."""
+        """The dispatchers covered."""
         self._clock_s = clock_s  # monotonic
         self._since_s = clock_s()  # replaced in a forked child, before another thread runs
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
@@ -120,9 +119,9 @@ class Health:
     # -- what is looked at ---------------------------------------------------------------------------------------------
 
     def watch(self, service: Service) -> None:
-        """From now on `service` and its parts must be started for the process to be ready.
+        """From now on, require `service` and its parts to be started for the process to be ready.
 
-        Each `watch` is undone by one `forget`, or when the service is garbage collected.
+        To undo one `watch`, call `forget` once. It also ends when the service is garbage collected.
         """
         with self._lock:
             self._watched = (*(known for known in self._watched if known() is not None), weakref.ref(service))
@@ -147,30 +146,33 @@ class Health:
             self.forget(service)
 
     def register_check(self, name: str, check: Callable[[], Any], timeout_s: float = 1.0) -> None:
-        """Not ready unless `check()` returns True; an earlier check of the name is replaced.
+        """Make the process ready only while `check()` returns a true value. Replaces an earlier check of the name.
 
-        It runs on a thread of its own when `ready` asks, at most once a second; in between, its last answer is used. It
-        has failed if it returns False, raises, or does not return within `timeout_s` seconds. It is not called again
-        before it has returned. The log tells when a check begins to fail, and when it succeeds again.
+        The check runs on a dedicated thread when `ready` asks, up to once a second. In between, its last answer is
+        used. It has failed if it returns a false value, raises, or doesn't return within `timeout_s` seconds. It isn't
+        called again before it has returned. The log shows when a check begins to fail, and when it has recovered.
 
         Raises:
-            TypeError: `check` is not callable, or is an `async def` or a generator function; or `name` is not a str.
-            ValueError: `name` is empty, or `timeout_s` is not positive and finite.
+            TypeError: `check` isn't callable, or is an `async def` or a generator function, or `name` isn't a str.
+            ValueError: `name` is empty, or `timeout_s` isn't positive and finite.
         """
         self._checks.add(name, check, timeout_s)
 
     def unregister_check(self, name: str) -> bool:
-        """Forget a check; returns whether there was one."""
+        """Forget a check, and return whether there was one."""
         return self._checks.remove(name)
 
     def is_draining(self) -> bool:
-        """Whether any dispatcher drains: a stop waits for it, for its `drain_timeout_s` at most."""
+        """Whether any dispatcher drains: a stop waits for it, for up to its `drain_timeout_s`."""
         return any(view.is_draining() for view in self.views())
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def live(self) -> HealthAnswer:
-        """Not ok: a dispatcher has failed, its handler thread has died, or it is stuck for `liveness_stuck_after_s`."""
+        """Answer whether the process is live: no dispatcher has failed or is stuck for `liveness_stuck_after_s`.
+
+        A dispatcher that lost its handler thread has failed.
+        """
         found = []
         views = self._views(self._services())
         for view in views:
@@ -180,9 +182,10 @@ class Health:
         return self._answer(found, views)
 
     def ready(self, *, waits_for_checks: bool = True) -> HealthAnswer:
-        """Not ok: a service is not started, or one of the other `REASONS` holds.
+        """Answer whether the process is ready: all services are started, and none of the other `REASONS` holds.
 
-        Waits for running checks, at most for the longest of their timeouts; or uses the last answer of each.
+        Waits for running checks, up to the longest of their timeouts. With `waits_for_checks=False`, you get the last
+        answer of each.
         """
         services = self._services()
         views, own = self._views(services), _views_of(services)
@@ -211,7 +214,7 @@ class Health:
         return [view for view in self.views() if view in own or not view.was_replaced()]
 
     def after_fork(self) -> None:
-        """In a forked child: nothing that the parent watches or checks is the child's."""
+        """Forget, in a forked child, everything that the parent watches or checks."""
         self._since_s = self._clock_s()
         self._lock = threading.Lock()
         self._watched = ()

@@ -32,11 +32,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignals:
     """While entered, SIGINT and SIGTERM interrupt nothing: `wait` returns, and `received` is the signal.
 
-    Main thread only, except `notify`. On exit the previous handlers are restored. With `ends_process`, the process ends
-    after a signal: then further ones are ignored until it has ended, so that its exit code tells the first.
+    Use it on the main thread only, except `notify`. When you exit, the previous handlers are restored. Set
+    `ends_process` if your process ends after a signal. Further signals are then ignored, so its exit code is that of
+    the first.
 
     Raises:
-        ValueError: entered outside the main thread; Python handles signals on the main thread only.
+        ValueError: you're not on the main thread, the only one where Python handles signals.
     """
 
     def __init__(self, *, ends_process: bool = False) -> None:
@@ -51,11 +52,11 @@ class StopSignals:
 
     @property
     def exit_code(self) -> int:
-        """The exit code that a shell expects: 128 + the signal's number, or 0 without a signal."""
+        """The exit code for a shell: 128 + the signal's number, or 0 without a signal."""
         return 128 + self.received if self.received is not None else 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds for a signal or a `notify`; returns whether a signal has come."""
+        """Wait up to `timeout` seconds for a signal or a `notify`, and return whether a signal has come."""
         if self.received is None:
             reading = select.poll()  # `select` takes no descriptor from 1024 on
             reading.register(self._read_end, select.POLLIN)
@@ -64,7 +65,7 @@ class StopSignals:
         return self.received is not None
 
     def notify(self) -> None:
-        """End a wait. Any thread."""
+        """End a wait. Thread-safe."""
         with self._pipe_lock:
             self._write()
 
@@ -119,19 +120,19 @@ def _expect_late_signals() -> None:
 
 
 def run_until_signal(service: Service) -> int:
-    """Start `service` if needed, wait for SIGINT, SIGTERM or its own end, stop it, and return an exit code.
+    """Start `service` if needed, wait for SIGINT, SIGTERM or its end, stop it, and return an exit code.
 
-    The code is 128 + the signal's number; 0 if a caller or a handler stopped the service; 1 if the service or one of
-    its parts failed, which also ends the wait. A second signal during the stop changes nothing: `drain_timeout_s`
-    bounds the stop. Main thread only.
+    The code is 128 + the signal's number, or 0 if a caller or a handler stopped the service. It's 1 if the service or
+    one of its parts failed, which also ends the wait. A second signal during the stop changes nothing:
+    `drain_timeout_s` bounds it.
 
-    Meanwhile the health of the process (`dispatcher.supervision.health`) covers the service and its parts. If systemd
-    started the process (NOTIFY_SOCKET), it hears when the service has started, how it is, and that it stops; with
-    WATCHDOG_USEC also that the process is live.
+    While it runs, the health of the process (`dispatcher.supervision.health`) covers the service and its parts. If
+    systemd started the process (NOTIFY_SOCKET), this reports the start, the health and the stop to it, and with
+    WATCHDOG_USEC also liveness.
 
     Raises:
-        ValueError: called outside the main thread; Python handles signals on the main thread only.
-        Exception: raised by `init` or `start`.
+        ValueError: you're not on the main thread, the only one where Python handles signals.
+        Exception: `init` or `start` raised it.
     """
     with StopSignals() as signals, Supervision(service) as supervision:
         parts = parts_of(service)

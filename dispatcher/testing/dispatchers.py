@@ -38,13 +38,13 @@ from dispatcher.util.foreign import class_name, text_of, type_of
 
 
 class DrainDispatcher(AsyncDispatcher):
-    """An AsyncDispatcher whose waits fail the test when they time out."""
+    """An AsyncDispatcher whose waits fail your test when they time out."""
 
     def await_drained(self, timeout: float | None = 10.0) -> bool:
-        """Wait until drained, `timeout` seconds at most.
+        """Wait up to `timeout` seconds until drained.
 
         Raises:
-            AssertionError: not drained in time; the message lists the events queued and in hand.
+            AssertionError: it isn't drained in time. The message lists the events queued and being handled.
         """
         if not super().await_drained(timeout):
             raise AssertionError(
@@ -57,7 +57,7 @@ class DrainDispatcher(AsyncDispatcher):
         """Wait until the handler thread is idle and waits for the next event or mail.
 
         Raises:
-            AssertionError: it does not in time; the message says what it does instead.
+            AssertionError: it isn't in time. The message says what it's doing instead.
         """
         deadline = monotonic() + timeout
         while not (self.is_drained() and self._mailbox.parking.is_waiting()):
@@ -67,17 +67,16 @@ class DrainDispatcher(AsyncDispatcher):
 
 
 class InlineDispatcher(Service):
-    """Handles each event on the caller's thread, before `post` returns. It need not be started.
+    """Handles each event on the caller's thread, before `post` returns. You don't need to start it.
 
-    Events that handlers post are handled in order after the current one, as on a real dispatcher. The caller gets a
-    handler's error; the events queued behind it are dropped.
+    Events that your handlers post are handled in order after the current one, as on a real dispatcher. If a handler
+    raises, you get the error, and the events queued behind are dropped.
 
-    An `async def` handler runs to its end on an event loop of the dispatcher, one after another, whichever loop its
-    AsyncioHandler names. On a thread that runs a loop, such as in an `async def` test, `post` raises RuntimeError
-    instead, because it would block that loop: there, `await asyncio.to_thread(dispatcher.post, event)`.
+    Each `async def` handler runs to its end on an event loop of the dispatcher, one after another, whichever loop its
+    AsyncioHandler names. On a thread with a running loop, for example in an `async def` test, `post` would block and
+    raises DeadlockError. There, use `await asyncio.to_thread(dispatcher.post, event)`.
 
-    What is posted at a time is posted when `clock` is advanced, by the thread that advances it. `clock=None`: a new
-    ManualClock.
+    Scheduled events are posted by the thread that advances `clock`, by default a new ManualClock.
     """
 
     def __init__(self, *, name: str = "InlineDispatcher", clock: ManualClock | None = None) -> None:
@@ -91,11 +90,11 @@ class InlineDispatcher(Service):
         self._handling = False
         self._event_handler = DispatcherEventHandler(self.post)
         self.events: list[Any] = []
-        """Everything handled so far, in order."""
+        """All events handled so far, in order."""
 
     @property
     def event_handler(self) -> DispatcherEventHandler:
-        """Hadoop's way to post."""
+        """Post as in Hadoop: `event_handler.handle(event)` is `post(event)`."""
         return self._event_handler
 
     def register(
@@ -108,9 +107,9 @@ class InlineDispatcher(Service):
         context: bool = False,
         events: type | Iterable[type] = (),
     ) -> None:
-        """As AsyncDispatcher.register, which checks the same options and raises the same errors.
+        """Register a handler. The options are checked as AsyncDispatcher does, and raise the same errors.
 
-        The options have no effect here: nothing waits in a queue, and the caller of `post` gets a handler's error.
+        They have no effect: nothing waits, and `post` gives you a handler's error.
         """
         self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
 
@@ -122,7 +121,7 @@ class InlineDispatcher(Service):
         context: bool = False,
         events: type | Iterable[type] = (),
     ) -> Callable[[F], F]:
-        """As AsyncDispatcher.on. The options are checked, and have no effect here."""
+        """Decorate a handler. The options are checked, and have no effect."""
         return decorator(
             lambda event_class, members, function: self._register(
                 event_class, Part(function, on_error, coalesce_by, context, members), events
@@ -137,27 +136,27 @@ class InlineDispatcher(Service):
             self._codec.declare(event_class, classes)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
-        """Remove a handler; returns whether it was registered."""
+        """Remove a handler, and return whether it was registered."""
         return self._routes.unregister(event_type, handler)
 
     def post(self, event: HasType[Enum]) -> bool:
-        """Handle the event, and those that its handlers post; returns True."""
+        """Handle the event, and those posted by its handlers, and return True."""
         return self._post(event, self._handle_one)
 
     def post_nowait(self, event: HasType[Enum]) -> bool:
-        """As `post`."""
+        """The same as `post`."""
         return self.post(event)
 
     def post_later(self, event: HasType[Enum]) -> Future[bool]:
-        """As `post`; the future is done."""
+        """Post as `post` does, and return a future that's done."""
         posted: Future[bool] = Future()
         posted.set_result(self.post(event))
         return posted
 
     def ask(self, event: HasType[Enum]) -> Future[Any]:
-        """As `post`, but what the event's handler returns or raises is in the future, which is done.
+        """Post as `post` does, and return a future, already done, for what the event's handler returns or raises.
 
-        If the handler of an event that was posted meanwhile raises, the caller gets that error.
+        If the handler of another event posted meanwhile raises, you get that error.
 
         Raises:
             AskError: the class of the event has several handlers, or the caller is a handler.
@@ -176,7 +175,7 @@ class InlineDispatcher(Service):
         return self._schedule.after(seconds, event)
 
     def post_at(self, unix_s: float, event: HasType[Enum]) -> InlineScheduled:
-        """As `post_after`, at a time of the clock in Unix seconds."""
+        """Post as `post_after` does, at a time of the clock in Unix seconds."""
         return self._schedule.at(unix_s, event)
 
     def post_every(
@@ -188,7 +187,7 @@ class InlineDispatcher(Service):
         jitter: float = 0.0,
         key: str = "",
     ) -> InlineScheduled:
-        """As AsyncDispatcher.post_every, without the `jitter`: tests repeat."""
+        """Post as AsyncDispatcher.post_every does, without the `jitter`, so that tests are repeatable."""
         return self._schedule.every(seconds, event_or_factory, first, jitter, key)
 
     def service_stop(self) -> None:

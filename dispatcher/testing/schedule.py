@@ -12,7 +12,7 @@ from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, u
 
 
 class InlineScheduled:
-    """An event that is posted at a time of the clock, or again and again. As what an AsyncDispatcher returns."""
+    """An event posted at a time of the clock, or repeatedly. Like what an AsyncDispatcher returns."""
 
     def __init__(self, clock: ManualClock, due_ms: int, period_ms: int, post: Callable[[], Any]) -> None:
         """`period_ms`: 0, if it fires once. `post` is called on the thread that advances the clock, as is due."""
@@ -26,7 +26,7 @@ class InlineScheduled:
         )
 
     def cancel(self) -> bool:
-        """Fire no more; returns False if it has fired for the last time."""
+        """Stop it from firing, or return False if it has fired for the last time."""
         if not self._timer.cancel():
             return False
         self._due_ms = None
@@ -34,11 +34,11 @@ class InlineScheduled:
 
     @property
     def due(self) -> float | None:
-        """When it is due next, in Unix seconds of the clock; None: never again."""
+        """Return when it's due next, in Unix seconds of the clock, or None if never again."""
         return None if self._due_ms is None else self._due_ms / 1000
 
     def is_done(self) -> bool:
-        """Whether it will not fire again: it has fired, or was cancelled."""
+        """Whether it won't fire again: it has fired, or was cancelled."""
         return self._due_ms is None
 
     def _fire(self, due_ms: int) -> None:

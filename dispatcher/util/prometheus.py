@@ -29,7 +29,7 @@ class Buckets(Protocol):
 
 
 class NamedCollector(Collector, Generic[T]):
-    """Shows objects by name; a subclass says how, in `collect`. Any thread."""
+    """Shows objects by name. A subclass says how, in `collect`. Any thread can use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # leaf lock
@@ -40,12 +40,12 @@ class NamedCollector(Collector, Generic[T]):
             self._named[name] = shown
 
     def present(self) -> dict[str, T]:
-        """The objects that are still in use; the mapping keeps them alive while they are read."""
+        """Return the objects still in use. The mapping keeps them alive while you read them."""
         with self._lock:
             return dict(self._named.items())
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing to check in advance: each module has metric names of its own."""
+        """Return nothing to check in advance, since each module has separate metric names."""
         return iter(())
 
 

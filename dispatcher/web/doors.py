@@ -54,9 +54,9 @@ def socket_path(name: str) -> Path:
 
 
 def find_doors() -> list[Door]:
-    """The doors of this user on this host by name and process, in every folder a daemon may have chosen.
+    """Find this user's servers on this host, by name and process, in every folder a daemon can have chosen.
 
-    `is_answering` tells whether a daemon still listens on one.
+    `is_answering` says whether a daemon still listens on one.
     """
     return sorted({door for folder in _folders() for door in _doors_in(folder)})
 

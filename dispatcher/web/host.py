@@ -33,17 +33,20 @@ LONGEST_STOP_S: Final = 0.9
 class WebHost(Service):
     """Serves an ASGI app while started: on a Unix socket that only the daemon's user reaches, and on TCP if configured.
 
-    Add it to a daemon before the dispatchers: it then starts before and stops after them, so that a daemon that drains
-    can be looked at. Once the daemon begins to stop, requests other than GET and HEAD get 503.
+    Add it to a daemon before the dispatchers. It then starts before them and stops after them, so you can inspect a
+    daemon while it drains. Once the daemon begins to stop, requests other than GET and HEAD get 503.
 
-    Every request's scope has `principal`, and the host itself as `web_host`. In a forked child there is no door.
+    Every request's scope has `principal`, and the host itself as `web_host`. There's no server in a forked child.
 
-    `takes_form` tells, on the loop's thread, for which paths a body may be an HTML form's. Only a page of this door can
-    send one, which the browser has to say; everywhere else a body has to be JSON.
+    `error_body`: makes the body of the host's error responses, on the loop's thread.
+    `takes_form`: says, on the loop's thread, which paths accept an HTML form as body. Only a page of this server can
+        send one, and the browser must say so. All other bodies must be JSON.
+    `style_sheet`: the CSS of `/login`, whose page has the elements and classes of the resource manager's pages.
 
-    Raises (from `start`):
-        ConfigError: it cannot, or must not, listen on its address; tokens or certificates are unsound.
-        DispatcherError: the extra `web` is missing, or the app failed to start.
+    Raises:
+        ConfigError: from `start`, if it can't, or must not, listen on its address, or if tokens or certificates are
+            invalid.
+        DispatcherError: from `start`, if the extra `web` is missing, or the app failed to start.
     """
 
     def __init__(
@@ -56,14 +59,10 @@ class WebHost(Service):
         takes_form: Callable[[str], bool] = lambda _: False,
         style_sheet: str = "",
     ) -> None:
-        """`error_body`: makes the body of an error that the host itself answers, on the loop's thread.
-
-        `style_sheet`: the CSS of `/login`, whose page has the elements and classes of the resource manager's pages.
-        """
         super().__init__(name)
         self.settings = config or WebConfig()
         self.stopping = asyncio.Event()
-        """Set when the host stops. On its loop's thread only."""
+        """Set when the host stops. Use it only on its loop's thread."""
         self._app = app
         self._error_body = error_body
         self._takes_form = takes_form
@@ -74,18 +73,18 @@ class WebHost(Service):
 
     @property
     def socket_path(self) -> Path | None:
-        """The Unix socket, once started; None without one."""
+        """The Unix socket, once started, or None without one."""
         return self._sockets.socket_path if self._sockets is not None else None
 
     @property
     def port(self) -> int | None:
-        """The TCP port, once started; None without TCP."""
+        """The TCP port, once started, or None without TCP."""
         address = self._sockets.address if self._sockets is not None else None
         return address[1] if address is not None else None
 
     @property
     def url(self) -> str | None:
-        """The TCP address as a URL, once started; None without TCP."""
+        """The TCP address as a URL, once started, or None without TCP."""
         if self.port is None:
             return None
         host = self.settings.host

@@ -27,7 +27,7 @@ if audit_log.level == logging.NOTSET:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The user behind a request: `request.scope["principal"]` of every request that a `WebHost` passes on."""
+    """The user behind a request: `request.scope["principal"]` of every request passed on by a `WebHost`."""
 
     name: str
     role: RoleName
@@ -38,10 +38,9 @@ class Principal:
 
 
 def require(role: RoleName) -> Callable[[Endpoint], Endpoint]:
-    """Decorates an endpoint of Starlette: users below `role` get 403.
+    """Decorate an endpoint of Starlette: users below `role` get 403.
 
-    In an app that another server serves, its middleware has to put a `Principal` into the scope; without one, every
-    request is refused.
+    If another server serves the app, your middleware must put a `Principal` into the scope, or every request gets 403.
     """
 
     def decorate(endpoint: Endpoint) -> Endpoint:

@@ -54,14 +54,15 @@ def read_batches(
     conditions: Conditions | None = None,
     on_damage: Callable[[str], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """A table's rows in closed segments in the order of their frames, with these columns, by default all; of a
-    partitioned journal one partition after the other, with seqs as in `pipeline.journal.whole`.
+    """Read a table's rows in closed segments, in the order of their frames, with these columns, by default all.
 
-    Frames and segments that cannot match `conditions` are skipped; rows that do not match remain. `on_damage` gets a
-    line for each damaged stretch and each missing segment; by default they are logged.
+    For a partitioned journal, you get one partition after the other, with seqs as in `pipeline.journal.whole`.
+    `conditions` skip whole frames and segments, but don't filter individual rows. `on_damage` gets a line for each
+    damaged stretch and each missing segment. By default they're logged.
 
     Raises:
-        JournalError: not a journal, or a file cannot be read. UnknownColumnError: no such column.
+        JournalError: it isn't a journal, or a file can't be read.
+        UnknownColumnError: there's no such column.
     """
     journal = look_at_whole(path)
     schema = arrow_schema(table, columns)

@@ -45,11 +45,11 @@ class NoCache:
 
 @dataclass(frozen=True)
 class PartialCache:
-    """Keeps the rows of recent lookups and evicts the least recently used key. At least one bound is required.
+    """Keeps the rows of recent lookups and evicts the least recently used key. Set at least one bound.
 
-    `max_rows`: maximum rows to keep; a key cached as missing counts as one. `expire_after_access_s`,
-    `expire_after_write_s`: when a key expires after its last use, or after its load.
-    `cache_missing_key`: also cache that a key has no rows.
+    `max_rows`: maximum rows to keep. A key cached as missing counts as one.
+    `expire_after_access_s`, `expire_after_write_s`: when a key expires after its last use, or after its load.
+    `cache_missing_key`: also cache keys without rows.
     """
 
     max_rows: int | None = None
@@ -73,9 +73,9 @@ class PartialCache:
 class FullCache:
     """Loads the whole table and answers every lookup from memory. Keys are compared in Python, by exact equality.
 
-    Lookups before the first load wait for it. `reload_interval_s` (None: never reload) is the time from the end of a
-    load (`schedule_mode="fixed_delay"`) or from its start ("fixed_rate") to the next load. The old content answers
-    during a reload, and stays if the reload fails, which is logged. A reload holds both in memory.
+    Lookups before the first load wait for it. `reload_interval_s` is the time to the next load from the end of a load
+    (`schedule_mode="fixed_delay"`) or from its start ("fixed_rate"). By default it never reloads. During a reload, the
+    old content answers, and both are in memory. After a failed reload, which is logged, it stays.
     """
 
     reload_interval_s: float | None = None

@@ -11,8 +11,8 @@ from dispatcher.errors import DispatcherError
 
 
 class LookupTableError(DispatcherError):
-    """A table, a column, a type, an option or a key is wrong; a retry does not help."""
+    """Raised when a table, a column, a type, an option or a key is invalid. A retry doesn't help."""
 
 
 class TableUnavailableError(LookupTableError):
-    """The database cannot be reached, went away during a query, or did not answer in time. Worth a retry."""
+    """Raised when the database can't be reached, went away during a query, or didn't answer in time. You can retry."""

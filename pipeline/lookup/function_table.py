@@ -26,17 +26,18 @@ _DEFAULT_POOL_SIZE = 8
 
 
 class FunctionTable:
-    """Looks up by calling a function.
+    """Looks up by calling your function.
 
-    `key`, `columns`: the key's columns and the others with their types, as in `key="node string"`,
-    `columns="rack string, memory bigint"`.
+    `key`, `columns`: the key's columns and the others with their types, for example `key="node string"`, `columns="rack
+        string, memory bigint"`.
     `function`: an AsyncFunction, a coroutine function, or a blocking function, which runs on up to `pool_size` threads.
-    It is called with the key, a tuple if `key` has several columns, and returns one row or a list of rows ([]: no
-    match), or yields rows, if its return type is an Iterator or an AsyncIterator. A row is a dict by the names of
-    `columns`, where a missing name is null, or a tuple in their order. A batch form, `async_invoke_batch`, takes a list
-    of keys and returns one such result per key; an Exception in it fails that key alone. Without a batch form, the keys
-    of a batch are called concurrently. Errors that the function raises pass unchanged, so that retry predicates see
-    them.
+        It's called with the key, a tuple if `key` has several columns, and returns one row or a list of rows ([] for no
+        match). If its return type is an Iterator or an AsyncIterator, it can yield rows. A row is a dict by the names
+        of `columns`, where a missing name is null, or a tuple in their order.
+
+    A batch form, `async_invoke_batch`, takes a list of keys and returns one such result per key. An Exception in it
+    fails only that key. Without a batch form, the keys of a batch are called concurrently. If your function raises, the
+    error passes unchanged, so that retry predicates see it.
     """
 
     can_scan = False
@@ -54,7 +55,7 @@ class FunctionTable:
         check_distinct((column.name for column in (*self._key, *self._columns)), self.name)
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
-        """The schema that was given."""
+        """Return the schema you passed."""
         declared = [column.name for column in self._key]
         if sorted(key_columns) != sorted(declared):
             raise LookupTableError(
@@ -64,7 +65,7 @@ class FunctionTable:
         return choose(self.name, present, key_columns, None)
 
     def reader(self, schema: LookupSchema) -> FunctionReader:
-        """A reader that calls the function."""
+        """Return a reader that calls the function."""
         return FunctionReader(self, schema)
 
     def __repr__(self) -> str:

@@ -25,9 +25,9 @@ _GAUGES = {
 
 
 class LookupMetrics:
-    """Counts of one function in one worker process. The host's loop thread writes them; any thread may read.
+    """Counts of one function in one worker process. The host's loop thread writes them, and any thread can read them.
 
-    `hits + misses` is the number of lookups whose key is not null. Without a cache, all are misses.
+    `hits + misses` is the number of lookups whose key isn't null. Without a cache, all are misses.
     """
 
     __slots__ = (*_COUNTERS, *_GAUGES, "__weakref__")
@@ -43,7 +43,7 @@ class LookupMetrics:
         self.cached_rows = 0  # rows in the cache; a key cached as missing counts as one
 
     def snapshot(self) -> dict[str, float]:
-        """All counts by name. Not atomic: each is read separately."""
+        """Return all counts by name. It isn't atomic: each is read separately."""
         return {name: getattr(self, name) for name in (*_COUNTERS, *_GAUGES)}
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ _collectors = RegistryCollectors(_LookupCollector)
 
 
 def register_lookup_metrics(metrics: LookupMetrics, table: str, registry: CollectorRegistry = REGISTRY) -> None:
-    """Expose a function's counts in `registry` for as long as `metrics` lives. Any thread.
+    """Expose a function's counts in `registry` for as long as `metrics` lives. Thread-safe.
 
     Registering the same `table` again replaces it.
     """

@@ -111,15 +111,17 @@ class PostgresAccess:
 class PostgresTable:
     """A table or view of a PostgreSQL server, read in read-only sessions.
 
-    `conninfo`: libpq's, `postgresql://user@host/db` or `host=... dbname=...`; or a function that returns one. The
-    function is called in each process, so the password need not be pickled with the job. libpq also reads the process's
-    environment (PGPASSWORD, PGPASSFILE). `table`: `name` or `schema.name`; with `schema` given, the name verbatim.
-    `columns`: the columns to join, None for all; the key columns are read in any case.
-    `max_connections`: per worker process, opened on demand and kept until the reader closes. `query_timeout_s`: for the
-    answer to one batch. `prepare_threshold`: psycopg's; None for poolers without prepared statements.
+    `conninfo`: for libpq, `postgresql://user@host/db` or `host=... dbname=...`, or a function that returns one. The
+        function is called in each process, so you don't need to pickle the password with the job. libpq also reads the
+        process's environment (PGPASSWORD, PGPASSFILE).
+    `table`: `name` or `schema.name`. If you pass `schema`, the name verbatim.
+    `columns`: the columns to join, by default all. The key columns are read in any case.
+    `max_connections`: per worker process, opened on demand and kept until the reader closes.
+    `query_timeout_s`: for the answer to one batch.
+    `prepare_threshold`: psycopg's. Use None for poolers without prepared statements.
 
-    A numeric without precision is read as decimal(38,18), rounded. Types that Spark does not have are read as text.
-    The server compares keys, text by the column's collation.
+    A numeric without precision is read as decimal(38,18), rounded. Types that Spark doesn't have are read as text. The
+    server compares keys, text by the column's collation.
     """
 
     can_scan = True
@@ -157,7 +159,7 @@ class PostgresTable:
         self.name = self._access.name
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
-        """The table's columns, read from the server."""
+        """Return the table's columns, read from the server."""
         import psycopg
 
         settings = self._access.connection_settings()
@@ -177,7 +179,7 @@ class PostgresTable:
         return {row[0]: _column_of(*row) for row in connection.execute(_COLUMNS, [found[0]])}
 
     def reader(self, schema: LookupSchema) -> LookupReader:
-        """A reader with a connection of its own."""
+        """Return a reader with a separate connection."""
         return PostgresReader(self._access, schema)
 
     def __repr__(self) -> str:

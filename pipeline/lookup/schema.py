@@ -36,7 +36,7 @@ _NESTED = {"array", "map", "struct"}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `native` is the database's own name of its type, empty if it has none."""
+    """A column. `native` is the database's name of its type, or empty."""
 
     name: str
     type: str
@@ -83,8 +83,8 @@ class LookupReader(Protocol):
 class LookupTable(Protocol):
     """A table to look up in. It pickles, and its repr and errors never show a password.
 
-    One whose reader takes any number of keys at once says so by `takes_many_keys = True`: `lookup_join` then asks for
-    up to 10,000 of them.
+    If your reader takes any number of keys at once, set `takes_many_keys = True`. `lookup_join` then asks for up to
+    10,000 of them.
     """
 
     @property
@@ -96,15 +96,15 @@ class LookupTable(Protocol):
         """Whether a reader can `scan`, which a full cache needs."""
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
-        """Read the table's columns, with `key_columns` as the key. Any thread; blocks, on its own connection.
+        """Read the table's columns, with `key_columns` as the key. Thread-safe. It blocks, on a new connection.
 
         Raises:
-            LookupTableError: the table or a column does not exist, or a column's type is unknown.
-            TableUnavailableError: the database cannot be reached.
+            LookupTableError: the table or a column doesn't exist, or a column's type is unknown.
+            TableUnavailableError: the database can't be reached.
         """
 
     def reader(self, schema: LookupSchema) -> LookupReader:
-        """A reader for the schema that `read_schema` returned. Opens nothing yet."""
+        """Return a reader for the schema that `read_schema` returned. Opens nothing yet."""
 
 
 def base_of(type_name: str) -> str:

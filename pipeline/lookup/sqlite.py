@@ -62,11 +62,12 @@ _READING = dataclasses.replace(
 class SqliteTable:
     """A table or view of an SQLite file, opened read-only.
 
-    `path`: a file that each worker can read; a relative path starts from the driver's working directory. `columns`: the
-    columns to join, None for all; the key columns are read in any case. `types`: overrides declared types by column, as
-    in {"at": "string"}. SQLite stores any value in any column: a value that is not of the column's type fails the keys
-    that find it. A DATE is text such as 2026-01-31; a TIMESTAMP or DATETIME is text in UTC or without a time zone.
-    `pool_size`: lookup threads per worker process, each with its own connection.
+    `path`: a file that each worker can read. A relative path starts from the driver's working directory.
+    `columns`: the columns to join, by default all. The key columns are read in any case.
+    `types`: overrides declared types by column, for example {"at": "string"}. SQLite stores any value in any column. If
+        a value isn't of the column's type, the keys that find it fail. A DATE is text such as 2026-01-31. A TIMESTAMP
+        or DATETIME is text in UTC or without a time zone.
+    `pool_size`: lookup threads per worker process, each with a separate connection.
     `busy_timeout_s`: how long to wait for a writer that locks the file.
     """
 
@@ -94,10 +95,11 @@ class SqliteTable:
         self._busy_timeout_s = busy_timeout_s
 
     def connect(self) -> sqlite3.Connection:
-        """A new read-only connection, for one thread at a time. Blocks.
+        """Return a new read-only connection, for one thread at a time. Blocks.
 
         Raises:
-            LookupTableError: the file does not exist, or may not be read. TableUnavailableError: it cannot be opened.
+            LookupTableError: the file doesn't exist, or you may not read it.
+            TableUnavailableError: it can't be opened.
         """
         if not self._path.is_file():
             raise LookupTableError(f"{self.name}: the file does not exist.")
@@ -113,7 +115,7 @@ class SqliteTable:
             )
 
     def read_schema(self, key_columns: Sequence[str]) -> LookupSchema:
-        """The table's columns, read from the file."""
+        """Return the table's columns, read from the file."""
         with contextlib.closing(self.connect()) as connection, self.translated_errors():
             schema = choose(self.name, self._present(connection), key_columns, self._columns)
             for column in (*schema.key, *schema.values):
@@ -167,7 +169,7 @@ class SqliteTable:
         return _READING.translated(self.name, TableUnavailableError, LookupTableError)
 
     def reader(self, schema: LookupSchema) -> SqliteReader:
-        """A reader with a connection of its own."""
+        """Return a reader with a separate connection."""
         return SqliteReader(self, self._table, schema, self._pool_size)
 
     def __repr__(self) -> str:

@@ -169,10 +169,10 @@ def functions_for(df: DataFrame) -> Any:
 
 
 def call_metrics(observed: Any, name: str | None = None) -> CallMetrics:
-    """The counts of all tasks, from the metrics that Spark observed.
+    """Return the counts of all tasks, from the metrics that Spark observed.
 
-    `observed`: an Observation, which waits for its query to end; the result of its `get`; an entry of a progress's
-    `observedMetrics`; or a streaming progress (the counts of one micro-batch) with the `name` of the metrics.
+    `observed`: an Observation, which waits for its query to end, the result of its `get`, an entry of a progress's
+        `observedMetrics`, or a streaming progress (the counts of one micro-batch) with the `name` of the metrics.
 
     Raises:
         ValueError: `observed` has no such metrics.
@@ -214,9 +214,9 @@ def _as_dict(observed: Any) -> dict[str, Any] | None:
 
 
 def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
-    """A table to print, with one line per operator and times in milliseconds.
+    """Return a table to print, with one line per operator and times in milliseconds.
 
-    If there are lost attempts, the calls of so many attempts of tasks are missing from the line's other numbers.
+    If the line shows lost attempts, its other numbers lack the calls of that many task attempts.
     """
     counters = (
         "calls",
@@ -246,8 +246,8 @@ def format_call_metrics(metrics: Mapping[str, CallMetrics]) -> str:
 class CallMetricsListener(StreamingQueryListener):
     """Sums the metrics of streams and exposes them to Prometheus as the operator `query/name`.
 
-    Pass it to `spark.streams.addListener`, also over Spark Connect, where it runs in the client. A query without a name
-    is labeled by its id. The metrics of an ended query remain.
+    Pass it to `spark.streams.addListener`, also over Spark Connect, where it runs in the client. If your query has no
+    name, its id is the label. The metrics of an ended query remain.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -256,15 +256,15 @@ class CallMetricsListener(StreamingQueryListener):
         self._totals: dict[str, CallMetrics] = {}  # guarded by _lock, as are the writes to the metrics
 
     def totals(self) -> dict[str, CallMetrics]:
-        """The counts so far, by operator. Any thread."""
+        """Return the counts so far, by operator. Thread-safe."""
         with self._lock:
             return dict(self._totals)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Does nothing. Spark's thread."""
+        """Do nothing. Called on Spark's thread."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Spark's thread."""
+        """Add a batch's metrics. Called on Spark's thread."""
         progress = event.progress
         for name, observed in progress.observedMetrics.items():
             try:
@@ -274,10 +274,10 @@ class CallMetricsListener(StreamingQueryListener):
             self._add(f"{progress.name or progress.id}/{name}", metrics)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Does nothing. Spark's thread."""
+        """Do nothing. Called on Spark's thread."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Does nothing. Spark's thread."""
+        """Do nothing. Called on Spark's thread."""
 
     def _add(self, operator: str, metrics: CallMetrics) -> None:
         with self._lock:

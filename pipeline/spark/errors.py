@@ -30,7 +30,7 @@ PACKAGE_ADVICE: Final = (
 
 
 class ExecutorError(DispatcherError):
-    """Executors cannot run the jobs: they lack a suitable Python, a package or a shared path. One line for the user."""
+    """Raised when executors lack a suitable Python, a package or a shared path. The message is one line."""
 
 
 class AsyncIOError(DispatcherError):

@@ -52,12 +52,13 @@ def prepare_executors(
 ) -> None:
     """Send the packages, check what the executors have, and set the number of shuffle partitions to their cores.
 
-    Does nothing for a local master. Otherwise blocks for some small jobs, and for as long as the cluster has no
-    executor. The number of shuffle partitions stays if the session's configuration sets it.
+    Does nothing for a local master. Otherwise this blocks for a few small jobs, and for as long as the cluster has no
+    executor. If the session's configuration sets the number of shuffle partitions, that stays.
 
-    `reads`: the files and folders that tasks read. `writes`: the folder that this process and tasks write to; it is
-    made if it does not exist. `reads_journal`: the jobs use the format `dispatcher_journal`, which also runs on the
-    driver's machine, in the Python that PYSPARK_PYTHON names.
+    `reads`: the files and folders read by tasks.
+    `writes`: the output folder of this process and the tasks, created if necessary.
+    `reads_journal`: the jobs use the format `dispatcher_journal`, which also runs on the driver's machine, in the
+        Python that PYSPARK_PYTHON names.
 
     Raises:
         ExecutorError: an executor lacks a Python, a package or a path.

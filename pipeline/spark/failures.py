@@ -78,10 +78,10 @@ def raise_in_worker(error: AsyncTaskError) -> NoReturn:
 
 
 def task_failure(error: BaseException | None) -> str | None:
-    """The text of the task's failure in an error that Spark raised; None if the error has another cause.
+    """Return the text of the task's failure in an error from Spark, or None if the error has another cause.
 
-    For errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect. It is also such a
-    failure if an executor lacks a suitable Python or a package.
+    For errors of actions, of streaming queries (also `query.exception()`) and of Spark Connect. An executor that lacks
+    a suitable Python or a package is also such a failure.
     """
     return _row_failure(error) or executor_failure(error)
 

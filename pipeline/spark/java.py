@@ -17,7 +17,7 @@ _JAVA_ADVICE: Final = f"Install Java {MINIMUM_JAVA} or newer, or point JAVA_HOME
 
 
 class SparkUnavailableError(DispatcherError):
-    """PySpark or a suitable Java is missing. The message is one line for the user."""
+    """Raised when PySpark or a suitable Java is missing. You can show its one-line message to users."""
 
 
 def require_java() -> int:

@@ -26,12 +26,14 @@ def spark_session(
     *,
     long_run: bool = False,
 ) -> SparkSession:
-    """The running session of this process, or a new one; blocks for the seconds that Spark takes to start.
+    """Return the running session of this process, or start one, which blocks for some seconds.
 
     `master`: `local` masters are tuned for a small run on this machine, `sc://host` connects to a Spark Connect server,
-    and any other master is a cluster's and keeps the cluster's settings. `config`: settings of Spark that override
-    these; ignored over Spark Connect. `long_run`: for minutes of work, which repay the JVM's optimizing compiler.
-    The session is a context manager that stops Spark on exit.
+        and any other master is a cluster's and keeps the cluster's settings.
+    `config`: settings of Spark that override these. Ignored over Spark Connect.
+    `long_run`: set this for minutes of work, which repay the JVM's optimizing compiler.
+
+    You can use the session as a context manager, which stops Spark on exit.
 
     Raises:
         SparkUnavailableError: Java, or a package for Spark Connect, is missing.

@@ -32,7 +32,7 @@ _set_timestamp_ms = vars(StreamRecord)["timestamp_ms"].__set__
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Declares that no record with an event time of `timestamp_ms` (milliseconds) or less follows."""
+    """Declares that no record follows with an event time of `timestamp_ms` (milliseconds) or less."""
 
     timestamp_ms: int
 

@@ -64,9 +64,9 @@ class CallTimes:
 
 
 class AsyncTimeoutError(StreamingError, TimeoutError):
-    """A record had no answer, with all attempts, within its timeout or, if `deadline_ms` is set, by its deadline.
+    """Raised when a record had no answer, with all attempts, within its timeout or by its deadline.
 
-    `times`: where the time went; None if unknown.
+    `times`: where the time went, or None if unknown.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class AsyncTimeoutError(StreamingError, TimeoutError):
 
 
 class AsyncOperatorError(StreamingError):
-    """A record's call failed for good, and `on_error` fails the task. Raised `from` the call's error."""
+    """Raised when a record's call failed for good and `on_error` fails the task. Raised `from` the call's error."""
 
     def __init__(self, operator: str, value: object, cause: BaseException, attempts: int) -> None:
         self.operator = operator
@@ -122,7 +122,7 @@ class AsyncOperatorError(StreamingError):
 
 
 class CheckpointError(StreamingError):
-    """A checkpoint cannot be taken, stored or restored."""
+    """Raised when a checkpoint can't be taken, stored or restored."""
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -130,7 +130,10 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class ForkedWaitError(StreamingError):
-    """An iterator of `ordered_wait` or `unordered_wait` was used in a forked child; its threads are in the parent."""
+    """Raised when you use an iterator of `ordered_wait` or `unordered_wait` in a forked child.
+
+    Its threads are in the parent.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -140,7 +143,7 @@ class ForkedWaitError(StreamingError):
 
 
 class InputClosedError(StreamingError):
-    """A producer put an element into an input that was ended, or whose task is over."""
+    """Raised when you put an element into an ended input, or one of a task that is over."""
 
 
 class OperatorStateError(StreamingError, RuntimeError):
@@ -148,25 +151,28 @@ class OperatorStateError(StreamingError, RuntimeError):
 
 
 class ResultCacheError(StreamingError):
-    """A cache of results cannot be used: its file, its database or its settings are at fault. One line, no password."""
+    """Raised when a cache of results has an unusable file, database or setting.
+
+    The message is one line, without a password.
+    """
 
 
 class ResultCacheAwayError(ResultCacheError):
-    """The database of a cache cannot be reached, is locked, or went away. Worth a retry."""
+    """Raised when the database of a cache can't be reached, is locked, or went away. You can retry."""
 
 
 class SourceInterruptedError(StreamingError):
-    """The task of a source is over: the source's `run` must end; it need not handle this error."""
+    """Raised in a source's `run`, which must end because the task is over. You don't need to handle this error."""
 
 
 class TaskCancelledError(StreamingError):
-    """A task was cancelled before it had processed all of its input."""
+    """Raised when a task was cancelled before it had processed all of its input."""
 
 
 class UnknownOutcomeError(StreamingError):
-    """A call was in flight when its process ended or gave it up, so that the service may have done its work.
+    """Raised for a call that was in flight when its process ended or gave it up. The service could have done its work.
 
-    With `on_unknown="capture"` a cache does not make it again. `began_at`: Unix seconds.
+    With `on_unknown="capture"` a cache doesn't make it again. `began_at` is in Unix seconds.
     """
 
     def __init__(self, key: str, began_at: float) -> None:
@@ -183,15 +189,14 @@ class UnknownOutcomeError(StreamingError):
 
 
 class RetryAfter(Exception):
-    """Raised by a user's function: the service accepts no call for a while.
+    """Raise it in your function when the service accepts no call for a while.
 
-    `delay_s` may also be what the service's header `Retry-After` has: seconds as text, an HTTP date in any of its three
-    formats, or None if there is no such header. The attribute of this name has the seconds from then on.
+    `delay_s` is in seconds. You can also pass the service's header `Retry-After`: seconds as text, an HTTP date in any
+    of its three formats, or None without one. The attribute always has the seconds.
 
-    All calls of the limit's scope wait until then. This one is then made again, before those that were not made yet,
-    within its timeout. It does not count as an attempt of the retry strategy. If a call is refused again and again, its
-    pauses grow from 50 ms to 5 s, even if the service asks for shorter ones; `rate_limit="adaptive"` finds the rate
-    instead.
+    All calls of the limit's scope wait until then. This one is then made again, before calls not made yet, within its
+    timeout. It doesn't count as an attempt of the retry strategy. If a call is rejected repeatedly, its pauses grow
+    from 50 ms to 5 s, even if the service asks for shorter ones. To find the rate instead, use `rate_limit="adaptive"`.
 
     Raises:
         ValueError: `delay_s` is none of these.
@@ -233,9 +238,9 @@ def _seconds_of_header(text: str) -> float:
 class CapturedError:
     """A record whose call failed for good, and its error.
 
-    `error_class` is the name of the error's class, with its module unless that is `builtins`. `time_spent_ms` runs
-    from the record's intake, so it includes waits for limits and retries. `error` is the error itself, unless it has
-    crossed a process boundary.
+    `error_class` is the name of the error's class, with its module unless that's `builtins`. `time_spent_ms` runs from
+    the record's intake, so it includes waits for limits and retries. `error` is the error itself, unless it has crossed
+    a process boundary.
     """
 
     input: object
@@ -247,7 +252,7 @@ class CapturedError:
 
     @classmethod
     def of(cls, value: object, error: BaseException, attempts: int, started_ns: int) -> CapturedError:
-        """From an error that has just occurred; the record was taken in at `started_ns` (`time.perf_counter_ns`)."""
+        """Make one from an error as it occurs. `started_ns` (`time.perf_counter_ns`) is the intake."""
         spent_ms = (time.perf_counter_ns() - started_ns) / 1e6
         return cls(value, full_class_name(error), message_of(error), attempts, spent_ms, error)
 

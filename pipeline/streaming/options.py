@@ -42,49 +42,49 @@ _MAY_BE_NONE: Final = {"capacity", "concurrency", "pool_size", "max_batch_size",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncOptions:
-    """How records are taken in, called for and emitted. Pickles if its values do.
+    """How to take in records, call the function for them and emit the results. Pickles if its values do.
 
-    `timeout_ms`: for a record with all its attempts, from the start of its first call, as in Flink: a record that still
-        waits for a limit, a free slot or thread, or the end of a pause is not late. 0: no timeout, which excludes
-        `retry`.
-    `deadline_ms`: a second bound for a record, from its intake, so that it includes those waits; None: no deadline.
-        The function's `timeout` gives the results of a record that missed either.
-    `concurrency`: maximum calls in flight; with the batch form, batches. None: `capacity` where that is given, as in
-        Flink, else 100.
-    `capacity`: maximum elements in the queue: records taken in and not emitted, and watermarks. None: unordered, as
-        many as `concurrency`. Ordered, 10 times as many as soon as the oldest call holds up the rest, so that it does
-        not idle their slots, and up to 64 times as many while it still does, as long as the records in the queue take
-        less than 64 MiB, by a sample. With the batch form and a `concurrency`, these numbers are of batches.
+    `timeout_ms`: for a record with all its attempts, from the start of its first call, as in Flink, so without waits
+        for a limit, a free slot or thread, or the end of a pause. 0 disables it, which excludes `retry`.
+    `deadline_ms`: a second bound for a record, from its intake, and so including those waits. None disables it. If a
+        record misses either, the function's `timeout` gives its results.
+    `concurrency`: maximum calls in flight or, with the batch form, batches. By default `capacity`, as in Flink, else
+        100.
+    `capacity`: maximum elements in the queue: records taken in and not emitted, and watermarks. By default, unordered
+        output has the same maximum as `concurrency`. Ordered output has 10 times as many as soon as the oldest call
+        holds up the rest, so their slots don't idle, and up to 64 times as many while it still does, as long as the
+        records in the queue take less than 64 MiB, by a sample. With the batch form and a `concurrency`, these numbers
+        are of batches.
     `read_ahead`: calls handed to the host beyond `concurrency`, and elements taken in beyond `capacity` for them. Even
-        so, up to `concurrency` calls are in flight; the next one starts the moment one has ended, without first
-        waking other threads. A CallHost that is passed in needs `concurrency` as its `max_calls` for that.
-    `output_mode`: "ordered" emits results in the order of the records, "unordered" as calls end; watermarks keep their
+        so, up to `concurrency` calls are in flight. The next one starts the moment one has ended, without first waking
+        other threads. If you pass in a CallHost, it needs `concurrency` as its `max_calls` for that.
+    `output_mode`: "ordered" emits results in the order of the records, "unordered" as calls end. Watermarks keep their
         place in both.
-    `retry`: which outcomes are retried, and after which delay.
+    `retry`: which outcomes to retry, and when.
     `retries_at_end`: retries keep their delays at the end of the input. By default, as in Flink, the waiting ones are
         made at once, and none after them.
     `on_error`: what happens to a record whose call has failed for good. "fail" fails the task, "drop" counts it,
-        "capture" emits a CapturedError in its place, or passes it to `dead_letter` at once if that is given. A callable
+        "capture" emits a CapturedError in its place or, if you set `dead_letter`, passes it to that at once. A callable
         gets the CapturedError and returns results to emit, as a function does.
-    `rate_limit`: how many calls may start in a given time: a RateLimit; or "adaptive" or an AdaptiveRateLimit, which
-        find out how many the service accepts. They cover all operators that share the host, or with scope "task" this
-        one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
-    `dedupe_by`: value -> key. While a call for a key is in flight, other records of the key wait for its outcome.
-        The results of the last `remember` keys used are cached, for at most `remember_ms` if given.
-    `combine`: (value, results) -> results, called when a record completes, to make results shared by a key the record's
-        own. It also gets captured errors and the results of a timeout.
-    `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job: a call is made only if it has no
-        valid result for the record's key. Records of equal keys share a call, as by `dedupe_by`.
-    `pool_size`: threads that call a blocking function; None: `concurrency` where that is given, else 32.
-    `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it is full, when its first member has waited
-        `linger_ms`, or when the queue is full; with 0 ms, as soon as other mail has run. None: `capacity`, at most 100,
-        and 0 ms for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
+    `rate_limit`: how many calls can start in a given time. Pass a RateLimit or, to find out how many the service
+        accepts, "adaptive" or an AdaptiveRateLimit. They cover all operators that share the host, or with scope "task"
+        only this one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
+    `dedupe_by`: value -> key. While a call for a key is in flight, other records of the key wait for its outcome. The
+        results of the last `remember` keys used are cached, for up to `remember_ms` if you set it.
+    `combine`: (value, results) -> results, called when a record completes, to turn results shared by a key into the
+        record's. It also gets captured errors and the results of a timeout.
+    `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job. A call is made only if it has no
+        valid result for the record's key. Records with equal keys share a call, as with `dedupe_by`.
+    `pool_size`: threads for a blocking function. By default `concurrency`, else 32.
+    `max_batch_size`, `linger_ms`: for the batch form. A batch is sent when it's full, when its first member has waited
+        `linger_ms` (0: when other mail has run), or when the queue is full. By default, `capacity`, up to 100, and 0 ms
+        for an AsyncWaitOperator, 5 ms for the functions that wait for an input.
 
-    Functions among the options, and the function's `timeout`, run on the engine's thread. That is the thread of the
-    calls' loop, or the mailbox thread of a StreamTask. They must not block.
+    Your functions among the options, and the function's `timeout`, run on the engine's thread, so they must not block.
+    That's the thread of the calls' loop, or the mailbox thread of a StreamTask.
 
     Raises:
-        ValueError, TypeError: an option is invalid; the message names it.
+        ValueError, TypeError: an option is invalid. The message names it.
     """
 
     timeout_ms: int
@@ -143,12 +143,12 @@ class AsyncOptions:
 
     @property
     def batch_size(self) -> int:
-        """How many rows a call takes at most."""
+        """Maximum rows of a call."""
         return self.max_batch_size or min(self.capacity or _DEFAULT_BATCH_SIZE, _DEFAULT_BATCH_SIZE)
 
     @property
     def most_calls(self) -> int:
-        """Maximum calls in flight; with the batch form, batches."""
+        """Maximum calls in flight or, with the batch form, batches."""
         calls = self.concurrency or self.capacity or DEFAULT_CONCURRENCY
         return calls if self.capacity is None else min(calls, self.capacity)
 
@@ -159,19 +159,19 @@ class AsyncOptions:
 
     @property
     def may_grow(self) -> bool:
-        """Whether the number of records taken in follows the calls and the memory, and is not a given one."""
+        """Whether the number of records taken in follows the calls and the memory, instead of being fixed."""
         return self.capacity is None and self.output_mode == "ordered"
 
     def records_for_calls(self, is_batch: bool) -> int:
-        """How many records make `most_calls` calls, for a function of the batch form or another."""
+        """Return how many records make `most_calls` calls, for a function of the batch form or another."""
         return self.most_calls * (self.batch_size if is_batch and self.concurrency is not None else 1)
 
     def first_records(self, is_batch: bool) -> int:
-        """Maximum elements in the queue until it grows, if it may."""
+        """Return the maximum number of elements in the queue until it grows, if it can."""
         return self.capacity or self.records_for_calls(is_batch)
 
     def arguments(self) -> dict[str, Any]:
-        """The options as keyword arguments."""
+        """Return the options as keyword arguments."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _check_kinds(self) -> None:

@@ -60,20 +60,22 @@ def ordered_wait(
     metrics: CallMetrics | None = None,
     **options: Unpack[StreamOptions],
 ) -> Iterator[Any]:
-    """Call `function` for each value, up to `concurrency` at a time; yield the results in the order of the values.
+    """Call `function` for each value, up to `concurrency` at a time, and yield the results in the order of the values.
 
-    `timeout`: seconds for a value with all its attempts, from the start of its first call. `deadline`: seconds from
-    when the value was taken in. For the other options see AsyncOptions; a fourth of the calls is read ahead.
+    `timeout`: seconds for a value with all its attempts, from the start of its first call.
+    `deadline`: seconds from when the value was taken in.
 
-    Values are read on the thread that takes the results: while `values` blocks, calls continue, and their results
-    follow later. Closing the generator early gives up the calls in flight; it waits up to 10 seconds for a blocking
-    call to return. At the end of the input, retries keep their delays.
+    For the other options see AsyncOptions. A quarter of the calls is read ahead.
+
+    Values are read on the thread where you take the results. While `values` blocks, calls continue, and their results
+    follow later. If you close the generator early, it gives up the calls in flight, and waits up to 10 seconds for a
+    blocking call to return. At the end of the input, retries keep their delays.
 
     Raises:
-        AsyncOperatorError: a call has failed, and `on_error` is "fail"; raised after the results before it.
-        Exception: what `values` raised, after the results of all values before it.
+        AsyncOperatorError: a call has failed, and `on_error` is "fail". Raised after the results before it.
+        Exception: `values` raised it. Raised after the results of all values before it.
         ForkedWaitError: this process is a fork of the one that began to read the results.
-        ValueError, TypeError: an option is invalid; raised at once.
+        ValueError, TypeError: an option is invalid. Raised at once.
     """
     settings = AsyncOptions(**times_in_ms(timeout, deadline), **options)
     return _wait_for_each(values, function, settings, metrics)
@@ -89,7 +91,7 @@ def unordered_wait(
     metrics: CallMetrics | None = None,
     **options: Unpack[StreamOptions],
 ) -> Iterator[Any]:
-    """As `ordered_wait`, but results are yielded as calls end: a slow call does not hold up others."""
+    """Call as `ordered_wait` does, but yield results as calls end, so a slow call doesn't hold up others."""
     settings = AsyncOptions(**times_in_ms(timeout, deadline), output_mode="unordered", **options)
     return _wait_for_each(values, function, settings, metrics)
 
@@ -105,14 +107,15 @@ def wait_in_chunks(
 ) -> Iterator[list[Out]]:
     """Process values and yield results in chunks, as Spark tasks do.
 
-    `chunks` is read one ahead on the caller's thread; calls continue across chunk boundaries. Each list yielded has
+    `chunks` is read one ahead on the caller's thread. Calls continue across chunk boundaries. Each list yielded has
     `max_chunk` results, except the last: a shorter one waits for more, even while `chunks` blocks.
 
-    `pace`: no more values are taken in than it allows. The lists have at most `max_chunk` results, and none when the
-    caller is only to ask `pace` what to send.
+    `pace`: limits the values taken in. The lists then have up to `max_chunk` results. With an empty one, ask `pace`
+        what to send.
 
     Raises:
-        AsyncOperatorError: as `ordered_wait`. ReaderGoneError: `pace` says that the reader of the results has ended.
+        AsyncOperatorError: as `ordered_wait`.
+        ReaderGoneError: `pace` reports the end of the results' reader.
     """
     require_number("max_chunk", max_chunk, least=1, whole=True)
     run: _Run[In, Out] = _Run(function, settings, metrics, max_chunk)

@@ -72,14 +72,18 @@ class ResourceManager(CompositeService):
     """Applications, attempts, containers and nodes as state machines on one dispatcher.
 
     With a ManualClock it runs in virtual time: when the queue is empty, the handler thread jumps to the next deadline,
-    or calls `on_idle` if none is left. Containers are then allocated as soon as there is room, on the handler thread.
-    Without a clock it runs in real time: containers are allocated on node heartbeats, the scheduler has its own thread,
-    and silent nodes and masters expire.
+    or calls `on_idle` if none is left. Containers are then allocated as soon as there's room, on the handler thread.
+    Without a clock it runs in real time: containers are allocated on node heartbeats, the scheduler has a separate
+    thread, and silent nodes and masters expire.
 
-    Nodes register with the `tracker`; `node_managers` start the masters' containers on them.
+    Nodes register with the `tracker`, and the node managers start the masters' containers on them.
 
-    Any thread may start, stop, read counters and call `clients` and `admin`. The other services (`masters`, `tracker`)
-    and all entities belong to the handler thread: reach them by `context.call`.
+    `node_managers`: makes the node managers. By default, there are none until `connect`.
+    `recorder`: the listener of all machines. By default, one that counts, and writes to the `journal`, if any.
+    `store`: to recover from and write to. By default as configured, or in virtual time, a store in memory.
+
+    From any thread, you can start, stop, read counters and call `clients` and `admin`. The other services (`masters`,
+    `tracker`) and all entities belong to the handler thread. To reach them, use `context.call`.
     """
 
     def __init__(
@@ -93,11 +97,6 @@ class ResourceManager(CompositeService):
         store: RMStateStore | None = None,
         on_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`node_managers` makes the node managers; None: none until `connect`.
-
-        `recorder`: the listener of all machines; None: it counts, and writes to the `journal`, if any.
-        `store`: to recover from and write to; None: as configured; in virtual time, a store in memory.
-        """
         self.settings = settings = config or ResourceManagerConfig()
         super().__init__(settings.name)
         # A replay is looked at when it has ended.
@@ -120,9 +119,9 @@ class ResourceManager(CompositeService):
             time_service = system = SystemProcessingTimeService(f"{settings.name}-timers")
             self.add_service(_TimerThread(system))
         self.dispatchers: list[AsyncDispatcher] = [self.dispatcher]
-        """All of them, the central one first; complete once the constructor returns. Any thread."""
+        """All dispatchers, the central one first. Complete once the constructor returns. Thread-safe."""
         self.scheduler_path: list[AsyncDispatcher] = [self.dispatcher]
-        """Those whose queues an event for the scheduler passes, in this order; as complete. Any thread."""
+        """The dispatchers whose queues an event for the scheduler passes, in order, like `dispatchers`. Thread-safe."""
         self.registry = CollectorRegistry()
         self.metrics_server: MetricsServer | None = None
         if settings.metrics.enabled:
@@ -149,7 +148,7 @@ class ResourceManager(CompositeService):
         self.store = store or (MemoryRMStateStore() if clock is not None else _configured_store(settings))
         self.store.attach(context)
         self.started_ms = context.now_ms()
-        """Unix ms of its own clock: when it was made, and then when it was started. Any thread."""
+        """When it was created, and later when it was started, in Unix ms of its clock. Thread-safe."""
         self._recovered = RMState()  # loaded by the start, before the handler thread runs
         # The first mail: applications are recovered before any node or client is served.
         self._executor.execute(lambda: recover(context, self._recovered), "recovery")
@@ -179,23 +178,23 @@ class ResourceManager(CompositeService):
 
     @property
     def scheduler_name(self) -> str:
-        """The name of the scheduler's class. Any thread."""
+        """The name of the scheduler's class. Thread-safe."""
         return type(self.context.scheduler).__name__
 
     @property
     def store_name(self) -> str:
-        """The name of the state store's class. Any thread."""
+        """The name of the state store's class. Thread-safe."""
         return type(self.store).__name__
 
     def connect(self, node_managers: NodeManagers) -> None:
-        """Launch masters through `node_managers` from now on. Handler thread, or before the start."""
+        """Launch masters through `node_managers` from now on. Call it on the handler thread, or before the start."""
         self.node_managers = node_managers
         self._launcher.node_managers = node_managers
         if self._virtual_time is not None and node_managers.deadlines is not None:
             self._virtual_time.follow(node_managers.deadlines)
 
     def bring(self, newcomer: SupportsJoin[T_co]) -> T_co:
-        """Let a workload or the like join; returns the result of its `join`. Any thread."""
+        """Let something join, such as a workload, and return the result of its `join`. Thread-safe."""
         return newcomer.join(self)
 
     def service_start(self) -> None:

@@ -46,20 +46,29 @@ class ReplayProgress:
 
     @property
     def ended(self) -> int:
-        """Applications in a final state."""
+        """Number of applications in a final state."""
         return sum(count for state, count in self.applications_by_state.items() if state in _FINAL)
 
     @property
     def events_per_s(self) -> float:
-        """Events handled in each second of real time."""
+        """Events handled per second of real time."""
         return self.events / self.wall_s if self.wall_s > 0 else 0.0
 
 
 class Replay:
-    """One run of a workload: `start`, `wait`, `stop`; or `run`, which does all three.
+    """One run of a workload: `start`, `wait`, `stop`, or `run`, which does all three.
 
-    Any thread may call `progress`. `on_done` is called once, on the handler thread, when no event and no deadline is
-    left.
+    If you configure no queues, the capacity scheduler gets those of the workload, as in a sweep.
+
+    `on_done`: called once, on the handler thread, when no event and no deadline is left.
+    `clock`: advanced by the replay only.
+    `recorder`: as for a ResourceManager.
+
+    Any thread can call `progress`.
+
+    Raises:
+        ConfigError: the configuration is invalid, or the workload's queues don't form a tree.
+        JournalError: the journal can't be written.
     """
 
     def __init__(
@@ -72,19 +81,11 @@ class Replay:
         clock: ManualClock | None = None,
         recorder: TransitionRecorder | None = None,
     ) -> None:
-        """`clock`: advanced by the replay only; `recorder`: as for a ResourceManager.
-
-        The capacity scheduler without configured queues gets the workload's, as in a sweep.
-
-        Raises:
-            ConfigError: the configuration is invalid, or the workload's queues do not form a tree.
-            JournalError: the journal cannot be written.
-        """
         self.workload = workload
         configured = config or ResourceManagerConfig()
         self._config = for_workload(configured, workload)
         self.derived_queues: Queues = () if self._config is configured else self._config.scheduler.queues
-        """The queues that come from the workload; none if they were configured, or the scheduler has none."""
+        """The queues that come from the workload, or none if they were configured or the scheduler has none."""
         self._clock = clock or ManualClock()
         self._done = threading.Event()
         self._on_done = on_done
@@ -116,7 +117,7 @@ class Replay:
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds until done; also True if the handler thread has ended."""
+        """Wait up to `timeout` seconds until done, or the handler thread has ended, and return whether that's so."""
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout
         # In slices: a handler thread that failed never sets the event.
         while not self._done.wait(max(0.0, min(0.2, deadline_s - time.monotonic()))):
@@ -132,7 +133,7 @@ class Replay:
         self._stopped_s = self._stopped_s or time.perf_counter()
 
     def run(self) -> ReplayProgress:
-        """Start, wait until done, stop. Raises what made the handler thread fail."""
+        """Start, wait until done, and stop. Raises the error that made the handler thread fail."""
         self.start()
         try:
             self.wait()
@@ -142,13 +143,13 @@ class Replay:
         return self.progress()
 
     def raise_failure(self) -> None:
-        """Raise what made the handler thread fail, if it did."""
+        """Raise the error that made the handler thread fail, if it did."""
         failure = self.manager.dispatcher.failure_cause
         if failure is not None:
             raise failure
 
     def progress(self) -> ReplayProgress:
-        """Any thread; a snapshot while it runs."""
+        """Return a snapshot while it runs. Thread-safe."""
         machines = self.manager.recorder.machines
         apps, containers = machines.get("RMApp"), machines.get("RMContainer")
         end_s = self._stopped_s if self._stopped_s is not None else time.perf_counter()
@@ -161,9 +162,9 @@ class Replay:
         )
 
     def waiting(self) -> list[str]:
-        """After the end: the pending requests and their reasons, equal ones together, in the order of service.
+        """After the end, return the pending requests and their reasons, equal ones together, in the order of service.
 
-        Those that a deadlock explains are left to `deadlock`.
+        It leaves out requests explained by `deadlock`.
         """
         explained = _FOR_CONTAINERS if self.deadlock() else frozenset()
         return [
@@ -174,10 +175,11 @@ class Replay:
         ]
 
     def deadlock(self) -> list[str]:
-        """After the end: a line that tells of a deadlock, and one for each application that holds containers in it.
+        """After the end, return a line that reports a deadlock, and one per application with containers in it.
 
-        In a deadlock, all applications with containers wait for what only containers of theirs could give back. The
-        list is empty without one, and for a replay that was stopped before it was done: something might still end.
+        In a deadlock, all applications with containers wait for something that only their containers could give back.
+        The list is empty without a deadlock, and if you stopped the replay before it was done, since something could
+        still have ended.
         """
         if not self._done.is_set():
             return []
@@ -203,7 +205,7 @@ class Replay:
         return {attempt: scheduler.waiting_asks(attempt, looks) for attempt in attempts}
 
     def refusals(self) -> Counter[str]:
-        """After the end: why applications were refused, with their number, of those that are still known."""
+        """After the end, return why applications were rejected, with their number, for those still known."""
         apps = self.manager.context.apps.values()
         return self.waits.refused + Counter(
             "; ".join(app.diagnostics) for app in apps if app.state is RMAppState.FAILED and not app.attempts

@@ -17,14 +17,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """One container that an application's master requests."""
+    """One container requested by an application's master."""
 
     resource: Resource
     duration_ms: int
     start_ms: int = 0
-    """When it is requested in the run, or later, once the master has registered."""
+    """When it's requested in the run, or later, once the master has registered."""
     host: str | None = None
-    """Preferred node; another is accepted if it has no room."""
+    """Preferred node. Another is accepted if it has no room."""
     priority: int = 20
     """A smaller one is served first, as in YARN, among simultaneous requests of an application."""
     kind: str = "map"
@@ -32,7 +32,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSpec:
-    """One application: its master, and the containers that the master requests."""
+    """One application: its master, and the containers requested by the master."""
 
     name: str
     submit_ms: int
@@ -42,19 +42,19 @@ class ApplicationSpec:
     queue: str = "default"
     am_host: str | None = None
     am_duration_ms: int | None = 0
-    """How long the master runs after its last container; None: until it is killed."""
+    """How long the master runs after its last container, or None until it's killed."""
     outcome: Outcome = Outcome.FINISHED
     kill_ms: int | None = None
     """When its user kills it in the run, unless it has ended."""
     max_attempts: int | None = None
-    """None: as configured."""
+    """Maximum attempts. By default, the configured number."""
     gpu_models: frozenset[str] = frozenset()
-    """GPU models of the nodes that the containers may run on; empty: any."""
+    """GPU models of the nodes for the containers, or empty for any."""
     recorded_wait_ms: int | None = None
-    """How long its master's request was pending in the recorded cluster; None: unknown, or forever."""
+    """How long its master's request was pending in the recorded cluster. None if unknown or endless."""
 
     def faster(self, speed: float) -> ApplicationSpec:
-        """The same with all of its times divided by `speed`, to the ms."""
+        """Return the same application with all of its times divided by `speed`, to the ms."""
 
         def scaled(time_ms: int) -> int:
             return round(time_ms / speed)

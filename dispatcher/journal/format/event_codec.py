@@ -317,7 +317,7 @@ def _reason(event: Any, error: Exception) -> str:
 
 
 class JsonText(str):
-    """A payload that is JSON already, which its row takes as it is."""
+    """A JSON payload, stored in its row unchanged."""
 
     __slots__ = ()
 

@@ -31,7 +31,7 @@ class Accepted(NamedTuple):
     """Its number in the order of acceptance."""
     segment: int
     line: bytes
-    """As `EventCodec` encoded it."""
+    """The event, encoded by `EventCodec`."""
 
 
 class Loss(NamedTuple):

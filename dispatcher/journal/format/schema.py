@@ -32,7 +32,7 @@ DURATION_UNIT: Final = "ns"
 
 
 class Column(NamedTuple):
-    """One column; `type` is Spark's name for it."""
+    """One column. `type` is Spark's name for its type."""
 
     name: str
     type: ColumnType
@@ -40,7 +40,7 @@ class Column(NamedTuple):
     meaning: str
     encoding: Encoding
     unit: str = ""
-    """`TIME_UNIT`: a moment on the run's clock; `DURATION_UNIT`: a wall-clock duration."""
+    """`TIME_UNIT` for a moment on the run's clock, `DURATION_UNIT` for a wall-clock duration."""
     span: str = ""
     """The column with the duration, for `before` and `after`."""
     stored_as: str = ""

@@ -65,36 +65,36 @@ def ordered_wait(
     deadline: float | None = None,
     **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
-    """Call `function` for each row, up to `concurrency` at a time in each task; results keep the order of the rows.
+    """Call `function` for each row, up to `concurrency` at a time in each task, and keep the order of the rows.
 
-    In:  any DataFrame. `function` receives each row as a Row; for its values see
-        `pipeline.spark.async_io.spark_types`.
-    Out: the columns of `schema`, one row per result. The function returns one result or a list, or yields results, if
-         its return type is an Iterator or an AsyncIterator. A dict, a Row with names, a dataclass or a pydantic model
-         is matched by name, any other tuple by position; any other value fills the only column. A result that does
-         not fit the schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the
-         row's call failed. Then it is a struct of input (the row), error_class string, message string, attempts int and
-         time_spent_ms double, and the columns of `schema`, which all become nullable, are null. Rows where it is not
-         null are the dead letters. A stream keeps its watermark if the output has the watermark's column of the input,
-         by `keep_input` or in a `schema` made of `df.schema`; otherwise set one on the output.
+    In:  any DataFrame. `function` receives each row as a Row, with the values described in
+         `pipeline.spark.async_io.spark_types`.
+    Out: the columns of `schema`, one row per result. The function returns one result or a list or, if its return type
+         is an Iterator or an AsyncIterator, yields results. A dict, a Row with names, a dataclass or a pydantic model
+         is matched by name, any other tuple by position. Any other value fills the only column. A result that doesn't
+         fit the schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the
+         row's call failed. Then it's a struct of input (the row), error_class string, message string, attempts int and
+         time_spent_ms double, and the other columns, which all become nullable, are null. The rows where it isn't null
+         are your dead letters. A stream keeps its watermark if the output has the watermark's column of the input, by
+         `keep_input` or in a `schema` made of `df.schema`. Otherwise, set one on the output.
 
-    `function`: an AsyncFunction, an `async def`, or a blocking function, which runs on `pool_size` threads.
-    `schema`: a StructType, DDL, or a class: a dataclass, a pydantic model or a TypedDict. None: what the function's
-        return type declares, see `pipeline.spark.async_io.result_schema`. A scalar is the column `value`. A function
-        whose return type is optional may return None, which is a row of nulls; any other must not.
+    `function`: your AsyncFunction, `async def`, or blocking function, which runs on `pool_size` threads.
+    `schema`: a StructType, DDL, or a class: a dataclass, a pydantic model or a TypedDict. By default, the function's
+        declared return type, see `pipeline.spark.async_io.result_schema`. A scalar is the column `value`. The function
+        can return None, for a row of nulls, only if its return type is optional.
     `timeout`: seconds for a row, including all its attempts, from the start of its first call.
     `deadline`: seconds for a row from when its task takes it in, including waits for limits and free slots.
-    `extra`: "refuse" fails the call of a result with a name that the schema lacks, "ignore" leaves such values out.
+    `extra`: "refuse" fails the call if a result has a name missing in the schema, "ignore" drops such values.
     `dedupe_by`: a column, some columns or a function of the row. Rows with the same key share one call and its results,
-        which must depend on the key alone; `keep_input` still puts each row's own columns before them.
-    `options`: see `pipeline.streaming.AsyncOptions`; a quarter of a task's calls is read ahead.
-    `keep_input`: put the columns of the input row before the columns of `schema`, also if the row's call has failed.
-    `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress; read
-        them with `pipeline.spark.call_metrics`.
+        which must depend only on the key. `keep_input` still puts each row's own columns before them.
+    `options`: see `pipeline.streaming.AsyncOptions`. A quarter of a task's calls is read ahead.
+    `keep_input`: put the columns of the input row before the columns of `schema`, also if its call has failed.
+    `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress. You can
+        read them with `pipeline.spark.call_metrics`.
 
     Raises:
-        ValueError, TypeError: an option, or a name or a type in a schema, is invalid; `function` does not pickle, or it
-            would block the loop, or yields and does not declare it.
+        ValueError, TypeError: an option, or a name or a type in a schema, is invalid, or `function` doesn't pickle,
+            would block the loop, or yields without declaring it.
     """
     return _wait("ordered", df, function, schema, timeout, deadline, **options)
 
@@ -109,7 +109,7 @@ def unordered_wait(
     deadline: float | None = None,
     **options: Unpack[DataFrameOptions],
 ) -> DataFrame:
-    """Like `ordered_wait`, but emits results as calls complete: a slow call does not delay the others."""
+    """Call as `ordered_wait` does, but emit results as calls complete, so a slow call doesn't delay the others."""
     return _wait("unordered", df, function, schema, timeout, deadline, **options)
 
 

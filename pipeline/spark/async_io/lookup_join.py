@@ -54,25 +54,27 @@ def lookup_join(
 
     In:  any DataFrame with the key's columns, which `on` names: a column, several, or {in df: in the table}.
     Out: the columns of `df`, then the table's columns without the key, all nullable. how="left" gives one row per
-         match, or one with nulls for a row without a match; "inner" gives the matches only. A null in a key matches
-         nothing. on_error="capture" adds `error_column`, as in `ordered_wait`, and a row with an error has its values
-         there only.
+         match, or one with nulls for a row without a match. "inner" gives only the matches. A null in a key matches
+         nothing. on_error="capture" adds `error_column`, as in `ordered_wait`. A row with an error has its
+         values only there.
 
     `table`: a SqliteTable, a PostgresTable, a FunctionTable, or another LookupTable. This call reads its columns. The
-        table is pickled to the workers, with its password unless its conninfo is a function.
+        table is pickled to the workers, including its password unless you pass its conninfo as a function.
     `cache`, `suffix`: as in LookupFunction.
-    `ordered`: keep the order of the rows; a slow answer then delays the rows after it.
-    `max_retries`, `retry_delay_s`: how often to repeat a query to an unavailable database, after the delay, then after
-        twice that, and so on, within `timeout`. `retry` is for the errors of a user's function.
-    `timeout`, `deadline`, `metrics`: as in `ordered_wait`. The metrics count the calls that a cache answers, too.
-    The other options are described in `pipeline.streaming.AsyncOptions`. The keys of a batch are looked up together;
-    while all connections are busy, more than `max_batch_size` keys are joined into one query. The rows of a database's
-    table are looked up in parts of Spark's batches, of up to 10,000 rows, unless `max_batch_size` is given. Each row is
-    a record of its own where that matters: with a FunctionTable, `on_error`, `retry`, `rate_limit` or `metrics`. Then
+    `ordered`: keep the order of the rows. A slow answer then delays the rows after it.
+    `max_retries`, `retry_delay_s`: how often to repeat a query to an unavailable database, after a delay that doubles
+        each time, within `timeout`. For the errors of your function, use `retry`.
+    `timeout`, `deadline`, `metrics`: as in `ordered_wait`. The metrics also count calls answered by a cache.
+
+    `pipeline.streaming.AsyncOptions` describes the other options. The keys of a batch are looked up together. While all
+    connections are busy, more than `max_batch_size` keys are joined into one query. Unless you set `max_batch_size`,
+    the rows of a database's table are looked up in parts of Spark's batches, of up to 10,000 rows. Each row is a
+    separate record where that matters: with a FunctionTable, `on_error`, `retry`, `rate_limit` or `metrics`. Then
     `capacity` is 1,000, `max_batch_size` 100 and `linger_ms` 5.
 
     Raises:
-        LookupTableError: a column, a type or an option is wrong. TableUnavailableError: the table cannot be reached.
+        LookupTableError: a column, a type or an option is invalid.
+        TableUnavailableError: the table can't be reached.
     """
     on = _of_columns(df, on)
     function = LookupFunction(

@@ -49,22 +49,22 @@ class Report:
     oversubscribed_nodes: int
     transitions: int
     unknown_transitions: int
-    """Number of transitions (not kinds) that no machine declares or that a machine refused."""
+    """Number of transitions (not kinds) undeclared by any machine, or rejected."""
     first_at: int | None
-    """Unix ns in the clock of the run; None if the journal is empty."""
+    """Start of the run, in Unix ns of its clock, or None if the journal is empty."""
     last_at: int | None
     refusals: Mapping[str, int] = field(default_factory=dict)
-    """Number of refused applications by the scheduler's reason, for the most frequent reasons."""
+    """Number of rejected applications by the scheduler's reason, for the most frequent reasons."""
     damage: Sequence[str] = ()
-    """A line for each unreadable part of the journal that was skipped."""
+    """A line for each unreadable part of the journal, which was skipped."""
 
     @property
     def span_s(self) -> float:
-        """Length of the run in its own clock."""
+        """Length of the run, by its clock."""
         return 0.0 if self.first_at is None or self.last_at is None else (self.last_at - self.first_at) / 1e9
 
     def at(self, folder: Path) -> Report:
-        """The same report, moved to this folder."""
+        """Return the same report, moved to this folder."""
         return replace(self, page=folder / PAGE, tables=folder / "tables")
 
 
@@ -80,19 +80,19 @@ def write_report(
 ) -> Report:
     """Report on the journal at `journal_path`: Parquet below `output`/tables, and `output`/report.html.
 
-    Blocks until everything is written. Replaces the tables and page of an earlier report at the end; until then, and if
-    it fails or is interrupted, the earlier ones stay whole. Other files stay. Spark writes the tables and this process
-    the page, so with a remote Spark both must see the same `output`.
+    Blocks until everything is written. Replaces an earlier report at the end, and only if it's successful. Other files
+    stay. Spark writes the tables and this process writes the page, so with a remote Spark both need access to the same
+    `output`.
 
-    `declared`: the transitions that the machines declare, with the string columns machine, from_state, event_type and
-    to_state; default: the resource manager's.
-    `compare`: the journal of an earlier run; its tables go to `output`/before, and the page shows what has changed.
-    `tables`: data to report on instead of the journal; `journal_path` is then only a name shown on the page.
-    `on_step` is called before each step, on this thread, with a description for a user.
+    `declared`: the transitions declared by the machines, with the string columns machine, from_state, event_type and
+        to_state. By default, the resource manager's.
+    `compare`: the journal of an earlier run. Its tables go to `output`/before, and the page shows the changes.
+    `tables`: data to report on instead of the journal. `journal_path` is then only a name shown on the page.
+    `on_step`: called before each step, on this thread, with a description to show to users.
 
     Raises:
-        JournalError: `journal_path` or `compare` is not a journal.
-        DispatcherError: `output` cannot be written, or DuckDB is not installed.
+        JournalError: `journal_path` or `compare` isn't a journal.
+        DispatcherError: `output` can't be written, or DuckDB isn't installed.
     """
     require_engine()
     ship_packages(spark)

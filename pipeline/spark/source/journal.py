@@ -54,19 +54,21 @@ def read_journal(
     since: int | None = None,
     until: int | None = None,
 ) -> JournalTables:
-    """The closed segments of the journal in the folder `path`, which may be a file: URI.
+    """Read the closed segments of the journal in the folder `path`, which can be a file: URI.
 
     Registers the format `dispatcher_journal` in the session. Segments are listed when a job runs. The seqs of partition
     n of a partitioned journal begin after n * 10^12, so that all are unique.
-    `columns`: the columns to decode, by table name; a table that is not named has all.
-    `since` (inclusive) and `until` (exclusive): Unix ns; only events started and transitions made in that time.
-    Segments outside of it are not read.
-    `mode`: under `PERMISSIVE` a job returns the rows of intact frames, and `journal_damage` lists the damage; under
-    `FAILFAST` damage fails the job, and `journal_failure` finds the reason.
+
+    `columns`: the columns to decode, by table name. A table not named has all.
+    `since`, `until`: read only events started and transitions made from `since` until before `until`, in Unix ns. Other
+        segments aren't read.
+    `mode`: with `PERMISSIVE` a job returns the rows of intact frames, and `journal_damage` lists the damage. With
+        `FAILFAST` damage fails the job, and `journal_failure` finds the reason.
 
     Raises:
-        JournalError: `path` is not a journal folder. With Spark Connect, where the folder is on another machine, the
-            job raises it. UnknownColumnError: a table has no such column.
+        JournalError: `path` isn't a journal folder. With Spark Connect, where the folder is on another machine, the job
+            raises it.
+        UnknownColumnError: a table has no such column.
     """
     folder = local_path(str(path)).absolute()
     if not is_remote(spark):
@@ -99,11 +101,14 @@ def stream_journal(
     max_segments_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> JournalTables:
-    """As `read_journal`, as streams: each segment once it is closed. They wait if the journal does not exist yet. A
-    stream reads one partition of a partitioned journal: name its folder.
+    """Read as `read_journal` does, as streams: each segment once it's closed.
 
-    `max_segments_per_trigger`: per batch, from Spark 4.2 on; None: unlimited. `fail_on_data_loss`: a segment that was
-    removed before the stream read it fails the query; otherwise the driver's worker logs it.
+    They wait if the journal doesn't exist yet. A stream reads one partition of a partitioned journal, so pass its
+    folder.
+
+    `max_segments_per_trigger`: maximum per batch, from Spark 4.2 on. By default, unlimited.
+    `fail_on_data_loss`: the query fails if a segment was removed before the stream read it. Otherwise the driver's
+        worker logs it.
 
     Raises:
         UnknownColumnError: a table has no such column.
@@ -140,13 +145,13 @@ def _load(
 
 
 def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> list[str]:
-    """One line for each damaged stretch and each missing closed segment of a journal; empty for a sound one.
+    """List the damage to a journal: one line for each damaged stretch and each missing closed segment.
 
-    Checks the folder and the segments' ends. With `spark`, a job with a task for each segment checks all bytes; it
-    returns at most 200 lines and a count of the rest.
+    Without `spark`, this checks the folder and the segments' ends. With `spark`, a job with a task for each segment
+    checks all bytes, and you get up to 200 lines and a count of the rest.
 
     Raises:
-        JournalError: `path` is not a journal folder, or a file cannot be read.
+        JournalError: `path` isn't a journal folder, or a file can't be read.
     """
     folder = local_path(str(path)).absolute()
     if spark is None:
@@ -162,7 +167,7 @@ def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> li
 
 
 def journal_failure(error: BaseException | None) -> str | None:
-    """The journal reader's message inside an error from Spark; None: the error has another cause.
+    """Return the journal reader's message inside an error from Spark, or None if the error has another cause.
 
     For errors of actions, of streaming queries and of Spark Connect.
     """

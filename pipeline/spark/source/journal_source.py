@@ -73,7 +73,7 @@ _registered: WeakSet[SparkSession] = WeakSet()
 
 
 def register_journal(spark: SparkSession) -> None:
-    """Register the format in a session, and let Spark push filters to it. Repeating it does nothing."""
+    """Register the format in a session, and let Spark push filters to it. You can repeat it."""
     if spark not in _registered:
         ship_packages(spark)  # before: the format is registered with the files that the session sends by then
         # Without this setting Spark refuses sources that accept filters; other sources ignore it.

@@ -133,13 +133,14 @@ class YarnLogTables:
 def read_yarn_log(
     spark: SparkSession, path: str | Path | Sequence[str | Path], *, time_zone: str = "UTC"
 ) -> YarnLogTables:
-    """The logs at `path`: files, also packed, or folders, which `log_files` searches.
+    """Read the logs at `path`: files, which can be compressed, or folders, which `log_files` searches.
 
-    Lists the files immediately, on the driver. A job reads each file in one task, line by line, in Python: the workers
-    must see the files under the same paths. `time_zone` applies to times that name none.
+    Lists the files immediately, on the driver. A job reads each file in one task, line by line, in Python, so the
+    workers need the files under the same paths. `time_zone` applies to times that name none. If a file can't be read,
+    the job fails.
 
     Raises:
-        YarnLogError: a path has no logs, or the time zone does not exist. A file that cannot be read fails the job.
+        YarnLogError: a path has no logs, or the time zone doesn't exist.
     """
     LogClock(time_zone)
     ship_packages(spark)
@@ -157,20 +158,20 @@ def _is_marked(text: Column) -> Column:
 
 
 def conformance(transitions: DataFrame, release: str = ANY) -> DataFrame:
-    """Each transition, and how it violates its machine's table.
+    """Check each transition against its machine's table.
 
-    `release`: the release of Hadoop whose tables are meant, "2.4", "2.7" or "3". By default, as for logs, one release
-    that allows the transition is enough; the machines of this package, and so its journals, have the tables of "3".
+    `release`: the release of Hadoop whose tables apply, "2.4", "2.7" or "3". By default, as for logs, it's enough if
+        one release allows the transition. The machines of this package, and so its journals, have the tables of "3".
 
-    In:  journal transitions, from a log or a journal; an empty event_type stands for any event.
-    Out: its columns, then is_declared boolean (false: this machine's table is unknown), releases array<string> (the
-         releases that declare the transition, from the oldest to the newest; "2.0" stands for those before 2.3, of
-         which not every arc is known; empty if none does or the table is unknown; null if the machine refused the
-         event), violation string (null: the table allows the transition, or refuses the event as the machine did, or
-         is unknown).
+    In:  journal transitions, from a log or a journal. An empty event_type stands for any event.
+    Out: its columns, then is_declared boolean (false if this machine's table is unknown), releases array<string> (the
+         releases that declare the transition, from the oldest to the newest, where "2.0" stands for those before 2.3,
+         whose arcs aren't all known, empty if none does or the table is unknown, null if the machine rejected the
+         event), violation string (null if the table allows the transition, rejects the event as the machine did, or is
+         unknown).
 
     Raises:
-        UnknownReleaseError: the tables of this release are not known.
+        UnknownReleaseError: the tables of this release aren't known.
     """
     check_release(release)
     ship_packages(transitions.sparkSession)

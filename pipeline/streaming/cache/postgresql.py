@@ -46,12 +46,14 @@ _OWNERS: Final = """
 
 @dataclass(frozen=True)
 class PostgresResults(ResultCache):
-    """Keeps results in a table of PostgreSQL, made if there is none. For workers on any machines.
+    """Keeps results in a table of PostgreSQL, for workers on any machines. Creates the table if necessary.
 
-    `conninfo`: libpq's, `postgresql://user@host/db` or `host=... dbname=...`; or a function that returns one, called in
-        each process, so that the password is not pickled with the job. A direct connection: a pooler that gives each
-        transaction another session loses the locks by which a killed worker is told from one that works.
-    `table`: `name` or `schema.name`. `query_timeout_s`: for one statement.
+    `conninfo`: for libpq, `postgresql://user@host/db` or `host=... dbname=...`, or a function that returns one. The
+        function is called in each process, so you don't pickle the password with the job. Connect directly, without a
+        pooler: with another session for each transaction, you lose the locks that tell a killed worker from a working
+        one.
+    `table`: `name` or `schema.name`.
+    `query_timeout_s`: timeout of one statement.
 
     Each Python worker has one connection. The other options are those of every cache: see ResultCache.
     """

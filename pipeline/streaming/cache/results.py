@@ -26,20 +26,23 @@ _SHOWN_CHARACTERS: Final = 500
 
 @dataclass(frozen=True, kw_only=True)
 class ResultCache(ABC):
-    """What all caches of results have in common. Make a SqliteResults or a PostgresResults.
+    """Base of all caches of results. Create a SqliteResults or a PostgresResults.
 
-    A result is found again by the function's name, `version`, the schema of the results and the key. Failures are not
-    kept, nor are results on which `retry_on_result` wants another attempt.
+    A result is found again by the function's name, `version`, the schema of the results and the key. Failures aren't
+    kept, nor are results if `retry_on_result` wants another attempt.
 
     `key`: a column, several, or a function of the value whose result is the key: strings, numbers, dates, or tuples of
-        them. None: the whole value, a Row with its column names. It has to hold everything that the results depend on.
-    `expires_after_s`: seconds for which a result is valid; None: forever. An expired one is called for again.
-    `version`: change it when the function gives other results for the same key: earlier ones are then left alone.
-    `on_unknown`: what happens to a key whose call was in flight when its process was killed or gave it up, so that the
-        service may have done the work. "call" makes the call again, which is logged and counted. "capture" does not,
-        and the row ends with an UnknownOutcomeError, as `on_error` says.
-    `name`: of the function; by default that of its module and its own. Functions of one name and version share results,
-        and so do instances of one class, whatever their settings are: give each a name, or a version.
+        them. By default, the whole value, a Row with its column names. The key must hold everything the results depend
+        on.
+    `expires_after_s`: how long a result is valid, in seconds. By default, it never expires. An expired one is called
+        for again.
+    `version`: change it when your function gives other results for the same key. Earlier ones are then left alone.
+    `on_unknown`: what happens to a key whose call was in flight when its process was killed or gave it up, so the
+        service could have done the work. "call" makes the call again, which is logged and counted. "capture" makes no
+        call, and the row ends with an UnknownOutcomeError, as `on_error` says.
+    `name`: the function's name, by default made of its module and its name. Functions with the same name and version
+        share results, and so do instances of one class, whatever their settings. To keep them apart, give each a name
+        or a version.
 
     Raises:
         ValueError, TypeError: an option is invalid.
@@ -51,7 +54,7 @@ class ResultCache(ABC):
     on_unknown: OnUnknown = "call"
     name: str | None = None
     retry_for_s: float = field(default=60.0)
-    """Seconds for which a database that does not answer is asked again, before the task fails."""
+    """Seconds to keep asking a database that doesn't answer, before the task fails."""
 
     def __post_init__(self) -> None:
         if self.expires_after_s is not None:
@@ -70,7 +73,7 @@ class ResultCache(ABC):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns that `key` names; none if it is a function or the whole value."""
+        """The columns that `key` names, or none if it's a function or the whole value."""
         if isinstance(self.key, str):
             return (self.key,)
         return tuple(self.key) if isinstance(self.key, Sequence) else ()
@@ -82,14 +85,14 @@ class ResultCache(ABC):
 
     @abstractmethod
     def connect(self, function: str) -> ResultStore:
-        """A new owner's store for the entries of `function`, which names it for people. Blocks.
+        """Return a new owner's store for the entries of `function`, the name shown to people. Blocks.
 
         Raises:
-            ResultCacheError: it cannot be opened.
+            ResultCacheError: it can't be opened.
         """
 
     def function_name(self, function: Any) -> str:
-        """The name by which a function's results are found again.
+        """Return the name used to find a function's results again.
 
         Raises:
             ValueError: it has none, as a lambda.
@@ -106,7 +109,7 @@ class ResultCache(ABC):
         return f"{named.__module__}.{named.__qualname__}"
 
     def keys_of(self, function: str, form: str) -> Callable[[Any], ResultKey]:
-        """A function from a value to its key. `form`: describes the results; those of another form are not found."""
+        """Return a function from a value to its key. Results stored with another `form` aren't found."""
         columns, own_key = self.key_columns, self.key
         space = hashlib.blake2b(json.dumps([function, str(self.version), form]).encode(), digest_size=_DIGEST_BYTES)
 
@@ -123,28 +126,29 @@ class ResultCache(ABC):
         return key_of
 
     def unknown(self) -> list[UnknownCall]:
-        """The calls whose outcome is unknown, of all functions, the oldest first. Blocks.
+        """Return the calls whose outcome is unknown, of all functions, the oldest first. Blocks.
 
         Raises:
-            ResultCacheError: the cache cannot be read.
+            ResultCacheError: the cache can't be read.
         """
         with closing(self.connect("")) as store:
             return store.unknown()
 
     def forget_unknown(self) -> int:
-        """Forget those calls, so that the next job makes them again; return their number. Blocks.
+        """Forget the calls whose outcome is unknown, and return their number. The next job makes them again. Blocks.
 
         Raises:
-            ResultCacheError: the cache cannot be changed.
+            ResultCacheError: the cache can't be changed.
         """
         with closing(self.connect("")) as store:
             return store.forget_unknown()
 
     def remove_expired(self) -> int:
-        """Delete all results, of all functions, that are older than `expires_after_s`; return their number. Blocks.
+        """Delete all results, of all functions, older than `expires_after_s`, and return their number. Blocks.
 
         Raises:
-            ValueError: there is no `expires_after_s`. ResultCacheError: the cache cannot be changed.
+            ValueError: there's no `expires_after_s`.
+            ResultCacheError: the cache can't be changed.
         """
         if self.expires_after_s is None:
             raise InvalidValueError(

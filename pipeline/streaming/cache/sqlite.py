@@ -39,10 +39,11 @@ _OTHER_MACHINES: Final = frozenset(
 
 @dataclass(frozen=True)
 class SqliteResults(ResultCache):
-    """Keeps results in an SQLite file, made if there is none. For the processes of one machine.
+    """Keeps results in an SQLite file, for the processes of one machine. Creates the file if necessary.
 
-    `path`: relative to the driver's working directory. The folder must exist, on a disk of the machine: SQLite's
-    locks do not hold on network file systems. `busy_timeout_s`: how long to wait for the turn to write.
+    `path`: relative to the driver's working directory. The folder must exist, on a local disk: SQLite's locks don't
+        work on network file systems.
+    `busy_timeout_s`: how long to wait for a turn to write.
 
     The other options are those of every cache: see ResultCache.
     """

@@ -42,15 +42,15 @@ _QUANTILES = {"min": 0.0, "p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 class CallMetrics:
-    """The counters of one operator. Only the owner, the thread of its engine, adds to them; any thread reads them.
+    """The counters of one operator. Only the owner, its engine's thread, adds to them, but any thread can read them.
 
     A record ends completed or failed, unless its task ends first. A timed-out record also counts as failed, unless the
-    function's `timeout` returned results. A failed record that does not fail the task is dropped or captured.
-    A function that repeats its calls itself, as a lookup does with its queries, tells how many: they are counted as
-    calls and as retried, one for each query, however many keys it has. Pickling copies the current numbers.
+    function's `timeout` returned results. A failed record that doesn't fail the task is dropped or captured. A function
+    that repeats its calls itself, as a lookup does with its queries, reports their number. They count as calls and as
+    retried, one for each query, however many keys it has. Pickling copies the current numbers.
 
-    With a cache, an attempt may find the results of a call that another task has just made. Its answer tells whether it
-    was a call, so it counts as one no earlier than that.
+    With a cache, an attempt might find the results of a call that another task has just made. Its answer shows whether
+    it was a call, so it counts as one no earlier than that.
     """
 
     __slots__ = (*COUNTERS, *HISTOGRAMS, "__weakref__", "attempts", "ended")
@@ -78,21 +78,22 @@ class CallMetrics:
         self.call_time = FineHistogram()  # the engine's thread: from the start of an attempt to its answer
 
     def count_repetitions(self, number: int) -> None:
-        """Count calls that the function has repeated itself. The engine's thread."""
+        """Count calls repeated by the function itself. Call it on the engine's thread."""
         self.calls += number
         self.ended += number
         self.retried += number
 
     @property
     def in_flight(self) -> int:
-        """Calls begun and neither answered nor given up; with a cache also those that wait for another task's."""
+        """Number of calls begun and neither answered nor given up. With a cache, also those that wait for
+        another task's."""
         attempts = self.attempts or self
         # `ended` first: an attempt that ends between the two reads must not make the number negative.
         ended = attempts.ended
         return attempts.calls - ended
 
     def snapshot(self) -> dict[str, float | int]:
-        """All counters by name; of each histogram the count, and in seconds sum, minimum, maximum and quantiles."""
+        """Return all counters by name. Histograms give a count, and sum, minimum, maximum and quantiles in seconds."""
         numbers: dict[str, float | int] = {name: getattr(self, name) for name in COUNTERS}
         numbers["in_flight"] = self.in_flight
         for name in HISTOGRAMS:
@@ -104,7 +105,7 @@ class CallMetrics:
         return numbers
 
     def merge(self, other: CallMetrics) -> None:
-        """Add the counts of `other`. Only the owner of this object may call it."""
+        """Add the counts of `other`. Only the owner of this object can call it."""
         for name in (*COUNTERS, "ended"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in HISTOGRAMS:
@@ -159,9 +160,9 @@ _collectors = RegistryCollectors(_CallMetricsCollector)
 
 
 def register_call_metrics(metrics: CallMetrics, operator: str, registry: CollectorRegistry | None = None) -> None:
-    """Export `metrics` to `registry` (default: prometheus-client's own) under the label `operator`.
+    """Export `metrics` to `registry` under the label `operator`. The default is prometheus-client's registry.
 
-    Any thread; repeating it is harmless. New metrics replace those registered under the same name. The registry holds
-    a weak reference: metrics that are no longer referenced elsewhere disappear from the scrape.
+    You can call this from any thread, repeatedly. New metrics replace those registered under the same name. The
+    registry holds a weak reference, so metrics disappear once you no longer hold them.
     """
     _collectors.of(REGISTRY if registry is None else registry).add(operator, metrics)

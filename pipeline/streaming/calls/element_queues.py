@@ -27,8 +27,7 @@ Out = TypeVar("Out")
 class ResultFuture(Generic[Out]):
     """The results of one input, any number of them, or its error. The first completion wins.
 
-    Any thread may complete it and read it. A future that a queue handed out is the exception: only the engine's thread
-    may complete it.
+    Any thread can complete and read it, with one exception: only the engine's thread can complete a queue's future.
     """
 
     __slots__ = ("_claim", "_done", "_error", "_results")
@@ -44,12 +43,12 @@ class ResultFuture(Generic[Out]):
 
     @property
     def results(self) -> tuple[Out, ...]:
-        """The results; empty until done and after an error."""
+        """The results, empty until done and after an error."""
         return self._results
 
     @property
     def error(self) -> BaseException | None:
-        """The error of an exceptional completion; None until done."""
+        """The error of an exceptional completion, or None until done."""
         return self._error
 
     def is_done(self) -> bool:
@@ -57,12 +56,12 @@ class ResultFuture(Generic[Out]):
         return self._done
 
     def complete(self, results: Iterable[Out]) -> bool:
-        """Complete with a copy of `results`. Does not block.
+        """Complete with a copy of `results`. Doesn't block.
 
-        Returns whether this call won; after an earlier completion it changes nothing.
+        Returns whether this call won. After an earlier completion it changes nothing.
 
         Raises:
-            TypeError: `results` is not iterable. The future stays open, as it does when iteration raises.
+            TypeError: `results` isn't iterable. The future stays open, as it does when iteration raises.
         """
         # Copy before the claim: an iterable that raises must not leave the future claimed and never done.
         copied = tuple(results)
@@ -74,13 +73,13 @@ class ResultFuture(Generic[Out]):
         return True
 
     def complete_exceptionally(self, error: BaseException) -> bool:
-        """Complete with `error` and no results. Does not block.
+        """Complete with `error` and no results. Doesn't block.
 
-        Returns as `complete` does. A queue emits nothing for the record and never raises the error: failing the task
-        is up to the operator.
+        Returns as `complete` does. A queue emits nothing for the record and never raises the error. The operator
+        decides whether to fail the task.
 
         Raises:
-            TypeError: `error` is not an exception. The future stays open.
+            TypeError: `error` isn't an exception. The future stays open.
         """
         # Anything else, above all None, would read as a record without results: a silent loss.
         if not isinstance(error, BaseException):
@@ -147,7 +146,7 @@ class _WatermarkEntry(ResultFuture[Out]):
 
 
 class StreamElementQueue(ABC, Generic[In, Out]):
-    """Base class of the ordered and the unordered queue. The engine's thread only; nothing here blocks.
+    """Base class of the ordered and the unordered queue. Use it only on the engine's thread. Nothing here blocks.
 
     Every method but `values()` takes constant time (amortized) for each element it handles.
     """
@@ -155,10 +154,10 @@ class StreamElementQueue(ABC, Generic[In, Out]):
     __slots__ = ("capacity",)
 
     def __init__(self, capacity: int) -> None:
-        """An empty queue for at most `capacity` elements, watermarks included.
+        """Make an empty queue for up to `capacity` elements, including watermarks.
 
         Raises:
-            ValueError: `capacity` is not positive.
+            ValueError: `capacity` isn't positive.
         """
         if capacity <= 0:
             raise InvalidValueError(f"capacity is {capacity}; it must be at least 1.")
@@ -166,14 +165,14 @@ class StreamElementQueue(ABC, Generic[In, Out]):
 
     @abstractmethod
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
-        """Append `element`; None if the queue is full, and then it was not kept.
+        """Append `element`, or return None without keeping it if the queue is full.
 
         A watermark's future is already complete.
         """
 
     @abstractmethod
     def try_put_record(self, record: Any) -> ResultFuture[Out] | None:
-        """As `try_put`, of what is no watermark. `emit_completed_results` takes any value for a record."""
+        """Put as `try_put` does, but not a watermark. `emit_completed_results` takes any value for a record."""
 
     @abstractmethod
     def has_completed_elements(self) -> bool:
@@ -182,29 +181,29 @@ class StreamElementQueue(ABC, Generic[In, Out]):
     def emit_completed_element(self, output: Callable[[StreamElement[Out]], object]) -> None:
         """Take the next completed element, if any, off the queue and call `output` with each of its results.
 
-        A record's results carry the record's timestamp; a watermark's only result is itself.
+        A record's results carry the record's timestamp. A watermark's only result is itself.
 
-        The element leaves the queue before the first call, so `output` may use the queue, and nothing is emitted
-        twice. If `output` raises, the rest of the element's results are lost: the task must fail and restart from its
+        The element leaves the queue before the first call, so `output` can use the queue, and nothing is emitted twice.
+        If `output` raises, you lose the rest of the element's results. The task must then fail and restart from its
         last snapshot.
         """
         self.emit_completed_elements(output, 1)
 
     @abstractmethod
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
-        """Emit up to `most` completed elements; return how many."""
+        """Emit up to `most` completed elements, and return how many."""
 
     @abstractmethod
     def emit_completed_results(self, output: Callable[[tuple[Out, ...]], object], most: int) -> int:
-        """As `emit_completed_elements`, but `output` gets the results of each, and the queue holds no watermarks."""
+        """Emit up to `most` completed elements of a queue without watermarks, passing `output` the results of each."""
 
     @abstractmethod
     def values(self) -> list[StreamElement[In]]:
-        """The elements not yet emitted, completed or not, as a new list: what a snapshot stores."""
+        """Return the elements not yet emitted, completed or not, as a new list for a snapshot."""
 
     @abstractmethod
     def size(self) -> int:
-        """The elements not yet emitted, watermarks included: those that count towards the capacity."""
+        """Count the elements not yet emitted, including watermarks, as the capacity does."""
 
     def is_empty(self) -> bool:
         return self.size() == 0
@@ -265,7 +264,7 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
         return [entry.element for entry in self._entries]
 
     def sample(self, most: int) -> list[tuple[Any, tuple[Out, ...]]]:
-        """Up to `most` elements from all over the queue: the value of each (None: a watermark), and its results."""
+        """Return the values (None for a watermark) and results of up to `most` elements from all over the queue."""
         entries = self._entries
         sampled = [entries[place] for place in range(0, len(entries), -(-len(entries) // most) or 1)]
         return [(_value_of(entry.element), entry.results) for entry in sampled]
@@ -317,10 +316,10 @@ _UnorderedEntry: TypeAlias = _SegmentEntry[In, Out] | _WatermarkEntry[Out]
 
 
 class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
-    """Emits in completion order between two watermarks; no record passes a watermark.
+    """Emits in completion order between two watermarks. No record passes a watermark.
 
-    `values()` goes segment by segment: completed records in completion order, then the others in put order. (Flink
-    leaves the order of the latter open.)
+    `values()` goes segment by segment: completed records in completion order, then the others in put order. Flink
+    leaves their order open.
     """
 
     __slots__ = ("_segments", "_size")

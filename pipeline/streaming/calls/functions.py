@@ -31,43 +31,45 @@ _GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType)
 
 
 class AsyncFunction(Generic[In, Out]):
-    """A function with life-cycle hooks. All but `timeout` runs on the host's asyncio thread, so it needs no locks.
+    """A function with life-cycle hooks. All but `timeout` runs on the host's asyncio thread, so you need no locks.
 
-    A subclass defines `async_invoke`, or `async_invoke_batch` for a service that takes many values in one call:
+    In your subclass, define `async_invoke`, or `async_invoke_batch` for a service that takes many values in one call:
 
         async def async_invoke_batch(self, values: list[In]) -> list[list[Out] | Exception]
 
-    The batch form returns one list for each value, in order; an Exception in place of a list fails that value alone,
-    and a raised exception fails them all. To be sent to Spark, an instance must pickle: connect in `open`, not before.
+    The batch form returns one list for each value, in order. An Exception in place of a list fails only that value, and
+    a raised exception fails them all. To send an instance to Spark, it must pickle, so connect in `open`, not before.
 
-    Both forms may yield, if their return type is an AsyncIterator: `async_invoke` results, the batch form the list for
-    one value after the other. Neither may be a plain method, which would block the loop. A class that has a `__call__`
-    in their place, and whose hooks are plain methods, is called on threads.
+    Both forms can yield, if their return type is an AsyncIterator: `async_invoke` yields results, the batch form yields
+    the list for one value after the other. Neither can be a plain method, which would block the loop. A class with a
+    `__call__` in their place, and with plain methods as hooks, is called on threads.
 
-    A function that repeats calls itself may also define `own_retries(self) -> int`: how many it has repeated so far.
-    The number never falls, and any thread may ask for it at any time. CallMetrics then counts these calls.
+    If your function repeats calls itself, you can also define `own_retries(self) -> int`, the number of repeated calls
+    so far. It must never fall, and any thread can call it at any time. CallMetrics then counts these calls.
     """
 
     def open(self) -> Awaitable[None] | None:
-        """Called once before the first call; may be a coroutine. If it raises, the task does not start.
+        """Called once before the first call. Can be a coroutine. If it raises, the task doesn't start.
 
-        The task waits for it and cannot be cancelled meanwhile: put a timeout on anything that may hang.
+        The task waits for it and can't be cancelled meanwhile, so put a timeout on anything that can hang.
         """
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Called once after the last call, even after a failure, if `open` succeeded; may be a coroutine."""
+        """Called once after the last call, even after a failure, if `open` succeeded. Can be a coroutine."""
         return None
 
     def async_invoke(self, value: In) -> Coroutine[Any, Any, Out | list[Out]] | AsyncIterator[Out]:
-        """Call the service for one value; an `async def` that returns its result or a list of results, or yields."""
+        """Call the service for one value. An `async def` that returns its result or a list of results, or yields."""
         raise NotImplementedError
 
     def timeout(self, value: In) -> Out | list[Out] | Iterator[Out]:
-        """What to emit for a `value` that was not answered in time, as `async_invoke`. Called on the engine's thread.
+        """Return what to emit for an unanswered `value`, as `async_invoke`. Called on the engine's thread.
+
+        Whatever an override raises is the record's error.
 
         Raises:
-            AsyncTimeoutError: by default. Whatever an override raises is the record's error.
+            AsyncTimeoutError: by default.
         """
         raise AsyncTimeoutError
 

@@ -37,16 +37,15 @@ RESUMED_CALLS_PER_S: Final = 20.0
 class RateLimit:
     """Up to `burst + calls_per_s * t` calls start in any t seconds.
 
-    `burst`: how many may start at once after a rest. Default: what `calls_per_s` allows in 20 ms, and at least 1. So up
-    to 50 calls/s are spaced evenly, and above that a timer that is some milliseconds late costs no calls.
-
-    `cost`: value -> the cost of its call; None: 1. The rate and the burst then have its unit, such as bytes or tokens.
-    Called on the engine's thread. A call that costs more than the burst starts when the burst is full, and later calls
-    wait until it is paid off: the bound then has that cost in place of the burst. Limits are equal whatever their costs
-    are: unpickled for the next task, a function is another object.
+    `burst`: how many calls can start at once after a rest. By default, the calls allowed by `calls_per_s` in 20 ms, and
+        at least 1. So up to 50 calls/s are spaced evenly, and above that a late timer costs no calls.
+    `cost`: value -> the cost of its call. By default, 1. The rate and the burst then have its unit, such as bytes or
+        tokens. It's called on the engine's thread. A call that costs more than the burst starts when the burst is full,
+        and later calls wait until it's paid off. The bound then has that cost in place of the burst. Limits are equal
+        whatever their costs are: unpickled for the next task, a function is another object.
 
     Raises:
-        ValueError: a number is out of its range, or the scope unknown; the message names it.
+        ValueError: a number is out of range, or the scope is unknown. The message names it.
     """
 
     calls_per_s: float
@@ -64,24 +63,24 @@ class RateLimit:
 
     @property
     def burst_calls(self) -> float:
-        """How many calls may begin at once after a pause."""
+        """How many calls can begin at once after a pause."""
         return max(1.0, self.calls_per_s * _DEFAULT_BURST_S) if self.burst is None else self.burst
 
     def cost_of(self, value: object) -> float:
-        """The cost of a call for `value`.
+        """Return the cost of a call for `value`. If `cost` raises, its error propagates.
 
         Raises:
-            ValueError: `cost` did not return a number of at least 0. What `cost` raises propagates.
+            ValueError: `cost` didn't return a number of at least 0.
         """
         return cost_of(self.cost, value)
 
     def split(self, workers: int) -> RateLimit:
-        """The share of each of `workers` workers in a limit for all of them together; its scope is not "job".
+        """Divide a limit for all `workers` workers into the share of each. The scope of a share isn't "job".
 
         The burst is divided as well. Each worker can start one call at once, however small its burst.
 
         Raises:
-            ValueError: `workers` is not a whole number of at least 1.
+            ValueError: `workers` isn't a whole number of at least 1.
         """
         check_workers(workers)
         burst = None if self.burst is None else self.burst / workers

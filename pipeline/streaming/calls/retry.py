@@ -19,15 +19,16 @@ RetryOnException: TypeAlias = Callable[[BaseException], bool] | type[BaseExcepti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryStrategy:
-    """When a call is made again; created by `no_retry`, `fixed_delay` or `exponential_backoff`.
+    """When to repeat a call. Create one with `no_retry`, `fixed_delay` or `exponential_backoff`.
 
-    Attempts count from 1. As in Flink, `max_attempts` counts those that may be followed by another: 2 means up to 3
-    calls. The predicates decide which outcomes are retried; a missing predicate retries none.
+    Attempts count from 1. As in Flink, `max_attempts` counts those that another can follow: 2 means up to 3 calls. The
+    predicates decide which outcomes are retried. Without a predicate, none are.
 
-    - `retry_on_result` gets the list of results (`operator.not_` retries an empty one).
-    - `retry_on_exception` gets the error, or is the class to retry on, or a tuple of classes.
+    - `retry_on_result` gets the list of results, for example `operator.not_` to retry an empty one.
+    - `retry_on_exception` gets the error. It can also be the class to retry on, or a tuple of classes.
 
-    Predicates run on the engine's thread, so they must not block. What they raise propagates to the caller.
+    Your predicates run on the engine's thread, so they must not block. If one raises, its error propagates to the
+    caller.
     """
 
     max_attempts: int
@@ -40,7 +41,7 @@ class RetryStrategy:
 
     @classmethod
     def no_retry(cls) -> RetryStrategy:
-        """One attempt only."""
+        """Make one attempt only."""
         return cls(max_attempts=0, initial_delay_ms=1, max_delay_ms=1)
 
     @classmethod
@@ -51,10 +52,10 @@ class RetryStrategy:
         retry_on_result: RetryOnResult | None = None,
         retry_on_exception: RetryOnException | None = None,
     ) -> RetryStrategy:
-        """Retry `delay_ms` after each outcome that a predicate accepts.
+        """Retry `delay_ms` after each outcome accepted by a predicate.
 
         Raises:
-            ValueError: a number is out of its range; the message names it.
+            ValueError: a number is out of range. The message names it.
             TypeError: a predicate is neither callable nor an exception class.
         """
         _check_count("max_attempts", max_attempts)
@@ -74,8 +75,8 @@ class RetryStrategy:
     ) -> RetryStrategy:
         """Retry after a delay that grows by `multiplier` from one attempt to the next, up to `max_delay_ms`.
 
-        `jitter`: the fraction by which a delay may be shorter or longer, so that calls that failed together do not
-        retry together. A delay never exceeds `max_delay_ms`, even with jitter.
+        `jitter`: how much shorter or longer a delay can be, as a fraction, so that calls that failed together don't
+            retry together. A delay never exceeds `max_delay_ms`, even with jitter.
 
         Raises:
             ValueError, TypeError: as `fixed_delay`.
@@ -116,13 +117,13 @@ class RetryStrategy:
         return self.max_attempts > 0 and (self.retry_on_result is not None or self.retry_on_exception is not None)
 
     def can_retry(self, attempt: int) -> bool:
-        """Whether another attempt may follow number `attempt`, counted from 1."""
+        """Whether another attempt can follow number `attempt`, counted from 1."""
         return attempt <= self.max_attempts
 
     def backoff_ms(self, attempt: int, draw: Callable[[], float] = random.random) -> int:
-        """The delay from the end of attempt number `attempt` to the start of the next; -1 if this is `no_retry`.
+        """Return the delay from the end of attempt number `attempt` to the start of the next, or -1 for `no_retry`.
 
-        `draw`: the source of jitter, uniform from 0 to 1; not called without jitter.
+        `draw`: the source of jitter, uniform from 0 to 1. Not called without jitter.
         """
         if self.max_attempts == 0:
             return -1
@@ -138,12 +139,12 @@ class RetryStrategy:
         return int(shortest_ms + (longest_ms - shortest_ms) * draw())
 
     def retries_result(self, results: Sequence[Any]) -> bool:
-        """Whether a call with this result is made again."""
+        """Whether a call with this result is repeated."""
         predicate = self.retry_on_result
         return predicate is not None and bool(predicate(results))
 
     def retries_error(self, error: BaseException) -> bool:
-        """Whether a call that raised this is made again."""
+        """Whether a call that raised this is repeated."""
         predicate = self.retry_on_exception
         if predicate is None:
             return False

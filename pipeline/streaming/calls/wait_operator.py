@@ -28,12 +28,17 @@ from pipeline.streaming.options import AsyncOptions, OperatorOptions, takes_opti
 
 
 class AsyncWaitOperator:
-    """Calls `function` for each record and emits the results, ordered or unordered; watermarks keep their place.
+    """Calls `function` for each record and emits the results, ordered or unordered. Watermarks keep their place.
 
-    `function`: an AsyncFunction, a coroutine function or a blocking one, for which the operator makes a host of its
-        own; or a running CallHost, which keeps running when the operator is closed.
+    Creating one checks the options and starts nothing.
+
+    `function`: an AsyncFunction, a coroutine function or a blocking one. The operator then creates a host. If you pass
+        a running CallHost, it keeps running when the operator is closed.
     `timeout_ms`, `options`: see AsyncOptions.
-    `output_availability`: see OutputAvailability; records are emitted only while it returns None.
+    `output_availability`: see OutputAvailability. Records are emitted only while it returns None.
+
+    Raises:
+        ValueError, TypeError: an option is invalid, or not for this function. The message names it.
     """
 
     @takes_options(OperatorOptions)
@@ -50,11 +55,6 @@ class AsyncWaitOperator:
         name: str = "async wait",
         **options: Unpack[OperatorOptions],
     ) -> None:
-        """Check the options; nothing is started.
-
-        Raises:
-            ValueError, TypeError: an option is invalid, or not for this function; the message names it.
-        """
         given = AsyncOptions(timeout_ms=timeout_ms, **options)
         self.name = name
         self.metrics = counts_of(metrics)
@@ -78,13 +78,13 @@ class AsyncWaitOperator:
         self._restored: deque[StreamElement[Any]] = deque()  # not in the queue yet
 
     def initialize_state(self, state: Iterable[StreamElement[Any]]) -> None:
-        """Restore the elements of a `snapshot_state`; `open` makes their calls again. Call it before `open`."""
+        """Restore the elements of a `snapshot_state`. Call it before `open`, which makes their calls again."""
         if self._is_open or self._is_closed:
             raise OperatorStateError(f"{self.name}: call initialize_state before open")
         self._restored = deque(state)
 
     def open(self) -> None:
-        """Open the function, then process the restored elements; waits while the queue is full.
+        """Open the function, then process the restored elements, waiting while the queue is full.
 
         Raises what the function's `open` raises.
         """
@@ -101,7 +101,7 @@ class AsyncWaitOperator:
             restored.popleft()
 
     def end_input(self) -> None:
-        """Wait until all that was taken in is emitted.
+        """Wait until everything taken in is emitted.
 
         Unless `retries_at_end` is set, the waiting retries are made at once, and none after them.
         """
@@ -111,7 +111,7 @@ class AsyncWaitOperator:
             self._executor.yield_()
 
     def close(self) -> None:
-        """Give up the calls in flight, and close the function if the operator owns its host. Also after a failure."""
+        """Give up the calls in flight, and close the function if the operator owns its host. Works after a failure."""
         self._is_open, self._is_closed = False, True
         self._timers.quiesce()
         self._engine.close()
@@ -119,14 +119,15 @@ class AsyncWaitOperator:
             self._host.stop()
 
     def snapshot_state(self) -> list[StreamElement[Any]]:
-        """The elements taken in and not emitted, in queue order, including completed ones."""
+        """Return the elements taken in and not emitted, in queue order, including completed ones."""
         return [*self._engine.queue.values(), *self._restored]
 
     def process_element(self, record: StreamRecord[Any]) -> None:
-        """Start the call for a record. While the queue is full, waits and runs mail.
+        """Start the call for a record. While the queue is full, this waits and runs mail.
 
         Raises:
-            RuntimeError: the operator is not open. AsyncOperatorError: a mail failed the task.
+            RuntimeError: the operator isn't open.
+            AsyncOperatorError: a mail failed the task.
         """
         if not self._is_open:
             self._check_open()
@@ -140,15 +141,15 @@ class AsyncWaitOperator:
             self._wait_for_room()
 
     def size(self) -> int:
-        """The elements taken in and not emitted. Any thread: a number of this moment."""
+        """Count the elements taken in and not emitted. Thread-safe."""
         return self._engine.queue.size()
 
     def is_available(self) -> bool:
-        """Whether the queue has room: the next element will not wait."""
+        """Whether the queue has room for the next element."""
         return not self._engine.queue.is_full()
 
     def available_future(self) -> Future[None] | None:
-        """None if there is room; else a future that an emission completes on the mailbox thread."""
+        """Return None if there's room, or else a future, completed on the mailbox thread by an emission."""
         return None if self._engine.make_room() else self._engine.emission.room()
 
     def _wait_for_room(self) -> None:

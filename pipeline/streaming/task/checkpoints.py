@@ -50,18 +50,18 @@ class Checkpoint:
 
     checkpoint_id: int
     task: str
-    """The task's name; another task does not restore it."""
+    """The task's name. Another task doesn't restore it."""
     taken_at_ms: int
-    """By the task's processing-time service."""
+    """When it was taken, by the task's processing-time service."""
     input_state: Any
     operator_states: list[list[StreamElement[Any]]] = field(default_factory=list)
-    """For each operator, the head first: the elements taken in and not finished."""
+    """For each operator, the head first, the elements taken in and not finished."""
     outputs: int = 0
-    """Records emitted to the output, in this run and in those it continues."""
+    """Number of records emitted to the output, in this run and in those it continues."""
     output_state: Any = None
     is_savepoint: bool = False
     is_finished: bool = False
-    """The input had ended and everything was processed."""
+    """Whether the input had ended and everything was processed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +70,21 @@ class Recovery:
 
     checkpoint_id: int
     redone: tuple[StreamElement[Any], ...]
-    """The elements that operators had not finished; they are processed again before new input."""
+    """Unfinished elements of operators, which are processed again before new input."""
     outputs_before: int
-    """Records the task had emitted by the checkpoint, counted from its first run: these are not repeated.
+    """Number of records the task had emitted by the checkpoint, counted from its first run. These aren't repeated.
 
-    Later ones, which only the ended run may have emitted, may be repeated. An output that each recovery truncates to
-    this number, or to its own `output_state`, has every record exactly once.
+    Later ones, which the ended run could have emitted, can be repeated. For every record exactly once, truncate the
+    output to this number, or to its `output_state`, at each recovery.
     """
     output_state: Any = None
-    """What the output's `snapshot_state` returned for the checkpoint."""
+    """The result of the output's `snapshot_state` for the checkpoint."""
     is_finished: bool = False
-    """All input had been processed: nothing is left to do."""
+    """Whether all input was processed and nothing is left to do."""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Recovery:
-        """The recovery of this checkpoint."""
+        """Return the recovery of this checkpoint."""
         return cls(
             checkpoint_id=checkpoint.checkpoint_id,
             redone=tuple(element for state in checkpoint.operator_states for element in state),
@@ -103,10 +103,12 @@ class Recovery:
 
 
 class CheckpointStorage:
-    """The checkpoints of one task, in a folder of its own, which is created when needed.
+    """The checkpoints of one task, in a dedicated folder, which is created when needed.
 
-    The last `keep` checkpoints and all savepoints are kept. Files with other names are ignored. `permissions`: who may
-    read them: their owner only (private: 0600, new folders 0700), the group as well, or everyone.
+    The last `keep` checkpoints and all savepoints are kept. Files with other names are ignored.
+
+    `permissions`: who can read the checkpoints: only their owner (private: 0600, new folders 0700), also the group, or
+        everyone.
     """
 
     def __init__(
@@ -126,10 +128,11 @@ class CheckpointStorage:
         self._damaged: set[Path] = set()  # skipped by `latest`: none of those that are kept; one thread at a time
 
     def acquire(self) -> None:
-        """Lock the folder for a task that starts. The system releases the lock when the process ends, however it ends.
+        """Lock the folder for a starting task. The system releases the lock when the process ends, however it ends.
 
         Raises:
-            CheckpointError: another task, of this or another process, holds the folder, or it cannot be made or locked.
+            CheckpointError: another task, of this or another process, holds the folder, or it can't be created or
+                locked.
         """
         try:
             make_folder(self.folder, self._permissions)
@@ -143,24 +146,24 @@ class CheckpointStorage:
             raise CheckpointError(f"{self.folder} cannot hold checkpoints: {error}. Give the task a folder.") from error
 
     def release(self) -> None:
-        """Unlock the folder. Idempotent."""
+        """Unlock the folder. You can repeat it."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def next_id(self) -> int:
-        """An id above all ids in the folder, including incomplete files."""
+        """Return an id above all ids in the folder, including incomplete files."""
         return max((checkpoint_id for checkpoint_id, _ in self._files()), default=0) + 1
 
     def paths(self) -> list[Path]:
-        """The files of checkpoints and savepoints, oldest first."""
+        """Return the files of checkpoints and savepoints, oldest first."""
         return [path for _, path in sorted(self._files()) if path.suffix != ".part"]
 
     def encode(self, checkpoint: Checkpoint) -> bytes:
-        """The bytes for `write`, which share nothing with the checkpoint.
+        """Return the bytes for `write`, which share nothing with the checkpoint.
 
         Raises:
-            CheckpointError: the serializer rejects a value; the message says which and what to do.
+            CheckpointError: the serializer rejects a value. The message says which and what to do.
         """
         dump = partial(_dump, self._serializer)
         body = {
@@ -191,10 +194,10 @@ class CheckpointStorage:
         return f"{FORMAT} {VERSION} {len(data)} {hashlib.sha256(data).hexdigest()}\n".encode("ascii") + data
 
     def write(self, checkpoint_id: int, data: bytes, *, is_savepoint: bool = False) -> Path:
-        """Store an encoded checkpoint and remove those that are too old. Once this returns, it is on the disk.
+        """Store an encoded checkpoint and remove old ones. Once this returns, it's on the disk.
 
         Raises:
-            OSError: it could not be written. The earlier checkpoints are intact.
+            OSError: it couldn't be written. The earlier checkpoints are intact.
         """
         make_folder(self.folder, self._permissions)
         path = self.folder / f"{'savepoint' if is_savepoint else 'checkpoint'}-{checkpoint_id:08d}"
@@ -203,10 +206,10 @@ class CheckpointStorage:
         return path
 
     def load(self, path: Path) -> Checkpoint:
-        """Read one file; errors as `decode`.
+        """Read one file. Raises errors as `decode`.
 
         Raises:
-            DamagedCheckpointError: also if it is not a file, cannot be read, or has another checkpoint than its name.
+            DamagedCheckpointError: also if it isn't a file, can't be read, or has another checkpoint than its name.
         """
         checkpoint = decode(_read(path), self._serializer, str(path))
         name = _NAME.fullmatch(path.name)
@@ -215,7 +218,7 @@ class CheckpointStorage:
         return checkpoint
 
     def latest(self, task: str | None = None) -> Checkpoint | None:
-        """The newest whole checkpoint; None if there never was one. Damaged ones are skipped with a warning.
+        """Return the newest whole checkpoint, or None if there never was one. Damaged ones are skipped with a warning.
 
         Raises:
             CheckpointError: all are damaged, or the newest whole one has another version, serializer or task.

@@ -45,7 +45,7 @@ AVAILABLE.set_result(None)
 
 
 class StreamTaskInput(Protocol):
-    """What a StreamTask reads. All of it is called on the task's mailbox thread."""
+    """The input of a StreamTask. All methods are called on the task's mailbox thread."""
 
     def emit_next(self, output: ElementOutput, /) -> InputStatus:
         """Pass the next element, if there is one, to `output`, and return what is left. Never blocks.
@@ -54,13 +54,13 @@ class StreamTaskInput(Protocol):
         """
 
     def available(self) -> Future[None]:
-        """A future that any thread completes when `emit_next` may have an element again. Its error fails the task.
+        """Return a future that any thread completes when `emit_next` could have an element. Its error fails the task.
 
-        Called after NOTHING_AVAILABLE; already completed if that has changed meanwhile.
+        Called after NOTHING_AVAILABLE. The future is already complete if there's an element by then.
         """
 
     def snapshot_state(self) -> Any:
-        """The position, as a value that the storage's serializer accepts: behind all elements emitted so far."""
+        """Return the position behind all elements emitted so far, as a value accepted by the storage's serializer."""
 
     def initialize_state(self, state: Any, /) -> None:
         """Resume from a position, before the first `emit_next`. Not called without a checkpoint."""
@@ -70,11 +70,11 @@ class StreamTaskInput(Protocol):
 
 
 class IterableInput(Generic[T]):
-    """The values, records and watermarks of an iterable; a value becomes a record without a timestamp.
+    """The values, records and watermarks of an iterable. A value becomes a record without a timestamp.
 
-    Its position is the number of elements read. A restored task skips that many, so the iterable must yield the same
-    ones again. Reading it must not block for long, because the mailbox waits meanwhile; for a source that blocks, use
-    a SourceStreamTask.
+    Its position is the number of elements read. A restored task skips that many, so your iterable must yield the same
+    ones again. Since the mailbox waits meanwhile, reading it must not block for long. For a source that blocks, use a
+    SourceStreamTask.
     """
 
     def __init__(self, elements: Iterable[T | StreamElement[T]]) -> None:
@@ -90,15 +90,15 @@ class IterableInput(Generic[T]):
         return END
 
     def available(self) -> Future[None]:
-        """A future that is done once there is an element."""
+        """Return a future that's done once there's an element."""
         return AVAILABLE
 
     def snapshot_state(self) -> int:
-        """How many elements were read."""
+        """Return how many elements were read."""
         return self._read
 
     def initialize_state(self, state: Any, /) -> None:
-        """Skip what was read before. Raises CheckpointError if the iterable has fewer elements."""
+        """Skip the elements read before. Raises CheckpointError if the iterable has fewer."""
         if type(state) is not int:
             raise CheckpointError(
                 f"the input counts elements, and its state is {state!r}: another kind of input took it"
@@ -118,10 +118,10 @@ class IterableInput(Generic[T]):
 
 
 class QueueInput(Generic[T]):
-    """A bounded queue that other threads fill: `put` waits for room, `end` says that no more elements follow.
+    """A bounded queue that other threads fill: `put` waits for room, and `end` ends it.
 
-    A checkpoint holds the queued elements, so they need not be put again after a restart. Elements
-    put after it and not processed are lost with the process; putting them again is up to the producers.
+    A checkpoint holds the queued elements, so you don't need to put them again after a restart. Elements put after it
+    and not processed are lost with the process. If you need them, put them again.
     """
 
     def __init__(self, capacity: int = 1000) -> None:
@@ -142,7 +142,7 @@ class QueueInput(Generic[T]):
         self._closed: Callable[[], BaseException] | None = None
 
     def put(self, element: T | StreamElement[T]) -> None:
-        """Append a value, record or watermark; waits while the queue is full. Any thread but the task's own.
+        """Append a value, record or watermark, waiting while the queue is full. For any thread but the task's.
 
         Raises:
             InputClosedError: the input was ended, or its task is over. The element was not kept.
@@ -155,10 +155,10 @@ class QueueInput(Generic[T]):
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
-        """No checkpoint is taken inside this block: the elements put and the position noted in it belong together.
+        """Take no checkpoint inside this block, to keep the elements put and the position noted in it together.
 
-        Waits for room on entry only, so a `put` inside may exceed the capacity. If it waited there, a checkpoint would
-        wait for the producer, which waits for the task. Blocks may be nested.
+        This waits for room only on entry, so a `put` inside can exceed the capacity. If it waited there, a checkpoint
+        would wait for the producer, which waits for the task. You can nest blocks.
 
         Raises:
             InputClosedError: as `put`.
@@ -174,7 +174,7 @@ class QueueInput(Generic[T]):
                     self._wake()
 
     def end(self) -> None:
-        """End the input. Queued ones are still processed. Any thread; does not block."""
+        """End the input. Queued elements are still processed. Thread-safe. Doesn't block."""
         with self._lock:
             if self._closed is None:
                 self._closed = lambda: InputClosedError("the input was ended: put everything before end()")
@@ -183,7 +183,7 @@ class QueueInput(Generic[T]):
             self._wake()
 
     def interrupt(self, error: Callable[[], BaseException]) -> None:
-        """Make each `put` raise `error()` from now on, including waiting ones. Any thread; does not block."""
+        """Make each `put` raise `error()` from now on, even a waiting one. Thread-safe. Doesn't block."""
         with self._lock:
             self._closed = error
             self._room.notify_all()
@@ -201,7 +201,7 @@ class QueueInput(Generic[T]):
         return MORE
 
     def available(self) -> Future[None]:
-        """A future that is done once there is an element."""
+        """Return a future that's done once there's an element."""
         with self._lock:
             if self._queue or self._ended:
                 return AVAILABLE
@@ -210,11 +210,11 @@ class QueueInput(Generic[T]):
             return self._waiting
 
     def snapshot_state(self) -> Any:
-        """The elements that wait."""
+        """Return the queued elements."""
         return self.snapshot_with(lambda: None)[0]
 
     def snapshot_with(self, take: Callable[[], S]) -> tuple[list[Any], S]:
-        """The state and the result of `take()`, both from outside all atomic blocks."""
+        """Return the state and the result of `take()`, both from outside all atomic blocks."""
         with self._lock:
             return elements_to_lists(self._queue), take()
 
@@ -226,7 +226,7 @@ class QueueInput(Generic[T]):
             self._queue.extendleft(reversed(elements_from_lists(state)))
 
     def close(self) -> None:
-        """Take no more elements."""
+        """Accept no more elements."""
         self.interrupt(lambda: InputClosedError("the task of this input is over; put nothing more into it"))
 
     def _nothing(self) -> InputStatus:

@@ -28,7 +28,7 @@ class Serializer(Protocol):
 
 
 class JsonSerializer:
-    """Stores None, bool, int, float, str, lists and dicts with str keys as they are; rejects anything else.
+    """Stores None, bool, int, float, str, lists and dicts with str keys unchanged, and rejects anything else.
 
     That includes values that JSON would alter: tuples, subclasses, and dicts with other keys.
     """
@@ -36,7 +36,7 @@ class JsonSerializer:
     name = "json"
 
     def dump(self, value: Any) -> Any:
-        """Raises CheckpointError, naming the part, if a part of the value would be altered or lost."""
+        """Return the value as JSON. Raises CheckpointError, naming the part, if that would alter or lose part of it."""
         try:
             _check_json(value, "value")
         except RecursionError:
@@ -44,7 +44,7 @@ class JsonSerializer:
         return value
 
     def load(self, stored: Any) -> Any:
-        """The value as it was dumped."""
+        """Return the value as it was dumped."""
         return stored
 
 
@@ -54,11 +54,11 @@ class PickleSerializer:
     name = "pickle"
 
     def dump(self, value: Any) -> Any:
-        """The pickled value, as base64 text."""
+        """Return the pickled value, as base64 text."""
         return base64.b64encode(pickle.dumps(value)).decode("ascii")
 
     def load(self, stored: Any) -> Any:
-        """The value of such a text."""
+        """Return the value of such a text."""
         return pickle.loads(base64.b64decode(stored))
 
 

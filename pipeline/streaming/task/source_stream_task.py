@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_WATERMARK: Final = Watermark(2**63 - 1)
-"""Emitted at the end of a source: ends every wait for an event time."""
+"""The watermark at the end of a source, which ends every wait for an event time."""
 
 
 class SourceContext(Generic[T]):
-    """What a source's `run` may call. Source thread only."""
+    """The methods for a source's `run`. Call them only on the source thread."""
 
     def __init__(self, queue: QueueInput[T]) -> None:
         self._queue = queue  # never changes
@@ -45,7 +45,7 @@ class SourceContext(Generic[T]):
         self._interrupt: Callable[[], BaseException] | None = None  # written before _stop is set
 
     def collect(self, value: T, timestamp_ms: int | None = None) -> None:
-        """Emit a record; waits while the queue is full.
+        """Emit a record, waiting while the queue is full.
 
         Raises:
             SourceInterruptedError: the task was cancelled, or has failed. The record was not kept.
@@ -53,18 +53,18 @@ class SourceContext(Generic[T]):
         self._queue.put(StreamRecord(value, timestamp_ms))
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Emit a watermark; as `collect`."""
+        """Emit a watermark, as `collect` does a record."""
         self._queue.put(watermark)
 
     @property
     def checkpoint_lock(self) -> AbstractContextManager[None]:
-        """No checkpoint is taken while it is held: collect a record and note its position in one `with` block.
+        """Hold this to keep a checkpoint from being taken. Collect a record and note its position in one `with` block:
 
             with ctx.checkpoint_lock:
                 ctx.collect(line)
                 self.position += 1
 
-        Entering it waits while the queue is full; a `collect` inside does not.
+        Entering it waits while the queue is full. A `collect` inside doesn't.
         """
         return self._queue.atomically()
 
@@ -74,7 +74,7 @@ class SourceContext(Generic[T]):
         return self._stop.is_set()
 
     def wait(self, timeout: float) -> bool:
-        """Use it in place of sleep: wait `timeout` seconds or until the source must stop; return whether it must.
+        """Wait `timeout` seconds or until the source must stop, and return whether it must. Use it in place of sleep.
 
         Raises:
             SourceInterruptedError: as `collect`.
@@ -95,17 +95,17 @@ class SourceContext(Generic[T]):
 class Source(Protocol):
     """Produces the records of a SourceStreamTask.
 
-    A source that can resume from a position has two more methods. `snapshot_state()` returns the position; it is called
-    on the mailbox thread under the checkpoint lock, so it must not wait for another lock under which `run` collects.
-    `initialize_state(state)` gets the position before `run`, if there is a checkpoint. A source may also have
-    `close()`, which is called on the mailbox thread at the end of the task.
+    If your source can resume from a position, add two methods. `snapshot_state()` returns the position. It's called on
+    the mailbox thread under the checkpoint lock, so it must not wait for a lock that `run` holds while collecting.
+    `initialize_state(state)` gets the position before `run`, if there's a checkpoint. You can also add `close()`, which
+    is called on the mailbox thread at the end of the task.
     """
 
     def run(self, ctx: SourceContext[Any], /) -> None:
-        """Collect records until there are no more or `cancel` is called. May block. Source thread."""
+        """Collect records until there are no more or `cancel` is called. Runs on the source thread, and can block."""
 
     def cancel(self) -> None:
-        """Make `run` return soon. Called at most once, from any thread, possibly before `run`."""
+        """Make `run` return soon. Called no more than once, from any thread, possibly before `run`."""
 
 
 class _SourceInput(QueueInput[Any]):
@@ -135,11 +135,11 @@ class _SourceInput(QueueInput[Any]):
 
 
 class SourceStreamTask(StreamTask):
-    """A StreamTask that runs `source` on a thread of its own.
+    """A StreamTask that runs `source` on a separate thread.
 
-    `queue_capacity`: how many elements the source may be ahead of the operators.
-    `stop_timeout`: seconds that an ending task waits for its source; a source that does not return by then is left on
-        its daemon thread, with an error in the log.
+    `queue_capacity`: how many elements the source can be ahead of the operators.
+    `stop_timeout`: seconds for an ending task to wait for its source. After that, it's left on its daemon thread, with
+        an error in the log.
 
     For the rest see StreamTask. At the end of the source, a MAX_WATERMARK passes through the operators before they end.
     """
@@ -168,7 +168,7 @@ class SourceStreamTask(StreamTask):
         self._completion: Future[None] = Future()  # of the source's run; the source thread completes it
 
     def cancel(self) -> None:
-        """As StreamTask.cancel; also cancel the source, once, and interrupt it."""
+        """Cancel the task as StreamTask.cancel does, and the source, once, and interrupt it."""
         super().cancel()
         if self.is_cancelled:
             self._cancel_source(lambda: SourceInterruptedError(f"{self.name} was cancelled"))

@@ -53,17 +53,18 @@ class TaskOptions(TypedDict, total=False):
 
 
 class StreamTask:
-    """Reads `input`, feeds the head of the `operators`, and passes what the last of them emits to `output`.
+    """Reads `input`, feeds the head of the `operators`, and passes the output of the last one to `output`.
 
     `operators`: a factory, or several, the head first. Each is called with an OperatorContext when the task starts:
         `StreamTask(input, [lambda ctx: AsyncWaitOperator(f, mailbox_executor=ctx.mailbox_executor, ...)], output)`
     `output`: a callable, or a StreamTaskOutput.
-    `checkpoint_storage`: where the state goes, and where it is restored from; None: no checkpoints.
-    `checkpoint_interval_ms`: of processing time, between periodic checkpoints; None: on request and at the end only.
+    `checkpoint_storage`: where the state is stored and restored from. None disables checkpoints.
+    `checkpoint_interval_ms`: processing time between periodic checkpoints. None takes them only on request and at the
+        end.
     `tolerable_checkpoint_failures`: consecutive checkpoint failures tolerated.
-    `processing_time_service`: shared with others, and left running; None: the task has its own.
+    `processing_time_service`: one shared with others, left running. By default, the task has a private one.
 
-    Any thread may call any method but `run` and `restore`.
+    Any thread can call any method but `run` and `restore`.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class StreamTask:
                 )
         self.name = name
         self.recovery: Recovery | None = None
-        """What is repeated; None without a checkpoint. Known after `restore`, or once `run` opens operators."""
+        """What is repeated, or None without a checkpoint. Known after `restore`, or once `run` opens operators."""
         self.records_out = 0  # emitted, in this run and those it continues; mailbox thread writes, all read
         self.idle_timer = IdleTimer()
-        """Time without input or without room for it. Any thread may read its `total_ns`."""
+        """Time without input or without room for it. Any thread can read its `total_ns`."""
         self._control = TaskControl(name)  # any thread
         self._input = input
         self._factories = [operators] if callable(operators) else list(operators)
@@ -116,7 +117,7 @@ class StreamTask:
 
     @property
     def state(self) -> TaskState:
-        """The task's state. Any thread."""
+        """The task's state. Thread-safe."""
         return self._control.state
 
     @property
@@ -125,46 +126,46 @@ class StreamTask:
         return self._control.is_cancelled
 
     def cancel(self) -> None:
-        """End the task soon, without a last checkpoint: `run` raises TaskCancelledError. Idempotent; does not block.
+        """End the task soon, without a last checkpoint, so that `run` raises TaskCancelledError. Doesn't block.
 
-        Without effect once the task has ended. The mailbox thread finishes what it is doing, because Python cannot
-        interrupt it; but a wait for mail, in the loop or in an operator's yield, ends at once.
+        You can repeat this. It has no effect on an ended task. The mailbox thread finishes its current work, since
+        Python can't interrupt it, but a wait for mail, in the loop or in an operator's yield, ends at once.
         """
         self._control.cancel()
 
     def report_error(self, error: BaseException) -> None:
-        """Fail the task with an error of another thread: `run` raises it. Does not block.
+        """Fail the task with an error of another thread, so that `run` raises it. Doesn't block.
 
         Once the task has ended, the error goes to the log.
         """
         self._control.report_error(error)
 
     def trigger_checkpoint(self, *, unaligned: bool = False) -> Future[int]:
-        """Take a checkpoint between two mails; the future has its id once it is stored. Does not block.
+        """Take a checkpoint between two mails, and return a future of its id once it's stored. Doesn't block.
 
-        `unaligned`: before all other mail. Neither kind interrupts an operator that yields. A task that has not started
-        takes the checkpoint when it runs.
+        `unaligned`: before all other mail. Neither kind interrupts an operator that yields. If the task hasn't started,
+            it takes the checkpoint when it runs.
 
-        The future fails with CheckpointError if the checkpoint fails, or the task ends before it is taken.
+        The future fails with CheckpointError if the checkpoint fails, or the task ends before it's taken.
         """
         options = MailOptions.URGENT if unaligned else MailOptions.DEFAULT
         return self._control.request(lambda request: self._of_run()[2].perform(request.future), options)
 
     def stop_with_savepoint(self, *, drain: bool = False) -> Future[int]:
-        """Stop reading, take a savepoint, and end; the future has the savepoint's id. Does not block.
+        """Stop reading, take a savepoint, and end. Returns a future of the savepoint's id. Doesn't block.
 
         Without `drain`, unfinished elements become part of the savepoint, and the next run of the task resumes from
         there. With `drain`, the task ends as if the input had ended, and nothing is left to resume.
 
-        The future fails with CheckpointError if the savepoint cannot be taken.
+        The future fails with CheckpointError if the savepoint can't be taken.
         """
         reason = FinishingReason.STOP_WITH_SAVEPOINT_DRAIN if drain else FinishingReason.STOP_WITH_SAVEPOINT_NO_DRAIN
         return self._control.request(lambda request: self._stop_with(reason, request))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Notify the operators that have `notify_checkpoint_complete`, by a mail of MAX_PRIORITY. Does not block.
+        """Notify each operator with a `notify_checkpoint_complete`, by a mail of MAX_PRIORITY. Doesn't block.
 
-        The task itself does this for each checkpoint it has stored; call it after copying one elsewhere.
+        The task itself does this for each checkpoint it has stored. Call it after you copied one elsewhere.
         """
 
         def send(processor: MailboxProcessor) -> None:
@@ -175,7 +176,7 @@ class StreamTask:
         self._control.send(send)
 
     def restore(self) -> Recovery | None:
-        """Read the newest checkpoint, so that `recovery` is known before `run`, which otherwise does this.
+        """Read the newest checkpoint, to set `recovery` before `run`, which otherwise does this.
 
         Locks the folder for the task until `run` has ended.
 
@@ -197,12 +198,12 @@ class StreamTask:
         return self.recovery
 
     def run(self) -> None:
-        """Run as the mailbox thread until the task ends. Once only.
+        """Run as the mailbox thread until the task ends. Call it only once.
 
         Raises:
             TaskCancelledError: the task was cancelled.
-            CheckpointError: the task cannot be restored, or too many checkpoints failed.
-            Exception: raised by the input, an operator or the output, or reported by another thread.
+            CheckpointError: the task can't be restored, or too many checkpoints failed.
+            Exception: the input, an operator or the output raised it, or another thread reported it.
         """
         processor = MailboxProcessor(self._process_input)
         self._control.start_with(processor)

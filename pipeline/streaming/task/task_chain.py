@@ -33,14 +33,14 @@ class AvailabilityProvider(Protocol):
 
 
 class StreamOperator(Protocol):
-    """Processes the elements of a task. Called on the mailbox thread only; it may wait only by yielding.
+    """Processes the elements of a task. Called only on the mailbox thread, it can wait only by yielding.
 
-    An operator that has the methods of AvailabilityProvider gets elements only while it is available. One that has
-    `notify_checkpoint_complete(checkpoint_id)` gets these notifications, even while it yields.
+    An operator with the methods of AvailabilityProvider gets elements only while it's available. If you add
+    `notify_checkpoint_complete(checkpoint_id)`, it gets these notifications, even while it yields.
     """
 
     def initialize_state(self, state: list[StreamElement[Any]], /) -> None:
-        """Restore what `snapshot_state` returned; called before `open` if there is a checkpoint."""
+        """Restore what `snapshot_state` returned. Called before `open` if there's a checkpoint."""
 
     def open(self) -> None:
         """Called once, before the first element."""
@@ -52,20 +52,20 @@ class StreamOperator(Protocol):
         """Take a watermark."""
 
     def end_input(self) -> None:
-        """No element follows: emit what is left, and yield until that is done. Timers still fire meanwhile."""
+        """Emit what is left, since no element follows, and yield until that's done. Timers still fire meanwhile."""
 
     def snapshot_state(self) -> list[StreamElement[Any]]:
-        """The elements taken in and not finished, as a list that no longer changes."""
+        """Return the elements taken in and not finished, as a list that won't change."""
 
     def close(self) -> None:
-        """Release everything; called once, however the task ends, even if it was not opened."""
+        """Release everything. Called once, however the task ends, even if it wasn't opened."""
 
 
 class StreamTaskOutput:
-    """A task's output that has limited room, state, or something to close; otherwise a callable is enough.
+    """A task's output with limited room, state, or something to close. Otherwise you can use a callable.
 
-    Mailbox thread only. It is an AvailabilityProvider: without room, the task does not read. Operators may still emit
-    to the output meanwhile.
+    Use it only on the mailbox thread. It's an AvailabilityProvider: without room, the task doesn't read, but operators
+    can still emit to the output.
     """
 
     def __call__(self, element: StreamElement[Any]) -> object:
@@ -76,17 +76,17 @@ class StreamTaskOutput:
         return True
 
     def available_future(self) -> Future[None] | None:
-        """A future that is done once there is room."""
+        """Return a future that's done once there's room."""
         return None
 
     def initialize_state(self, state: Any) -> None:
-        """Restore what `snapshot_state` returned; called before anything is opened if there is a checkpoint."""
+        """Restore what `snapshot_state` returned. Called before anything is opened if there's a checkpoint."""
 
     def snapshot_state(self) -> Any:
         """Called for each checkpoint: make everything emitted so far survive the process.
 
         The returned value, which the storage's serializer must accept, is passed to Recovery and `initialize_state`.
-        An example is the length of a file, to which a recovery truncates it so that nothing is in it twice.
+        For example, it can be the length of a file. A recovery truncates the file to that, so nothing is in it twice.
         """
         return None
 
@@ -125,12 +125,12 @@ def async_wait_operator(
     name: str | None = None,
     **options: Unpack[OperatorOptions],
 ) -> OperatorFactory:
-    """An AsyncWaitOperator for a StreamTask: `StreamTask(input, [async_wait_operator(f, timeout_ms=1000)], output)`.
+    """Return a factory of AsyncWaitOperators: `StreamTask(input, [async_wait_operator(f, timeout_ms=1000)], output)`.
 
-    The task provides the mailbox, the timers and the output, and a `name` if none is given.
+    The task provides the mailbox, the timers and the output, and a `name` unless you pass one.
 
     Raises:
-        ValueError, TypeError: an option is invalid; the message names it.
+        ValueError, TypeError: an option is invalid. The message names it.
     """
     AsyncOptions(timeout_ms=timeout_ms, **options)
 

@@ -46,27 +46,27 @@ class FinalApplicationStatus(Enum):
 
 
 class ContainerStatus(NamedTuple):
-    """A node's report of an ended container. Exit status 0 is success; negative ones are YARN's."""
+    """A node's report of an ended container. Exit status 0 is success, and negative ones are YARN's."""
 
     container: str
     exit_status: int
     diagnostics: str = ""
 
     def payload(self) -> dict[str, Any] | None:
-        """What the journal says of the end: nothing of a success, so that only failures pay for it."""
+        """Return the end's payload in the journal, which is empty for a success, so that only failures pay for it."""
         if self.exit_status == EXIT_SUCCESS:
             return None
         return {EXIT_STATUS: self.exit_status, "diagnostics": self.diagnostics}
 
 
 class NMContainerStatus(NamedTuple):
-    """A registering node's report of a container, from which the scheduler recovers it."""
+    """A registering node's report of a container, for the scheduler to recover it."""
 
     container: str
     resource: Resource
     priority: int = 0
     status: ContainerStatus | None = None
-    """How it ended; None: it is running."""
+    """How it ended, or None while it's running."""
     kind: str = "AM"
     gpu_devices: tuple[int, ...] = ()
     node_label: str = ""
@@ -81,13 +81,13 @@ class ContainerRequest(NamedTuple):
     host: str | None = None
     """Preferred node."""
     gpu_models: frozenset[str] = frozenset()
-    """Accepted GPU models; empty: any."""
+    """Accepted GPU models, or empty for any."""
     kind: str = "AM"
     tag: int = 0
-    """Chosen by the master; returned with the container."""
+    """Chosen by the master, and returned with the container."""
     rack: str | None = None
-    """Preferred rack; with a host, that host's rack."""
+    """Preferred rack. With a host, that host's rack."""
     relax_locality: bool = True
-    """Whether another node is accepted after a delay; False: only the host or the rack."""
+    """Whether another node is accepted after a delay. If False, only the host or the rack is."""
     node_label: str | None = None
-    """Partition; None: the application's, or the queue's default."""
+    """Partition. None is the application's, or the queue's default."""

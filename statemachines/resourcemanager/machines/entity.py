@@ -28,7 +28,7 @@ C = TypeVar("C", bound=EntityContext)
 
 
 class Entity(Generic[C]):
-    """An object with a state machine. An event that its state does not accept is counted and logged."""
+    """An object with a state machine. An event not accepted by its state is counted and logged."""
 
     machine: ClassVar[str]
 

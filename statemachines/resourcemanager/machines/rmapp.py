@@ -60,7 +60,7 @@ class AppContext(AttemptContext, Protocol):
 
 
 class RMApp(Entity[AppContext]):
-    """An application; `entity` is its id."""
+    """An application. `entity` is its id. `submit_ms` defaults to now."""
 
     machine = "RMApp"
 
@@ -90,7 +90,6 @@ class RMApp(Entity[AppContext]):
         *,
         submit_ms: int | None = None,
     ) -> None:
-        """`submit_ms` defaults to now."""
         super().__init__(context, application_id)
         self.submission = submission  # with the current queue, priority and lifetime
         most = context.config.max_attempts
@@ -114,18 +113,18 @@ class RMApp(Entity[AppContext]):
 
     @property
     def current_attempt(self) -> RMAppAttempt | None:
-        """The last attempt; None: there is none yet."""
+        """The last attempt, or None before the first."""
         return self.attempts[-1] if self.attempts else None
 
     @property
     def reported_state(self) -> RMAppState:
-        """The state for clients: an end that is not stored yet may still be lost, so it is not reported."""
+        """The state for clients. An end that isn't stored yet can still be lost, so it isn't reported."""
         state: RMAppState = self.state
         return self._state_before_end if state is S.KILLING or state is S.FINAL_SAVING else state
 
     @property
     def final_status(self) -> FinalApplicationStatus:
-        """What its master reported when it unregistered, else what its final state says; UNDEFINED until it ends."""
+        """The status reported by its master on unregistering, or else by its final state. UNDEFINED until it ends."""
         undefined = FinalApplicationStatus.UNDEFINED
         by_its_end = _FINAL_STATUS.get(self.reported_state, undefined)
         attempt = self.current_attempt
@@ -134,7 +133,7 @@ class RMApp(Entity[AppContext]):
         return attempt.final_status
 
     def record(self) -> ApplicationStateData:
-        """The record to store. FINISHING is stored as FINISHED: only the end of the attempt is missing."""
+        """Return the record to store. FINISHING is stored as FINISHED: only the end of the attempt is missing."""
         state: RMAppState = self.state if self.pending is None else self.pending.target
         if state is S.FINISHING:
             state = S.FINISHED
@@ -159,7 +158,7 @@ class RMApp(Entity[AppContext]):
         notify: bool = True,
         on_stored: Callable[[], None] | None = None,
     ) -> None:
-        """Have the state store keep the application."""
+        """Send the application to the state store."""
         self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify, on_stored))
 
     def note(self, diagnostics: str) -> None:
@@ -168,19 +167,19 @@ class RMApp(Entity[AppContext]):
             self.diagnostics.append(diagnostics)
 
     def register_lifetime(self) -> None:
-        """Have the application killed at its deadline, if it has one."""
+        """Register the application's deadline, if it has one, to kill it then."""
         lifetime_s = self.submission.lifetime_s
         if lifetime_s is not None:
             self.context.app_lifetime_monitor.register(self.entity, self.submit_ms + lifetime_s * 1000)
 
     def acknowledge_submission(self) -> None:
-        """Answer the client that submitted it, if one still waits."""
+        """Answer the client that submitted it, if it still waits."""
         acknowledge, self.acknowledge = self.acknowledge, None
         if acknowledge is not None:
             acknowledge(self)
 
     def start_attempt(self, transfer_state: bool = False) -> None:
-        """Start the next attempt; with `transfer_state` it takes over the live containers of the previous one."""
+        """Start the next attempt. With `transfer_state` it takes over the live containers of the previous one."""
         previous = self.current_attempt
         attempt = self._make_attempt(1 if previous is None else previous.number + 1)
         if previous is not None:
@@ -194,14 +193,14 @@ class RMApp(Entity[AppContext]):
         return attempt
 
     def kill_attempt(self, event: RMAppEvent) -> None:
-        """Hook: have the current attempt killed."""
+        """Kill the current attempt. A hook."""
         attempt = self.current_attempt
         assert attempt is not None  # the states from which this is called have one
         self._state_before_end = self.state
         self.context.post(RMAppAttemptEvent(RMAppAttemptEventType.KILL, attempt.entity, event.diagnostics))
 
     def save_final(self, target: RMAppState, event: RMAppEvent) -> None:
-        """Store `target` with the event's diagnostics; once stored, enter it, and finish unless it is FINISHING."""
+        """Store `target` with the event's diagnostics, then enter it, and finish unless it's FINISHING."""
         self.pending = Pending(target, None if target is S.FINISHING else lambda app, _: app.finish())
         self.note(event.diagnostics)
         if self.state is not S.KILLING:  # a kill has set it already
@@ -227,7 +226,7 @@ class RMApp(Entity[AppContext]):
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def failures(self) -> int:
-        """Failed attempts that count: the application's fault, and recent. If only one is allowed, any counts."""
+        """Count the recent failed attempts through the application's fault. If only one is allowed, any counts."""
         if self.max_attempts == 1:
             return 1
         oldest_ms = self._oldest_that_counts_ms()
@@ -241,7 +240,7 @@ class RMApp(Entity[AppContext]):
         return not self.submission.unmanaged_am and self.failures() < self.max_attempts
 
     def drop_old_attempts(self) -> None:
-        """Remove attempts that no longer count from the store, while it holds more than `max_attempts`."""
+        """Remove attempts that don't count from the store, while it holds more than `max_attempts`."""
         oldest_ms = self._oldest_that_counts_ms()
         if oldest_ms is None or self.max_attempts == 1:
             return
@@ -261,7 +260,7 @@ class RMApp(Entity[AppContext]):
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def recover(self, event: RMAppRecoverEvent) -> RMAppState:
-        """Hook: restore the application and its attempts from the store's record."""
+        """Restore the application and its attempts from the store's record. A hook."""
         recovered, data = event.state, event.state.data
         self.start_ms, self.finish_ms, self.launch_ms = data.start_ms, data.finish_ms, data.launch_ms
         self.note(data.diagnostics)

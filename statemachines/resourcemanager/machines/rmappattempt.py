@@ -161,7 +161,7 @@ class AttemptContext(NodeContext, Protocol):
 
 
 class RMAppAttempt(Entity[AttemptContext]):
-    """An attempt; `entity` is its id."""
+    """An attempt. `entity` is its id."""
 
     machine = "RMAppAttempt"
 
@@ -216,7 +216,7 @@ class RMAppAttempt(Entity[AttemptContext]):
             self.preempted.add(resource, ms, is_master)
 
     def record(self) -> ApplicationAttemptStateData:
-        """The record to store. FINISHING is stored as FINISHED: only the end of the container is missing."""
+        """Return the record to store. FINISHING is stored as FINISHED: only the end of the container is missing."""
         state: RMAppAttemptState = self.state if self.pending is None else self.pending.target
         if state is S.FINISHING:
             state = S.FINISHED
@@ -237,7 +237,7 @@ class RMAppAttempt(Entity[AttemptContext]):
         )
 
     def master_request(self) -> ContainerRequest:
-        """The request for the master's container; without a node label, the queue's partition."""
+        """Return the request for the master's container. Without a node label, it's for the queue's partition."""
         submission = self.app.submission
         return ContainerRequest(
             submission.am_resource,
@@ -267,7 +267,7 @@ class RMAppAttempt(Entity[AttemptContext]):
         self.finished_containers.append((event.node, event.status))
 
     def masters_container_done(self, event: RMAppAttemptEvent) -> None:
-        """Let the nodes forget the master's container, and the finished containers that no master will pull."""
+        """Let the nodes forget the master's container and the finished containers left without a master."""
         status = event.status
         assert status is not None
         if status.exit_status not in _NOT_THE_NODES_FAULT:
@@ -279,7 +279,7 @@ class RMAppAttempt(Entity[AttemptContext]):
         self.let_nodes_forget(done)
 
     def let_nodes_forget(self, finished: Iterable[tuple[str, ContainerStatus]]) -> None:
-        """Tell the nodes that they need no longer report these finished containers."""
+        """Let the nodes stop reporting these finished containers."""
         by_node: dict[str, list[str]] = {}
         for node, status in finished:
             if node in by_node:
@@ -291,14 +291,14 @@ class RMAppAttempt(Entity[AttemptContext]):
             post(RMNodeEvent(_PULLED, node, tuple(containers)))
 
     def is_blacklist_effective(self) -> bool:
-        """Whether enough nodes are left; a master that fails on most of them is itself at fault."""
+        """Whether enough nodes are left. A master that fails on most of them is itself at fault."""
         if not self.blacklist:
             return True
         able = [node.spec.host for node in self.context.nodes.values() if _could_hold(node, self.app.submission)]
         return sum(host in self.blacklist for host in able) < _BLACKLIST_SHARE * len(able)
 
     def take_over(self, previous: RMAppAttempt) -> None:
-        """Inherit the previous attempt's blacklist and the finished containers that its master has not pulled."""
+        """Inherit the previous attempt's blacklist and the finished containers that its master hasn't pulled."""
         self.blacklist = previous.blacklist
         self.finished_containers, previous.finished_containers = previous.finished_containers, []
 
@@ -324,15 +324,15 @@ class RMAppAttempt(Entity[AttemptContext]):
         self.context.post(AMLauncherEvent(type, self.entity))
 
     def store(self, type: RMStateStoreEventType, *, notify: bool = True) -> None:
-        """Have the state store keep the attempt."""
+        """Send the attempt to the state store."""
         self.context.post(RMStateStoreEvent(type, self.entity, self.record(), notify))
 
     def save_final(
         self, target: RMAppAttemptState, then: Then, event: RMAppAttemptEvent, *, tracking_url: str = ""
     ) -> None:
-        """Store `target` with all that is known of the end; once stored, call `then` with `target` and enter it.
+        """Store `target` with everything known of the end, then call `then` with `target` and enter it.
 
-        `tracking_url` replaces the master's own, which is about to exit.
+        `tracking_url` replaces that of the master, which is about to exit.
         """
         self.pending = Pending(target, then)
         self.finish_ms = self.context.now_ms()
@@ -355,7 +355,7 @@ class RMAppAttempt(Entity[AttemptContext]):
         context.post(AppAttemptRemovedSchedulerEvent(self.entity, keep_containers))
 
     def leave_live(self, state: RMAppAttemptState) -> None:
-        """As `leave`, for a launched master: stop monitoring it, and clean up its container."""
+        """Leave a launched master as `leave` does, stop monitoring it, and clean up its container."""
         self.progress = 1.0
         self.leave(state)
         self.context.am_liveliness_monitor.unregister(self.entity)

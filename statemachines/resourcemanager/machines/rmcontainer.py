@@ -71,7 +71,7 @@ class ContainerContext(EntityContext, Protocol):
 
 
 class RMContainer(Entity[ContainerContext]):
-    """A container; `entity` is its id. `gpu_devices` are the GPUs of its node that it uses or shares."""
+    """A container. `entity` is its id, `gpu_devices` are the GPUs of its node that it uses or shares."""
 
     machine = "RMContainer"
 
@@ -114,7 +114,7 @@ class RMContainer(Entity[ContainerContext]):
         self.status: ContainerStatus | None = None  # how it ended
 
     def payload(self) -> dict[str, Any]:
-        """Its payload in the journal."""
+        """Return its payload in the journal."""
         resource = self.request.resource
         return {
             "application": self.application,
@@ -129,7 +129,7 @@ class RMContainer(Entity[ContainerContext]):
         }
 
     def payload_text(self) -> JsonText:
-        """`payload` as JSON, in a quarter of the time that an encoder takes: each container has one."""
+        """Return `payload` as JSON, in a quarter of an encoder's time, since each container has one."""
         request, resource = self.request, self.request.resource
         devices = ",".join(map(str, self.gpu_devices))
         return JsonText(

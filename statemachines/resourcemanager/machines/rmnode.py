@@ -98,7 +98,7 @@ class NodeContext(ContainerContext, Protocol):
 
 
 class RMNode(Entity[NodeContext]):
-    """A node; `entity` is its id, `host:port`."""
+    """A node. `entity` is its id, `host:port`."""
 
     machine = "RMNode"
 
@@ -153,12 +153,12 @@ class RMNode(Entity[NodeContext]):
         self.next_heartbeat = True  # no NODE_UPDATE is queued; set by the scheduler, cleared by the handler
 
     def take_spec(self, spec: NodeSpec) -> None:
-        """Take the specification with which the node registers. An administrator's label outlasts its own."""
+        """Take the specification of a registering node. A label set by an administrator outlasts the node's."""
         label = self.context.node_labels.get(self.entity, spec.partition)
         self.spec: NodeSpec = spec if label == spec.partition else replace(spec, partition=label)
 
     def pull_updates(self) -> list[Report]:
-        """What the node has reported since the last call. The scheduler's thread."""
+        """Return the node's reports since the last call. Called on the scheduler's thread."""
         # The flag first: a report that is appended after the loop below then posts a NODE_UPDATE of its own.
         self.next_heartbeat = True
         taken, updates = [], self.updates
@@ -170,7 +170,7 @@ class RMNode(Entity[NodeContext]):
         return taken
 
     def payload(self) -> dict[str, Any]:
-        """Its payload in the journal."""
+        """Return its payload in the journal."""
         capacity = self.capacity
         payload: dict[str, Any] = {
             "host": self.spec.host,
@@ -186,13 +186,13 @@ class RMNode(Entity[NodeContext]):
     # -- reports ------------------------------------------------------------------------------------------------------
 
     def take_health(self, event: RMNodeStatusEvent) -> None:
-        """Take the health that a node reports. It may change although the state stays."""
+        """Take the health that a node reports. It can change although the state stays."""
         if self.health is not event.healthy or self.health_report != event.health_report:
             self.health, self.health_report = event.healthy, event.health_report
             self.context.recorder.changed(self)
 
     def take_report(self, event: RMNodeStatusEvent) -> None:
-        """Take a healthy node's report. One NODE_UPDATE covers all reports that the scheduler has not pulled."""
+        """Take a healthy node's report. One NODE_UPDATE covers all reports not yet pulled by the scheduler."""
         launched, finished = event.launched, event.finished
         if event.running is not None:
             launched, finished = self.all_changes(launched, finished, event.running)
@@ -229,9 +229,9 @@ class RMNode(Entity[NodeContext]):
         self.updates.append((launched, finished))
 
     def all_changes(self, launched: Launched, finished: Finished, running: frozenset[str]) -> Report:
-        """The changes by a report of all running containers: those that it no longer lists are lost.
+        """Return the changes by a report of all running containers. Containers it no longer lists are lost.
 
-        A container that the node has never reported is not lost: it may have been launched after the report.
+        A container never reported by the node isn't lost, since it could have been launched after the report.
         """
         known = self.containers
         if new := running - known:
@@ -243,7 +243,7 @@ class RMNode(Entity[NodeContext]):
         return launched, finished
 
     def app_on_node(self, app_id: str) -> None:
-        """Note that an application runs here; clean up one that is unknown or has ended."""
+        """Note an application on this node, or clean up an unknown or ended one."""
         app = self.context.apps.get(app_id)
         # An ended application may be forgotten before APP_RUNNING_ON_NODE reaches it: it could not clean up here.
         if app is not None and app.state not in FINAL_STATES:

@@ -24,7 +24,7 @@ _FIFO_QUEUE = "root.default"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A user on whose behalf a service is called."""
+    """The user on whose behalf you call a service."""
 
     user: str
     groups: frozenset[str] = frozenset()

@@ -35,7 +35,7 @@ class NodeConfig(ConfigModel):
 
 
 class WorkloadDefaults(ConfigModel):
-    """Sizes of nodes, masters and containers that a workload file omits, as in Hadoop's Scheduler Load Simulator."""
+    """Sizes of nodes, masters and containers missing in a workload file, as in Hadoop's Scheduler Load Simulator."""
 
     node_memory_mb: _Size = Field(default=10240, description="Memory of a node, in MB.")
     node_vcores: _Size = Field(default=10, description="Virtual cores of a node.")
@@ -363,7 +363,7 @@ class ResourceManagerConfig(ConfigModel):
 
     @property
     def knows_callers(self) -> bool:
-        """Whether clients over TCP prove who they are; otherwise they may claim any name."""
+        """Whether clients over TCP prove who they are. Otherwise they can claim any name."""
         return self.web.auth_in_use == "token"
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ from statemachines.resourcemanager.records.resource import MaximumAllocation, Re
 
 
 class NotFoundError(DispatcherError):
-    """The id is unknown or no longer kept."""
+    """Raised when the id is unknown or no longer kept."""
 
     what = "entity"
 
@@ -35,7 +35,7 @@ class NotFoundError(DispatcherError):
 
 
 class ApplicationNotFoundError(NotFoundError):
-    """There is no such application."""
+    """Raised when there's no such application."""
 
     what = "application"
 
@@ -57,11 +57,11 @@ class QueueNotFoundError(NotFoundError):
 
 
 class InvalidRequestError(DispatcherError):
-    """The request is never valid, or not in the current state."""
+    """Raised when the request is never valid, or not in the current state."""
 
 
 class InvalidResourceRequestError(InvalidRequestError):
-    """A container would be larger than the maximum allocation of the cluster or the queue. Nothing was done."""
+    """Raised when a container would exceed the maximum allocation of the cluster or the queue. Nothing was done."""
 
     def __init__(self, queue: str, resource: Resource, maximum: MaximumAllocation) -> None:
         self.queue = queue
@@ -74,7 +74,7 @@ class InvalidResourceRequestError(InvalidRequestError):
 
 
 class AccessDeniedError(DispatcherError):
-    """The caller may not do this. Nothing was done. `user`: the caller."""
+    """Raised when you may not do this. Nothing was done. `user` is the caller."""
 
     def __init__(self, user: str, message: str) -> None:
         self.user = user
@@ -82,7 +82,7 @@ class AccessDeniedError(DispatcherError):
 
 
 class ApplicationRejectedError(DispatcherError):
-    """An application ended before it was stored."""
+    """Raised when an application ended before it was stored."""
 
     def __init__(self, application_id: str, diagnostics: str) -> None:
         self.application_id = application_id
@@ -91,15 +91,15 @@ class ApplicationRejectedError(DispatcherError):
 
 
 class UnknownAttemptError(DispatcherError):
-    """A master called for an attempt that is unknown or has ended: the master should exit."""
+    """Raised when a master calls for an unknown or ended attempt. The master should exit."""
 
 
 class ApplicationMasterNotRegisteredError(DispatcherError):
-    """A master called before it registered, or after a restart of the resource manager: it should register."""
+    """Raised when a master must register: it hasn't yet, or the resource manager was restarted."""
 
 
 class InvalidApplicationMasterRequestError(DispatcherError):
-    """A master called out of turn."""
+    """Raised when a master calls out of turn."""
 
 
 class InvalidContainerReleaseError(InvalidApplicationMasterRequestError):

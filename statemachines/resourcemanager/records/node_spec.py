@@ -16,9 +16,9 @@ class NodeSpec:
     rack: str = "/default-rack"
     gpu_model: str | None = None
     partition: str = ""
-    """Its node label; empty: the default partition."""
+    """Its node label, or empty for the default partition."""
     port: int = 45454
-    """Part of its id; the default is from YARN's examples."""
+    """Part of its id. The default is from YARN's examples."""
     http_port: int = 8042
     version: str = ""
-    """Of its node manager; empty: not told."""
+    """Version of its node manager, or empty if unknown."""

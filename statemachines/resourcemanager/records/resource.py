@@ -13,9 +13,10 @@ MOST = 2**63 - 1
 class Resource(NamedTuple):
     """The request of a container or the capacity of a node, in integers >= 0.
 
-    `gpus` counts devices, and `gpu_milli` is the share of *each* of them (1..1000): `gpus=1, gpu_milli=460` takes 0.46
-    of one device, and two halves of different devices do not satisfy it. A node's capacity has `gpu_milli=1000`. A sum
-    of several has one device with all their thousandths in `gpu_milli`; `gpu_milli_total` is right for both.
+    `gpus` counts devices, and `gpu_milli` is the share of *each* of them (1..1000). For example, `gpus=1,
+    gpu_milli=460` takes 0.46 of one device, and two halves of different devices don't satisfy it. A node's capacity has
+    `gpu_milli=1000`. A sum of several has one device with all their thousandths in `gpu_milli`, and `gpu_milli_total`
+    is right for both.
 
     `others` are further resource types: (name, amount) with amounts > 0, sorted by name, as `named` makes them.
     """
@@ -32,7 +33,7 @@ class Resource(NamedTuple):
         return self.gpus * self.gpu_milli
 
     def other(self, name: str) -> int:
-        """The amount of a further resource type, or 0."""
+        """Return the amount of a further resource type, or 0."""
         for type_, amount in self.others:
             if type_ == name:
                 return amount
@@ -49,7 +50,7 @@ class Resource(NamedTuple):
         )
 
     def smaller_of(self, other: Resource) -> Resource:
-        """The lesser amount of each type, with this one's GPUs."""
+        """Return the lesser amount of each type, with the GPUs of this one."""
         others = {name: min(amount, other.other(name)) for name, amount in self.others}
         return self._replace(
             memory_mb=min(self.memory_mb, other.memory_mb),

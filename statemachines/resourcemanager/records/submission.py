@@ -9,7 +9,7 @@ from statemachines.resourcemanager.records.resource import Resource
 
 
 class LocalResource(NamedTuple):
-    """A file that a node copies for a container, after YARN's LocalResource."""
+    """A file to copy for a container, after YARN's LocalResource."""
 
     resource: str
     """Its URL."""
@@ -18,11 +18,11 @@ class LocalResource(NamedTuple):
     visibility: str = "APPLICATION"
     """PUBLIC, PRIVATE (the user's) or APPLICATION."""
     size: int = 0
-    """Bytes."""
+    """Size in bytes."""
     timestamp: int = 0
-    """Unix ms: the file must not have changed since."""
+    """Time in Unix ms. The file must not have changed since."""
     pattern: str | None = None
-    """Of a PATTERN: which of its entries are unpacked."""
+    """For a PATTERN, the entries to unpack."""
 
 
 class LogAggregationContext(NamedTuple):
@@ -49,16 +49,15 @@ class Credentials(NamedTuple):
 class LaunchContext(NamedTuple):
     """How a node launches an application's master, after YARN's ContainerLaunchContext.
 
-    The mappings are not to be changed: reports share them between threads. `repr` leaves out all values, some of which
-    are secrets.
+    Don't change the mappings: reports share them between threads. `repr` leaves out all values, since some are secrets.
     """
 
     commands: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     local_resources: Mapping[str, LocalResource] = {}
-    """By the path in the container's folder."""
+    """Files by their path in the container's folder."""
     service_data: Mapping[str, str] = {}
-    """For the node's auxiliary services, by name: texts in base64, often secrets; reports have only the names."""
+    """Data for the node's auxiliary services, by name, in base64, often secret. Reports have only the names."""
     acls: Mapping[str, str] = {}
     """Access control lists by VIEW_APP and MODIFY_APP: `user1,user2 group1,group2`, or `*`."""
     credentials: Credentials | None = None
@@ -72,13 +71,13 @@ class LaunchContext(NamedTuple):
         )
 
     def without_secrets(self) -> LaunchContext:
-        """For reports: without credentials, and with the names only of `service_data`."""
+        """Return a copy for reports, without credentials and with only the names of `service_data`."""
         if self.credentials is None and not any(self.service_data.values()):
             return self
         return self._replace(credentials=None, service_data=dict.fromkeys(self.service_data, ""))
 
     def copied(self) -> LaunchContext:
-        """With mappings of its own: those given may still change."""
+        """Return a copy with separate mappings, since the given ones can still change."""
         credentials = self.credentials
         if credentials is not None:
             credentials = Credentials(dict(credentials.tokens), dict(credentials.secrets))
@@ -102,46 +101,46 @@ class ApplicationSubmission(NamedTuple):
     am_host: str | None = None
     """Preferred node of the master, which accepts any other."""
     gpu_models: frozenset[str] = frozenset()
-    """GPU models that the master accepts; empty: any."""
+    """GPU models accepted by the master, or empty for any."""
     max_attempts: int | None = None
-    """None, or less than 1: as configured, which is also the maximum."""
+    """Maximum attempts. None, or less than 1, is the configured maximum."""
     priority: int = 0
-    """A greater one is served first, within a queue."""
+    """Within a queue, a greater one is served first."""
     application_id: str | None = None
-    """From `get_new_application`, which allows a retry; None: a new id."""
+    """Id from `get_new_application`, so that you can retry, or None for a new id."""
     lifetime_s: int | None = None
-    """It is killed this long after its submission; None: the queue's default."""
+    """Seconds after its submission until it's killed. By default, the queue's."""
     attempt_failures_validity_interval_ms: int | None = None
-    """Older failures do not count towards `max_attempts`; None: all count."""
+    """Older failures don't count towards `max_attempts`. None counts all."""
     keep_containers_across_attempts: bool = False
     """Whether the next attempt takes over the running containers of a failed one."""
     unmanaged_am: bool = False
     """Whether its master runs outside the cluster and registers by itself."""
     node_label: str | None = None
-    """Default partition of its requests, and the master's unless it has its own; None: the queue's default."""
+    """Default partition of its requests, and of the master without a label. None is the queue's default."""
     application_type: str = "YARN"
     tags: tuple[str, ...] = ()
     am_node_label: str | None = None
-    """Partition of the master; None: as `node_label`."""
+    """Partition of the master. By default, `node_label`."""
     launch: LaunchContext | None = None
-    """What nodes launch; None, or the simulation: nothing."""
+    """How nodes launch the master. None, or the simulation, launches nothing."""
 
     @property
     def master_label(self) -> str | None:
-        """The partition of the master; None: the queue's default."""
+        """The partition of the master, or None for the queue's default."""
         return self.node_label if self.am_node_label is None else self.am_node_label
 
     @property
     def labels(self) -> tuple[str | None, str | None]:
-        """The partitions of its requests and of its master that the queue must be allowed to use."""
+        """The partitions of its requests and of its master, which the queue must be allowed to use."""
         return self.node_label, self.master_label
 
     def without_secrets(self) -> ApplicationSubmission:
-        """For an application that has ended, so nothing more is launched."""
+        """Return a copy for an ended application, which launches nothing more."""
         launch = self.launch
         public = None if launch is None else launch.without_secrets()
         return self if public is launch else self._replace(launch=public)
 
     def acl(self, access: str) -> str | None:
-        """The access control list for VIEW_APP or MODIFY_APP; None: not given."""
+        """Return the access control list for VIEW_APP or MODIFY_APP, or None if it's not given."""
         return None if self.launch is None else self.launch.acls.get(access)

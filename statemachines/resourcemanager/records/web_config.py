@@ -74,7 +74,7 @@ class RMWebConfig(WebConfig):
 
     @property
     def auth_in_use(self) -> AuthName:
-        """`auth`, or what it stands for."""
+        """`auth`, or the value that null stands for."""
         return self.auth or ("token" if self._knows_users else "simple")
 
     @property

@@ -52,7 +52,7 @@ class QueueUserInfo(NamedTuple):
 
 
 class QueueInfo(NamedTuple):
-    """One queue. Capacities are shares of the whole default partition, 0 to 1.
+    """One queue. Capacities are shares of the whole default partition, from 0 to 1.
 
     `partitions` has them in percent. Resources cover all partitions.
     """
@@ -94,12 +94,12 @@ class QueueInfo(NamedTuple):
 
     @property
     def active_applications(self) -> int:
-        """Applications whose masters may run."""
+        """Number of applications whose masters can run."""
         return self.applications - self.pending_applications
 
     @property
     def allocated_containers(self) -> int:
-        """Containers that are not reservations."""
+        """Number of containers, without reservations."""
         return self.containers - self.reserved_containers
 
 

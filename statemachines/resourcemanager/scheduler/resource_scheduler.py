@@ -68,7 +68,7 @@ class HeartbeatAnswer(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ResourceScheduler:
-    """Handles SchedulerEvents and direct calls; posts to the central dispatcher."""
+    """Handles SchedulerEvents and direct calls, and posts to the central dispatcher."""
 
     def __init__(
         self, context: SchedulerContext, nodes: ClusterNodeTracker, policy: SchedulingPolicy, *, on_heartbeat: bool
@@ -83,7 +83,7 @@ class ResourceScheduler:
         self._handlers = handlers.by_type  # never changes; called under _lock
         self._preemption = handlers.preemption  # guarded by _lock
         self.is_settled = True
-        """Whether a round of preemption would do nothing: the last one did nothing, and nothing has happened since.
+        """Whether a preemption round would do nothing, since the last one did nothing and nothing has happened since.
 
         Written under _lock, read without.
         """
@@ -99,7 +99,7 @@ class ResourceScheduler:
 
     @contextmanager
     def locked(self) -> Iterator[SchedulingPolicy]:
-        """The policy, to ask it about queues and limits while nothing changes: `policy.queue_info("root.a")`."""
+        """Return the policy, to ask while nothing changes, for example `policy.queue_info("root.a")`."""
         with self._lock:
             yield self._policy
 
@@ -113,10 +113,10 @@ class ResourceScheduler:
         blacklist_additions: Iterable[str] = (),
         blacklist_removals: Iterable[str] = (),
     ) -> None:
-        """Release containers, then request new ones; `pull_newly_allocated` returns them once they are allocated.
+        """Release containers, then request new ones. Once allocated, `pull_newly_allocated` returns them.
 
-        Blacklists name hosts, not node ids. The call does nothing for an attempt that is unknown or has ended. Only
-        a container that has been pulled can be released.
+        Blacklists name hosts, not node ids. The call does nothing for an unknown or ended attempt. You can only release
+        pulled containers.
         """
         with self._lock:
             books = self._books
@@ -142,7 +142,7 @@ class ResourceScheduler:
                 self._assign_containers()
 
     def pull_newly_allocated(self, attempt_id: str) -> list[RMContainer]:
-        """The containers allocated since the last call; this call makes them ACQUIRED."""
+        """Return the containers allocated since the last call, and make them ACQUIRED."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None or not attempt.new:
@@ -153,7 +153,7 @@ class ResourceScheduler:
             return new
 
     def heartbeat_answer(self, attempt_id: str) -> HeartbeatAnswer:
-        """What the scheduler tells a master; nothing for an attempt that is unknown or has ended."""
+        """Return the scheduler's answer to a master, which is empty for an unknown or ended attempt."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None:
@@ -166,9 +166,9 @@ class ResourceScheduler:
             return HeartbeatAnswer(allocated, resource_of(self._policy.headroom(attempt)), preempted)
 
     def request_resize(self, container_id: str, resource: Resource) -> bool:
-        """Resize a running container; False if its node or a limit does not allow it.
+        """Resize a running container, or return False if its node or a limit doesn't allow it.
 
-        Growing needs room on the node. A node that is being decommissioned allows no resize. GPUs cannot change.
+        Growing needs room on the node. A decommissioning node allows no resize. GPUs can't change.
         """
         with self._lock:
             live = self._books.live(container_id)
@@ -186,7 +186,7 @@ class ResourceScheduler:
             return is_done
 
     def live_containers(self, attempt_id: str) -> list[RMContainer]:
-        """The attempt's containers that have not ended, including those inherited from the previous attempt."""
+        """Return the attempt's containers that haven't ended, including those inherited from the previous attempt."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             return list(attempt.live.values()) if attempt is not None else []
@@ -194,10 +194,10 @@ class ResourceScheduler:
     # -- for applications ---------------------------------------------------------------------------------------------
 
     def maximum_allocation(self, queue: str) -> MaximumAllocation:
-        """The largest container that the queue takes; of an unknown queue, the largest that the cluster takes.
+        """Return the largest container accepted by the queue or, if it's unknown, by the cluster.
 
-        It is as configured, and once nodes have had the time to register, also as large as the largest of them, as in
-        YARN's ClusterNodeTracker.
+        It's the configured one. Once nodes have had the time to register, it's also no larger than the largest of them,
+        as in YARN's ClusterNodeTracker.
         """
         context = self._context
         with self._lock:
@@ -207,13 +207,13 @@ class ResourceScheduler:
             return maximum.within(self._nodes.largest())
 
     def queue_of(self, application: str) -> str | None:
-        """The path of the application's queue; None if the scheduler does not have the application."""
+        """Return the path of the application's queue, or None if the scheduler doesn't have the application."""
         with self._lock:
             app = self._books.apps.get(application)
             return app.queue if app is not None else None
 
     def check_move(self, application: str, queue: str) -> str | None:
-        """Why the application cannot be moved to `queue`, or None."""
+        """Return why you can't move the application to `queue`, or None if you can."""
         with self._lock:
             return self._policy.check_move(application, self._books.apps.get(application), queue)
 
@@ -221,7 +221,7 @@ class ResourceScheduler:
         """Move the application with its containers and asks.
 
         Raises:
-            InvalidRequestError: the application cannot be moved; the message is `check_move`'s.
+            InvalidRequestError: the application can't be moved. The message is that of `check_move`.
         """
         with self._lock:
             refusal = self.check_move(application, queue)
@@ -243,7 +243,7 @@ class ResourceScheduler:
             self._assign_containers()
 
     def update_priority(self, application: str, priority: int) -> None:
-        """Change the priority of an application that is in the scheduler."""
+        """Change the priority of an application in the scheduler."""
         with self._lock:
             app = self._books.apps.get(application)
             if app is None:
@@ -256,7 +256,7 @@ class ResourceScheduler:
             self._assign_containers()
 
     def lifetime_s(self, submission: ApplicationSubmission) -> int | None:
-        """The application's own lifetime, capped at the queue's maximum, or the queue's default; None: unlimited."""
+        """Return the application's lifetime, capped at the queue's maximum, or the queue's default, or None."""
         with self._lock:
             return self._policy.lifetime_s(submission)
 
@@ -270,18 +270,18 @@ class ResourceScheduler:
             return any(one is not None and one[0].master == one[1].entity for one in live)
 
     def nodes(self) -> Iterator[SchedulerNode]:
-        """The usable nodes."""
+        """Return the usable nodes."""
         with self._lock:
             return iter(list(self._nodes))
 
     def waiting(self) -> list[tuple[str, ContainerRequest]]:
-        """The pending asks in order of service: (attempt id, request)."""
+        """Return the pending asks in order of service: (attempt id, request)."""
         with self._lock:
             allocators = self._policy.in_order(self._books.attempts.values())
             return [(allocator.attempt.id, ask.request) for allocator in allocators for ask in allocator]
 
     def why_waiting(self, attempt_id: str, request: ContainerRequest) -> WaitReason:
-        """Why a pending ask has no container yet, for reports. It costs one look at each node."""
+        """Return why a pending ask has no container yet, for reports. This checks each node."""
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
             if attempt is None:
@@ -290,9 +290,9 @@ class ResourceScheduler:
             return self._why_waiting(attempt, requirements, attempt.pending.get((request.priority, requirements)))
 
     def waiting_asks(self, attempt_id: str, looks: NodeLooks | None = None) -> list[WaitingAsk]:
-        """The attempt's pending asks, equal ones together, in order of service.
+        """Return the attempt's pending asks, equal ones together, in order of service.
 
-        `looks`: shared by the attempts of one report, which bounds what the report costs.
+        `looks`: shared by the attempts of one report, to bound the report's cost.
         """
         looks = looks or NodeLooks()
         with self._lock:
@@ -303,21 +303,21 @@ class ResourceScheduler:
             return [self._waiting_ask(attempt, allocator, looks) for allocator in allocators]
 
     def queues(self) -> list[QueueInfo]:
-        """All queues, parents before children; the root first."""
+        """Return all queues, parents before children, and so the root first."""
         with self._lock:
             infos = [self._policy.queue_info(path) for path in self._policy.queue_paths()]
             return [info for info in infos if info is not None]
 
     def capacity_version(self) -> int:
-        """A number that grows with each change of the queues' capacities: nodes that come, go, or change."""
+        """Return a number that grows with each change of the queues' capacities: nodes that come, go, or change."""
         with self._lock:
             return self._nodes.version
 
     def application_use(self, attempt_id: str, used: Amounts | None = None) -> ApplicationUse:
-        """What the attempt has and waits for; nothing for an attempt that is unknown or has ended.
+        """Return the attempt's resources and pending requests, or nothing if the attempt is unknown or has ended.
 
-        `used`: what its containers have, from a caller that keeps the sum: the answer is then without them, and its
-        cost does not grow with them.
+        `used`: the resources of its containers, if you keep their sum. The result is then without them, and its cost
+            doesn't grow with them.
         """
         with self._lock:
             attempt = self._books.attempts.get(attempt_id)
@@ -339,7 +339,7 @@ class ResourceScheduler:
             )
 
     def node_use(self, node_id: str) -> NodeUse:
-        """What the node's containers have; nothing for a node that the scheduler does not use."""
+        """Return the resources of the node's containers, or nothing if the scheduler doesn't use the node."""
         with self._lock:
             node = self._nodes.get(node_id)
             return node.use() if node is not None else NodeUse()

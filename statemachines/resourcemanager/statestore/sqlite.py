@@ -44,10 +44,14 @@ _STATEMENTS: Final[Mapping[str, str]] = {
 
 
 class SqliteRMStateStore(RMStateStore, CompositeService):
-    """`init` opens and locks the file; `stop` commits what is queued and closes it.
+    """Stores the state in an SQLite file: `init` opens and locks it, `stop` commits what is queued and closes it.
 
-    Start it before the dispatcher whose writes it takes, and stop it after that one. `init` raises StateStoreError if
-    the file cannot be used.
+    Start it before the dispatcher whose writes it takes, and stop it afterwards. If the file can't be used, `init`
+    raises StateStoreError.
+
+    `batch_size`: maximum writes per commit.
+    `config`: of the store's dispatcher.
+    `permissions`: who besides its owner can read the file, if it's created.
     """
 
     def __init__(
@@ -59,8 +63,6 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
         config: DispatcherConfig | None = None,
         permissions: PermissionsName = "private",
     ) -> None:
-        """`batch_size`: maximum writes per commit. `config`: of the store's own dispatcher. `permissions`: who may read
-        the file, if it is made, besides its owner."""
         RMStateStore.__init__(self)
         CompositeService.__init__(self, name)
         self._path = path.absolute()  # a daemon may change its directory later
@@ -71,7 +73,7 @@ class SqliteRMStateStore(RMStateStore, CompositeService):
         # Unbounded: the central dispatcher posts here and must not block, and this thread posts back.
         config = (config or DispatcherConfig()).model_copy(update={"queue_capacity": None})
         self.dispatcher = EventDispatcher(self._collect, name, config=config, idle_action=self._commit)
-        """The store's own dispatcher, with its own metrics."""
+        """The store's dispatcher, with separate metrics."""
         self.add_service(self.dispatcher)
 
     def handle(self, event: RMStateStoreEvent) -> None:

@@ -35,7 +35,7 @@ _ANSWERS: dict[str, Callable[[str], RMEvent]] = {
 
 
 class StateStoreError(DispatcherError):
-    """The file of a state store cannot be used."""
+    """Raised when the file of a state store can't be used."""
 
     def __init__(self, path: Path, problem: str) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class StateStoreError(DispatcherError):
 
 
 class StateStoreVersionError(StateStoreError):
-    """The file was written by a newer version of this program."""
+    """Raised when the file was written by a newer version of this program."""
 
     def __init__(self, path: Path, found: int, supported: int) -> None:
         self.found = found
@@ -70,7 +70,8 @@ class StoreContext(Protocol):
 class RMStateStore(ABC):
     """Keeps the last record of each application and attempt, the labels of nodes, and the epoch.
 
-    `attach` it, then `get_and_increment_epoch` and `load_state`, all before the first write; `handle` from then on.
+    Call `attach`, then `get_and_increment_epoch` and `load_state`, all before the first write, and `handle` from then
+    on.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class RMStateStore(ABC):
 
     @property
     def store_state(self) -> RMStateStoreState:
-        """Any thread; a snapshot."""
+        """The store's state, as a snapshot. Thread-safe."""
         return self._store_state
 
     def attach(self, context: StoreContext) -> None:
@@ -88,18 +89,18 @@ class RMStateStore(ABC):
 
     @abstractmethod
     def handle(self, event: RMStateStoreEvent) -> None:
-        """Write, remove or replace a record. Central dispatcher's handler thread; does not wait for the disk.
+        """Write, remove or replace a record, on the central dispatcher's handler thread, without waiting for the disk.
 
-        Its answer is posted once it is durable, unless `notify` is False.
+        The answer is posted once it's durable, unless `notify` is False.
         """
 
     @abstractmethod
     def load_state(self) -> RMState:
-        """A copy of all that is stored. Raises StateStoreError if it cannot be read."""
+        """Return a copy of everything stored. Raises StateStoreError if it can't be read."""
 
     @abstractmethod
     def get_and_increment_epoch(self) -> int:
-        """How many resource managers this store has served before. Raises StateStoreError if it cannot be written."""
+        """Return how many resource managers this store has served. Raises StateStoreError if it can't be written."""
 
     def _answer(self, event: RMStateStoreEvent) -> None:
         """Acknowledge a durable write, if the event asks for it."""
@@ -132,9 +133,9 @@ class RMStateStore(ABC):
 
 
 class MemoryRMStateStore(RMStateStore):
-    """Answers each write at once. The object may be passed on to the next resource manager.
+    """Answers each write at once. You can pass the object on to the next resource manager.
 
-    Handler thread only, of one resource manager at a time.
+    Use it on the handler thread only, of one resource manager at a time.
     """
 
     def __init__(self) -> None:

@@ -51,15 +51,17 @@ def resource_manager_app(
     web: RMWebConfig | None = None,
     ops: OpsConfig | None = None,
 ) -> Starlette:
-    """The app for one resource manager, which needs not be started yet. `app.state.rm` is the `RMWeb`.
+    """Return the app for one resource manager, which can still be unstarted. `app.state.rm` is the `RMWeb`.
 
-    `web`: None: the resource manager's. `ops`: of the ops API; None: the resource manager's, and without the ops API
-    if that is not enabled. The server has to run the app's lifespan, or else the first request begins to follow the
-    resource manager, and nothing ends it. Without a WebHost, no request has a `Principal`, and so none may change
-    anything.
+    `web`: by default, the resource manager's.
+    `ops`: configuration of the ops API. By default, the resource manager's, and without the ops API if that isn't
+        enabled.
+
+    Your server must run the app's lifespan. Otherwise the first request begins to follow the resource manager, and
+    nothing ends it. Without a WebHost, no request has a `Principal`, and so none may change anything.
 
     Raises:
-        ConfigError: the file with the secret of users' cookies is unsound.
+        ConfigError: the file with the secret of users' cookies is invalid.
     """
     settings, web = manager.settings, web or manager.settings.web
     model = ReadModel(manager, web.refresh_ms)

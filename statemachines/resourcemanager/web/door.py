@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 class RMDoor(CompositeService):
-    """Serves the REST API, the pages, /metrics, and the ops API at `/ops/v1`: an OpsDoor and more.
+    """Serves the REST API, the pages, /metrics, and, as an OpsDoor does, the ops API at `/ops/v1`.
 
-    Add it to a daemon before the resource manager: it starts before and stops after it. Until the resource manager has
+    Add it to a daemon before the resource manager, to start before it and stop after it. Until the resource manager has
     recovered, the REST API answers 503.
 
-    Raises (from `start`):
-        ConfigError, DispatcherError: as a WebHost.
+    `web`, `ops`: by default, the resource manager's configuration.
+
+    Raises:
+        ConfigError, DispatcherError: from `start`, as a WebHost.
     """
 
     is_door: Final = True
 
     def __init__(self, manager: ResourceManager, web: RMWebConfig | None = None, ops: OpsConfig | None = None) -> None:
-        """`web`, `ops`: None: as the resource manager is configured."""
         super().__init__(f"{manager.name}-door")
         web = web or manager.settings.web
         self.app = resource_manager_app(manager, web, ops)
@@ -46,7 +47,7 @@ class RMDoor(CompositeService):
 
     @property
     def url(self) -> str | None:
-        """The TCP address, without a path, once started; None without TCP."""
+        """The TCP address, without a path, once started, or None without TCP."""
         return self.host.url
 
     def service_stop(self) -> None:

@@ -42,16 +42,16 @@ _STATUS_OF: Final[Mapping[type[Exception], int]] = {
 
 @dataclass(slots=True)
 class RMWeb:
-    """What the endpoints share. The loop's thread."""
+    """What the endpoints share. Use it on the loop's thread."""
 
     model: ReadModel
     clients: ClientRMService
-    """Waits for the handler thread, so an endpoint calls only what gives a future, with a deadline."""
+    """Waits for the handler thread, so from an endpoint, call only methods that return a future, with a deadline."""
     admin: AdminService
-    """As `clients`."""
+    """To be used like `clients`."""
     config: RMWebConfig
     name: str
-    """Of the resource manager."""
+    """Name of the resource manager."""
     workers: Workers = field(default_factory=Workers)
     """Threads for work that would hold up the loop."""
     users: Users = field(init=False)

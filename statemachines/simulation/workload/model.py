@@ -138,7 +138,7 @@ class WorkloadRunner:
 
 
 class WorkloadError(DispatcherError):
-    """A workload file is not valid. The message is one line that can be shown to a user."""
+    """Raised when a workload file is invalid. You can show its one-line message to users."""
 
     def __init__(self, path: Path, problem: str, *, row: int | None = None, column: str | int | None = None) -> None:
         self.path = path
@@ -155,26 +155,26 @@ class WorkloadError(DispatcherError):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Nodes, and applications in the order of submission, which may be generated while they are iterated over once."""
+    """Nodes, and applications in the order of submission, which can be a generator for a single iteration."""
 
     name: str
     nodes: tuple[NodeSpec, ...]
     applications: Collection[ApplicationSpec]
     bad_rows: tuple[WorkloadError, ...] = field(default=())
-    """The rows that --skip-bad-rows skipped."""
+    """The rows skipped by --skip-bad-rows."""
     remarks: tuple[str, ...] = field(default=())
-    """Lines for the user: what the files have that a replay does not use."""
+    """Lines for the user about data in the files ignored by a replay."""
 
     @property
     def container_count(self) -> int:
-        """All containers, including the masters'."""
+        """Number of all containers, including the masters'."""
         return sum(1 + len(application.containers) for application in self.applications)
 
     def join(self, manager: ResourceManager) -> RecordedWaits:
         """Have a resource manager's handler thread register the nodes, and submit each application at its time.
 
-        Any thread; the workload's time 0 is when the handler thread starts it. A resource manager without node managers
-        is connected to simulated ones. Returns the comparison of waits, to be read after the end.
+        Any thread can call this. The workload's time 0 is when the handler thread starts it. If a resource manager has
+        no node managers, it's connected to simulated ones. Returns the comparison of waits, to read after the end.
         """
         runner = WorkloadRunner(manager, self.nodes, self.applications)
         manager.dispatcher.mailbox_executor.execute(runner.start, "start of workload %s", self.name)

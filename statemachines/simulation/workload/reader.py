@@ -39,15 +39,15 @@ def read_workload(
     skip_bad_rows: bool = False,
     needs_nodes: bool = True,
 ) -> Workload:
-    """The workload in a file, or in the *.csv and *.json files of a folder (without subfolders), which may end in .gz.
+    """Read the workload in a file, or in the *.csv and *.json files of a folder (without subfolders).
 
-    The content determines the format, and whether it is packed. The node list of a single pod list is looked up in the
-    same folder. `skip_bad_rows` skips rows (CSV) and objects (JSON) with a bad value and lists them in
-    `Workload.bad_rows`; bad JSON is read up to the error. An error that concerns a whole file is raised. A workload
-    without nodes is one, unless the caller has nodes of its own: `needs_nodes` False.
+    The names can end in .gz. The content determines the format, and whether it's compressed. The node list of a single
+    pod list is looked up in the same folder. `skip_bad_rows` skips rows (CSV) and objects (JSON) with a bad value and
+    lists them in `Workload.bad_rows`. Bad JSON is read up to the error. An error in a whole file is raised. A workload
+    without nodes is one, unless you have nodes and pass False for `needs_nodes`.
 
     Raises:
-        WorkloadError: what is wrong, where, and what was expected; the only error that any content can cause.
+        WorkloadError: the only error that any content can cause. It says what is wrong, where, and what was expected.
     """
     path = Path(path)
     try:

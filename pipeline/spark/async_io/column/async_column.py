@@ -109,42 +109,42 @@ def async_column(
     deadline: float | None = None,
     **options: Unpack[ColumnOptions],
 ) -> Column | OfColumns:
-    """A column with the value of `function` for each row's `columns`; up to `concurrency` calls at a time in each task.
+    """Return a column with the value of `function` for each row, with up to `concurrency` calls at a time in each task.
 
-    For `withColumn`, `select` and `where`, in batch, streaming and Spark Connect. Needs PySpark 4.1. Without columns,
-    or with a type in their place, it is a function of columns, as PySpark's `udf(function, "double")` is:
+    You can use it in `withColumn`, `select` and `where`, in batch, streaming and Spark Connect, with PySpark 4.1.
+    Without columns, or with a type in their place, you get a function of columns, as from `udf(function, "double")`:
 
         async_column(price_of, "item", lit("EUR"), timeout=10)
         async_column(price_of, "double")("item", lit("EUR"))
         async_column(price_of, returns="double", timeout=10)("item", lit("EUR"))
 
-    A text alone is a type if there is no `timeout`, and otherwise the name of a column, unless neither the function nor
-    `returns` gives a type.
+    A single string is a type if there's no `timeout`. With one, it's the name of a column, unless neither the function
+    nor `returns` gives a type.
 
-    `function`: an AsyncFunction, an `async def`, or a blocking function. It gets the values of the columns as its
-        arguments, and returns the value for the row; a struct is a Row, a null None. The methods of an AsyncFunction
-        get several columns as one tuple, unless `async_invoke` has several parameters, too, and the list of results
-        that one returns must have one result, or none for a null.
-    `columns`: names or Columns. A literal needs `lit`. For a function of a Row give `struct("id", ...)`.
-    `returns`: the type of the values: one of Spark, such as "double" or "price double, stock int" for a struct, or a
-        class, such as a dataclass; None: the function's return type.
-    `timeout`, `deadline`, `extra`: as in `ordered_wait`. A function of columns has 180 s, if no timeout is given.
-    `on_error`: "fail", or a function that returns the value; it gets a CapturedError, whose `input` is the tuple of
+    `function`: your AsyncFunction, `async def`, or blocking function. It gets the values of the columns as arguments,
+        and returns the value for the row. A struct is a Row, a null None. The methods of an AsyncFunction get several
+        columns as one tuple, unless `async_invoke` also has several parameters. A list it returns must hold one result,
+        or be empty for null.
+    `columns`: names or Columns. A literal needs `lit`. For a function of a Row, pass `struct("id", ...)`.
+    `returns`: the type of the values, by default the function's return type. Pass a Spark type, for example "double",
+        or "price double, stock int" for a struct, or a class such as a dataclass.
+    `timeout`, `deadline`, `extra`: as in `ordered_wait`. For a function of columns, the default timeout is 180 s.
+    `on_error`: "fail", or a function that returns the value. It gets a CapturedError, whose `input` is the tuple of
         arguments. With "capture" the column is a struct of `result` and `error`. The error is null unless the call
-        failed, and otherwise a struct of error_class string, message string, attempts int and time_spent_ms double.
+        failed. Then it's a struct of error_class string, message string, attempts int and time_spent_ms double.
     `dedupe_by`: one or more arguments, named as in `columns` or in the function's signature, or a function of the
-        arguments. Rows with the same key share one call and its value, which must depend on the key alone.
+        arguments. Rows with the same key share one call and its value, which must depend only on the key.
     `cache`: its `key` names arguments, or is a function of them, as in `dedupe_by`.
-    `skip_nulls`: a row with a null among its arguments is not called for, and gets null.
-    `deterministic`: whether the function gives equal values for equal arguments, and may be called less or more often
-        than once for each row: Spark then filters rows by their other columns before it calls, and may call twice for
-        a row. By default it calls once for each row that reaches the column.
-    `options`: the others are those of `ordered_wait`; see `pipeline.streaming.AsyncOptions`.
+    `skip_nulls`: rows with a null argument skip the call and return null.
+    `deterministic`: equal arguments give equal values, and you can accept less or more than one call for a row. Spark
+        then filters rows by their other columns before it calls, and can call twice for a row. By default there's one
+        call for each row that reaches the column.
+    `options`: the other options of `ordered_wait`. See `pipeline.streaming.AsyncOptions`.
 
-    The active session sends the packages to its executors, and its time zone holds for values without one.
+    The active session sends the packages to its executors, and its time zone applies to values without one.
 
     Raises:
-        ValueError, TypeError: an option, a name or a type is invalid, or `function` does not pickle.
+        ValueError, TypeError: an option, a name or a type is invalid, or `function` doesn't pickle.
         AsyncIOError: this PySpark is older than 4.1.
     """
     name = name_of(function)
@@ -182,8 +182,8 @@ def register_async(
 
     Returns the function of columns, as `spark.udf.register` does, for `withColumn` and `select`.
 
-    The parameters, the errors and what the function gets are those of `async_column`; `dedupe_by` names parameters of
-    the function.
+    The parameters, the errors and the function's arguments are those of `async_column`. Here `dedupe_by` names
+    parameters of the function.
     """
     remote = type(spark).__module__.startswith("pyspark.sql.connect.")
     of_columns: OfColumns = _user_function(spark, remote, function, [], returns, timeout, deadline, **options)

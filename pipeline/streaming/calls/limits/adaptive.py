@@ -22,18 +22,19 @@ ADAPTIVE: Final = "adaptive"
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveRateLimit:
-    """As many calls per second as the service accepts; `rate_limit="adaptive"` is one with the defaults.
+    """As many calls per second as the service accepts. `rate_limit="adaptive"` is one with the defaults.
 
-    The function tells of a refusal (HTTP 429) by raising `RetryAfter`. The rate grows until a call is refused, falls
-    to about what the service accepts, and then tests slowly whether that has risen: see LearnedRate. A pause of up to
-    2 seconds ends early once the service accepts a call that was made after the refused one; up to three calls are
-    made to find out. A longer pause is kept.
+    When the service rejects a call (HTTP 429), raise `RetryAfter` in your function. The rate grows until a call is
+    rejected, falls to about the accepted rate, and then slowly tests for a higher one: see LearnedRate. A pause of up
+    to 2 seconds ends early once the service accepts a call made after the rejected one. Up to three calls are made to
+    find out. A longer pause is kept.
 
-    `initial_calls_per_s`: the rate of the first calls. `max_calls_per_s`: the rate never exceeds it; None: no bound.
-    `cost`, `scope`: as in RateLimit; the rates have the cost's unit.
+    `initial_calls_per_s`: the rate of the first calls.
+    `max_calls_per_s`: the maximum rate. By default, there's none.
+    `cost`, `scope`: as in RateLimit. The rates have the cost's unit.
 
     Raises:
-        ValueError: a number is out of its range, or the scope unknown; the message names it.
+        ValueError: a number is out of range, or the scope is unknown. The message names it.
     """
 
     initial_calls_per_s: float = 20.0
@@ -48,14 +49,14 @@ class AdaptiveRateLimit:
         check_cost_and_scope(self.cost, self.scope)
 
     def cost_of(self, value: object) -> float:
-        """As `RateLimit.cost_of`."""
+        """See `RateLimit.cost_of`."""
         return cost_of(self.cost, value)
 
     def split(self, workers: int) -> AdaptiveRateLimit:
-        """The share of each of `workers` workers, of the rate at first and of the bound; its scope is not "job".
+        """Divide the initial rate and the maximum between `workers` workers. The scope of a share isn't "job".
 
         Raises:
-            ValueError: `workers` is not a whole number of at least 1.
+            ValueError: `workers` isn't a whole number of at least 1.
         """
         check_workers(workers)
         return replace(

@@ -47,13 +47,13 @@ from statemachines.resourcemanager.scheduler.wait_reasons import WaitReason
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CapacityScheduler(ResourceScheduler):
-    """Accepts submissions to the leaves of its tree of queues."""
+    """Accepts submissions to the leaves of its tree of queues.
+
+    Raises:
+        ConfigError: the configured queues don't form a valid tree. The message names the key.
+    """
 
     def __init__(self, context: SchedulerContext, *, on_heartbeat: bool = False) -> None:
-        """
-        Raises:
-            ConfigError: the configured queues do not form a valid tree; names the key.
-        """
         nodes = ClusterNodeTracker(is_searched=not on_heartbeat)
         super().__init__(context, nodes, CapacityPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 
