@@ -21,7 +21,7 @@ from sphinx.application import Sphinx
 
 _ITEM = re.compile(r"(?P<names>`[^`]+`(?:,? (?:and )?`[^`]+`)*|In|Out): +(?P<text>.*)")
 _METRIC = re.compile(r"(?P<before>.*?)Annotated\[(?P<type>.*), MetricSpec\(.*\)\]", re.DOTALL)
-_NO_TEXT = re.compile(r"<[^<>]+>")
+_NO_TEXT = re.compile(r"<[^<>]*(?:<[^<>]*>[^<>]*)*>")
 _ENTRY = re.compile(r"    (?P<names>\w[\w., ]*?): +(?P<text>.*)")
 
 

@@ -123,7 +123,7 @@ def later(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
         return self.calls.later(function, name, cast("float | None", kwargs.get("timeout")))
 
     without_waiting.__name__ = f"{name}_later"
-    without_waiting.__doc__ = f"As `{name}`, without waiting: a future of its result, which any thread may cancel."
+    without_waiting.__doc__ = f"As `{name}`, without waiting: a future of its result, which any thread can cancel."
     cast(Any, without_waiting).__signature__ = _signature(cast(Any, method).__wrapped__, "Future[{}]")
     return without_waiting
 
