@@ -81,7 +81,7 @@ def test_what_was_promised_is_handled_or_a_dead_letter_whenever_it_is_killed(
         attempts[int(number)].add(int(attempt))
         order.append((kind, int(number)))
     dead: dict[str, Counter[int]] = defaultdict(Counter)
-    for folder in sorted((tmp_path / "dead").iterdir()):
+    for folder in sorted(each for each in (tmp_path / "dead").iterdir() if each.is_dir()):
         for letter in read_letters(recover(folder).accepted):
             assert letter.event_class == "Job", moments
             dead[letter.event["kind"]][letter.event["number"]] += 1
