@@ -155,7 +155,9 @@ class Schedule:
         self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
         self._order = itertools.count()
         self._count = 0  # those whose status is _WAITING; written under the lock, any thread reads
-        self._keys: set[str] = set()  # guarded
+        # The keys in use; those of a MultiDispatcher's partitions are one. Replaced before the start; any thread adds
+        # and removes, in single steps.
+        self.keys: dict[str, Scheduled] = {}
         self._timer: TimerFuture | None = None  # for the first of them; guarded
         self._timer_due_ns: float = math.inf  # by the monotonic clock; guarded
         self._is_started = False  # guarded
@@ -219,16 +221,13 @@ class Schedule:
             place=place,
             context=self._context_of(event_or_factory) if is_event else None,
         )
-        if key:
-            with self._lock:
-                if key in self._keys:
-                    raise ValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
-                self._keys.add(key)
+        if key and self.keys.setdefault(key, one) is not one:
+            raise ValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
         try:
             self._set_first(one, first_ns)
             return self._add(one, one.next_ns)
         except BaseException:
-            self._keys.discard(key)
+            self.keys.pop(key, None)
             if one.accepted_seq:
                 self._queue.write_ahead.put_tick(key, Tick(one.accepted_seq, one.next_ns, 0))
             raise
@@ -386,7 +385,7 @@ class Schedule:
         """Under the lock: end its wait for its time."""
         one.status = status
         self._count -= 1
-        self._keys.discard(one.key)
+        self.keys.pop(one.key, None)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -214,6 +214,18 @@ def test_a_partition_posts_the_events_of_its_keys(clock: ManualClock) -> None:
     assert sorted(seen) == [(key, f"MultiDispatcher-{key}") for key in range(3) for _ in range(3)]
 
 
+def test_a_key_is_in_use_once_in_all_partitions(clock: ManualClock) -> None:
+    """After a restart, two rhythms of a key in two partitions were one."""
+    with MultiDispatcher(partitions=3, time_service=clock) as dispatcher:
+        dispatcher.register(Work, lambda event: None)
+        every = dispatcher.post_every(1, Keyed(0, 1), key="nightly")
+        with pytest.raises(ValueError, match="key='nightly'"):
+            dispatcher.post_every(1, Keyed(0, 2), key="nightly")
+
+        every.cancel()
+        assert not dispatcher.post_every(1, Keyed(0, 2), key="nightly").is_done()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
