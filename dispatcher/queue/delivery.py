@@ -22,6 +22,13 @@ class Repeated(Protocol):
     is_queued: bool
 
 
+class RecoveredFiring:
+    """The event of a `post_every` with a key that an earlier run has posted, and not handled."""
+
+    def __init__(self) -> None:
+        self.is_queued = True  # the handler thread, or one that discards the event, resets it
+
+
 class Behind(Protocol):
     """The events that wait behind one that is retrying."""
 
