@@ -218,7 +218,7 @@ class TestInWriteAheadMode:
         assert [event.number for event in gate.events] == [1]
 
     def test_a_withdrawn_event_does_not_come_again_though_a_stop_has_discarded_it(
-        self, make: Make, tmp_path: Path, gate: Gate
+        self, make: Make, tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
     ) -> None:
         dispatcher = make(journal=JournalWriter(tmp_path, JournalConfig(write_ahead=True)))
         dispatcher.register(Job, gate, events=Posted)
@@ -236,6 +236,7 @@ class TestInWriteAheadMode:
         stop.join(TIMEOUT_S)
 
         assert [accepted.seq for accepted in recover(tmp_path).accepted] == [3]
+        assert "2 Job.STARTED; the next start handles those that the journal has" in caplog.text
 
     def test_an_event_that_is_withdrawn_on_its_way_into_the_log_leaves_it(
         self, make: Make, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
