@@ -22,10 +22,12 @@ from dispatcher.dispatching.stopping import check_may_wait
 from dispatcher.errors import EventRefusedError, QueueFullError
 from dispatcher.event import AsyncioHandler, HasType
 from dispatcher.groups import MultiDispatcher
+from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.delivery import Ask
 from dispatcher.queue.later import post_later
 from dispatcher.queue.posting import EventQueue
+from dispatcher.util.foreign import text_of
 from dispatcher.util.threads import in_own_thread
 
 __all__ = ["AsyncioHandler", "ask", "await_drained", "post", "stop", "submit"]
@@ -43,8 +45,7 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enu
     in order of arrival. If you cancel the waiting task, the event is withdrawn while it waits for room or, in
     write-ahead mode, for others to be written. After that, the post goes on.
     """
-    target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
-    queue = target.core.queue
+    queue = _core_of(dispatcher, event).queue
     answer = _post_if_room(queue, event)
     if answer is None:
         answer = await _once_room(queue, lambda: _post_if_room(queue, event))
@@ -81,28 +82,38 @@ async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum
         TimeoutError: the handler hasn't returned in time.
         EventRefusedError, EventDiscardedError: the event wasn't handled to the end.
     """
-    target = dispatcher.partition_of(event) if isinstance(dispatcher, MultiDispatcher) else dispatcher
+    core = _core_of(dispatcher, event)
     if timeout is None:
-        future = await _answered(target, event)
+        future = await _answered(core, event)
     else:
         async with asyncio.timeout(timeout):
-            future = await _answered(target, event)
+            future = await _answered(core, event)
     try:
         return future.result()
     finally:
         del future  # it refers to the error, whose traceback leads here and to the event
 
 
-async def _answered(target: AsyncDispatcher, event: Any) -> Ask:
+def _core_of(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> Core:
+    """Raises TypeError: it is another dispatcher, such as one of a test."""
+    if not isinstance(dispatcher, PostingService):
+        raise TypeError(
+            f"aio takes an AsyncDispatcher or a MultiDispatcher, not {text_of(dispatcher)}. On an event loop, post to "
+            "an InlineDispatcher with `await asyncio.to_thread(dispatcher.post, event)`."
+        )
+    return dispatcher.core_of(event)
+
+
+async def _answered(core: Core, event: Any) -> Ask:
     """Ask, and wait until the future is done. A cancellation withdraws the event.
 
     `asyncio.wrap_future` would never end if the error were a StopIteration.
     """
-    asks, queue = target.core.asks, target.core.queue
+    asks, queue = core.asks, core.queue
     ask = _ask_if_room(asks, event) or await _once_room(queue, lambda: _ask_if_room(asks, event))
     if ask is None:
         queue.state.reject("timeout")
-        raise EventRefusedError(target.name, "timeout")
+        raise EventRefusedError(queue.name, "timeout")
     wake_ups = _wake_ups()
     is_answered: asyncio.Future[None] = wake_ups.loop.create_future()
     ask.add_done_callback(lambda _: wake_ups.add(is_answered))

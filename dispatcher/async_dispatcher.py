@@ -518,7 +518,10 @@ class AsyncDispatcher(PostingService):
         # Those that have failed before come first: later ones of their keys may wait behind them.
         for accepted_seq, event, marks in sorted(recovered, key=lambda each: each.marks.attempt == 1):
             if marks.due_ns <= now_ns:
-                due.append((accepted_seq, event, Delivery(attempt=marks.attempt) if marks.attempt > 1 else None))
+                firing = self._schedule.recovered_firing(marks.key) if marks.key else None
+                is_plain = firing is None and marks.attempt == 1
+                delivery = None if is_plain else Delivery(attempt=marks.attempt, scheduled=firing)
+                due.append((accepted_seq, event, delivery))
             elif marks.attempt > 1:
                 policy, delay_ns = self._routes.policy_of(event.type), marks.due_ns - now_ns
                 self._retries.restore(policy, event, marks.attempt, accepted_seq, delay_ns)

@@ -216,7 +216,9 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             if journal is not None:
                 journal.close()
             raise
+        keys = self.partitions[0].core.schedule.keys
         for partition in self.partitions:
+            partition.core.schedule.keys = keys
             if (partition_letters := partition.core.errors.dead_letters) is not None:
                 # Of a run with another number of partitions: another one may have the event's key now.
                 partition_letters.post = lambda event: self.core_of(event).queue.post_if_room(event)

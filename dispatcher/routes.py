@@ -239,7 +239,7 @@ class RoutingTable:
                     "without a key function: others would let events of one lock_key overtake each other."
                 )
             return
-        if not callable(on_error):
+        if not callable(on_error) or isinstance(on_error, type):  # the class Retry, instead of a Retry()
             raise InvalidValueError(
                 f"on_error is one of {', '.join(SEVERITY)}, a Retry, or a function of the event and its error, not "
                 f"{on_error!r}"

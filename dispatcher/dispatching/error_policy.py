@@ -30,7 +30,6 @@ from dispatcher.service import Service
 from dispatcher.util.foreign import (
     class_name,
     cut_text,
-    describe,
     entity_of,
     fields_of,
     tell,
@@ -171,10 +170,11 @@ class ErrorPolicy:
         if delivery is not None and delivery.behind is not None:
             delivery.behind.let_go()
         self.failures.add(event, error)
-        self.log.failed(event, error, route.event_class, route.name)
+        attempt = delivery.attempt if delivery is not None else 1
+        self.log.failed(event, error, route.event_class, route.name, attempt)
         # With `continue` as its `then`, a Retry wants no dead letter; without a Retry, every failure is one.
         if self.dead_letters is not None and not (isinstance(policy, Retry) and on_error == "continue"):
-            self.dead_letters.add(event, error, delivery.attempt if delivery is not None else 1)
+            self.dead_letters.add(event, error, attempt)
         if on_error in ("stop", "exit"):
             self._dispatcher.note_failure(error)
             self._ended_by = self._ended_by or error
@@ -221,12 +221,7 @@ class ErrorPolicy:
             return False
         route.retried += 1
         self._retries.retry(policy, event, delivery, accepted_seq)
-        message = "%s: attempt %d of %d of %s failed, and is followed by another: %s"
-        name = self._dispatcher.name
-        fields = {**fields_of(name, event), "attempt": attempt}
-        tell(
-            log, logging.WARNING, message, name, attempt, policy.attempts, text_of(event), describe(error), extra=fields
-        )
+        self.log.retried(event, error, route.event_class, route.name, attempt, policy.attempts)
         return True
 
     def end(self) -> None:

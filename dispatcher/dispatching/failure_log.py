@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
-from dispatcher.util.foreign import class_name, fields_of, tell, text_of
+from dispatcher.util.foreign import class_name, describe, fields_of, tell, text_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -23,6 +23,8 @@ class _Kind(NamedTuple):
     event_class: str
     event_type: str
     error_class: str
+    is_retried: bool
+    """Another attempt follows."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,8 @@ class _Logged:
 
 
 class FailureLog:
-    """Logs each failed event of one dispatcher, with its traceback, unless an equal one was logged within a second.
+    """Logs each failed event of one dispatcher, with its traceback, unless an equal one was logged within a second; and
+    so each failed attempt that another one follows, in a line of its own.
 
     Those are counted. The next line of the kind tells their number: the first failure after the second, or `tell_due`,
     or `tell_all`. Each line's field `count` is the number of failures that it stands for, so that the counts of all
@@ -47,28 +50,47 @@ class FailureLog:
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
         self._recent: dict[_Kind, _Logged] = {}  # guarded by _lock; those with a line in the last second or with `more`
 
-    def failed(self, event: Any, error: BaseException, event_class: str, event_type: str) -> None:
-        """Handling the event failed. `event_class` and `event_type` name its type, as its metrics do."""
-        kind = _Kind(event_class, event_type, class_name(error))
-        others: dict[_Kind, _Logged] = {}
-        with self._lock:
-            now_ns = self._clock_ns()
-            logged = self._recent.get(kind)
-            if logged is not None and now_ns - logged.at_ns < EVERY_NS:
-                logged.more += 1
-                return
-            if logged is None and len(self._recent) >= _MOST_KINDS:
-                others, self._recent = self._recent, {}
-            self._recent[kind] = _Logged(now_ns)
-        self._tell(others)
-        fields = {**fields_of(self._name, event), "error_class": kind.error_class}
-        more = logged.more if logged is not None else 0
+    def failed(self, event: Any, error: BaseException, event_class: str, event_type: str, attempt: int = 1) -> None:
+        """Handling the event failed for good. `event_class` and `event_type` name its type, as its metrics do."""
+        kind = _Kind(event_class, event_type, class_name(error), is_retried=False)
+        more = self._take_more(kind)
+        if more is None:
+            return
+        fields = {**fields_of(self._name, event), "error_class": kind.error_class, "attempt": attempt}
         fields["count"] = 1 + more
         if more:
             message = "%s: handling %s failed, and %d more events like it since the last line"
             tell(log, logging.ERROR, message, self._name, text_of(event), more, error=error, extra=fields)
         else:
             tell(log, logging.ERROR, "%s: handling %s failed", self._name, text_of(event), error=error, extra=fields)
+
+    def retried(
+        self, event: Any, error: BaseException, event_class: str, event_type: str, attempt: int, attempts: int
+    ) -> None:
+        """An attempt at the event failed, and is followed by another."""
+        more = self._take_more(_Kind(event_class, event_type, class_name(error), is_retried=True))
+        if more is None:
+            return
+        message = "%s: attempt %d of %d of %s failed, and is followed by another%s: %s"
+        others = f", as {more} more attempts since the last line" if more else ""
+        fields = {**fields_of(self._name, event), "attempt": attempt, "count": 1 + more}
+        what = text_of(event), others, describe(error)
+        tell(log, logging.WARNING, message, self._name, attempt, attempts, *what, extra=fields)
+
+    def _take_more(self, kind: _Kind) -> int | None:
+        """How many failures of the kind the next line has to tell besides its own; None: there is no line yet."""
+        others: dict[_Kind, _Logged] = {}
+        with self._lock:
+            now_ns = self._clock_ns()
+            logged = self._recent.get(kind)
+            if logged is not None and now_ns - logged.at_ns < EVERY_NS:
+                logged.more += 1
+                return None
+            if logged is None and len(self._recent) >= _MOST_KINDS:
+                others, self._recent = self._recent, {}
+            self._recent[kind] = _Logged(now_ns)
+        self._tell(others)
+        return logged.more if logged is not None else 0
 
     def tell_due(self) -> None:
         """Log the numbers of failures that no other failure of the kind has told for a second."""
@@ -89,11 +111,17 @@ class FailureLog:
 
     def _tell(self, kinds: dict[_Kind, _Logged]) -> None:
         for kind, logged in kinds.items():
-            if logged.more:
-                fields = {"dispatcher": self._name, **kind._asdict(), "count": logged.more}
-                what = f"{kind.event_class}.{kind.event_type}"
-                message = "%s: handling %d more events of type %s failed with %s"
-                tell(log, logging.ERROR, message, self._name, logged.more, what, kind.error_class, extra=fields)
+            if not logged.more:
+                continue
+            what = f"{kind.event_class}.{kind.event_type}"
+            fields = {"dispatcher": self._name, "event_class": kind.event_class, "event_type": kind.event_type}
+            if kind.is_retried:
+                level, message = logging.WARNING, "%s: %d more attempts at events of type %s failed with %s"
+            else:
+                level, message = logging.ERROR, "%s: handling %d more events of type %s failed with %s"
+                fields["error_class"] = kind.error_class
+            extra = {**fields, "count": logged.more}
+            tell(log, level, message, self._name, logged.more, what, kind.error_class, extra=extra)
 
     def after_fork(self) -> None:
         """In a child process: a thread of the parent may have held the lock, and the parent tells what was counted."""

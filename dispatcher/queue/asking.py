@@ -75,6 +75,9 @@ class Asks(AskOwner):
     def forget(self, ask: Ask) -> None:
         self._open.pop(ask, None)
 
+    def settle(self, accepted_seq: int) -> None:
+        self._queue.write_ahead.settle(accepted_seq)
+
     def end(self) -> None:
         """No more events are handled: discard those that were not handled to the end. Repeating it is harmless."""
         self._is_over = True

@@ -22,6 +22,13 @@ class Repeated(Protocol):
     is_queued: bool
 
 
+class RecoveredFiring:
+    """The event of a `post_every` with a key that an earlier run has posted, and not handled."""
+
+    def __init__(self) -> None:
+        self.is_queued = True  # the handler thread, or one that discards the event, resets it
+
+
 class Behind(Protocol):
     """The events that wait behind one that is retrying."""
 
@@ -90,6 +97,9 @@ class AskOwner(Protocol):
     def forget(self, ask: Ask) -> None:
         """It is done."""
 
+    def settle(self, accepted_seq: int) -> None:
+        """Record in the log that the event will never be handled; 0: it is not there."""
+
     def check_wait(self) -> None:
         """Raises AskError if the caller, by waiting, keeps the handler from running; ForkedProcessError: as a post."""
 
@@ -102,6 +112,13 @@ class Ask(Future[Any]):
         self._owner = owner  # never changes
         # One item, until the handler thread takes it to handle the event, or `cancel` to withdraw the event.
         self._claim: list[None] = [None]
+        self._accepted_seq = 0  # the journal's writer sets it, before the event is queued; any thread reads
+
+    def logged(self, accepted_seq: int) -> None:
+        """The event is in the write-ahead log. The journal's writer."""
+        self._accepted_seq = accepted_seq
+        if self.cancelled():  # `cancel` sees the seq, or this sees the cancellation
+            self._owner.settle(accepted_seq)
 
     def begin(self) -> bool:
         """The event is about to be handled; False if the caller has withdrawn it. Handler thread."""
@@ -115,6 +132,8 @@ class Ask(Future[Any]):
         """Withdraw the event, unless its handling has begun; returns whether it was withdrawn."""
         if not self._take_claim() or not super().cancel():
             return self.cancelled()
+        # Now, not once the handler thread comes to it: a stop before that would leave it to the next start.
+        self._owner.settle(self._accepted_seq)
         try:
             self.set_running_or_notify_cancel()  # for `concurrent.futures.wait`
         except Exception as error:  # of a callback of the future

@@ -140,6 +140,8 @@ class _LaterPost(LaterAppend):
             return None if self._is_cancelled else self._refusal()
         if not self._has_room:
             queue.room.take_or_overdraw()
+        if self._delivery is not None and self._delivery.ask is not None:
+            self._delivery.ask.logged(self.seq)
         queue.enqueue_logged(self._event, self._key, self.seq, self._delivery)
         return None
 

@@ -94,6 +94,7 @@ class EventQueue:
             mailbox.is_mailbox_thread,
             is_inside,
             under_way=write_ahead.under_way,
+            is_logged=write_ahead.is_on,
         )
         if write_ahead.is_on:
             self.flags.gate = LOOK

@@ -34,7 +34,7 @@ from dispatcher.errors import EventRefusedError, InvalidValueError, QueueFullErr
 from dispatcher.journal.format.event_codec import Marks
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService, TimerFuture
-from dispatcher.queue.delivery import Delivery
+from dispatcher.queue.delivery import Delivery, RecoveredFiring
 from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
 from dispatcher.queue.entries import DRAINING, ClassAndKey
 from dispatcher.queue.posting import EventQueue
@@ -157,7 +157,10 @@ class Schedule:
         self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
         self._order = itertools.count()
         self._count = 0  # those whose status is _WAITING; written under the lock, any thread reads
-        self._keys: set[str] = set()  # guarded
+        # The keys in use; those of a MultiDispatcher's partitions are one. Replaced before the start; any thread adds
+        # and removes, in single steps.
+        self.keys: dict[str, Scheduled] = {}
+        self._recovered: dict[str, RecoveredFiring] = {}  # the last one of each key; complete before the start
         self._timer: TimerFuture | None = None  # for the first of them; guarded
         self._timer_due_ns: float = math.inf  # by the monotonic clock; guarded
         self._is_started = False  # guarded
@@ -221,16 +224,13 @@ class Schedule:
             place=place,
             context=self._context_of(event_or_factory) if is_event else None,
         )
-        if key:
-            with self._lock:
-                if key in self._keys:
-                    raise InvalidValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
-                self._keys.add(key)
+        if key and self.keys.setdefault(key, one) is not one:
+            raise InvalidValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
         try:
             self._set_first(one, first_ns)
             return self._add(one, one.next_ns)
         except BaseException:
-            self._keys.discard(key)
+            self.keys.pop(key, None)
             if one.accepted_seq:
                 self._queue.write_ahead.put_tick(key, Tick(one.accepted_seq, one.next_ns, 0))
             raise
@@ -303,6 +303,11 @@ class Schedule:
         one = Scheduled(self, event, wall=True, next_ns=due_ns)
         one.accepted_seq = accepted_seq
         self._push(one, is_new=True)
+
+    def recovered_firing(self, key: str) -> RecoveredFiring:
+        """Before the start: what the event of a key's firing in an earlier run is to bring along."""
+        found = self._recovered[key] = RecoveredFiring()
+        return found
 
     def start(self) -> None:
         """From now on, events are posted. The thread that starts the dispatcher."""
@@ -388,7 +393,7 @@ class Schedule:
         """Under the lock: end its wait for its time."""
         one.status = status
         self._count -= 1
-        self._keys.discard(one.key)
+        self.keys.pop(one.key, None)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -482,11 +487,13 @@ class Schedule:
         late = max(0, (self._now_ns(one.wall) - due_ns) // one.period_ns)
         with self._lock:
             one.next_ns += (late + 1) * one.period_ns
-        self.skipped += late + one.is_queued
+        recovered = self._recovered.get(one.key)
+        is_queued = one.is_queued or (recovered is not None and recovered.is_queued)
+        self.skipped += late + is_queued
         logs = bool(one.key) and write_ahead.is_on
         try:
             event, accepted_seq = None, 0
-            if not one.is_queued:
+            if not is_queued:
                 event = one.event if one.make is None else one.make()
                 if logs:
                     accepted_seq = write_ahead.accept(event, Marks(key=one.key, fired_ns=due_ns))

@@ -39,14 +39,18 @@ class QueueShutdown:
         is_inside: Callable[[], bool],
         *,
         under_way: Sequence[None],
+        is_logged: bool,
     ) -> None:
-        """`under_way`: an item for each event that is on its way into the log and then into the queue."""
+        """`under_way`: an item for each event that is on its way into the log and then into the queue. `is_logged`:
+        accepted events are in the log."""
         self._name = name
         self._state = state
         self._room = room
         self._coalescing = coalescing
         self._is_mailbox_thread = is_mailbox_thread
         self._is_inside = is_inside
+        # What the log's lines about discarded events end with.
+        self._kept = "; the next start handles those that the journal has" if is_logged else ""
         self.under_way = under_way  # any thread reads it; changed by the log
         # Numbers of events that are retrying, and due after the end of the drain. The schedule appends, the handler
         # thread takes.
@@ -174,8 +178,8 @@ class QueueShutdown:
                 kinds = ", ".join(f"{count} {kind_of(type)}" for type, count in sorted(counted, key=lambda it: -it[1]))
                 about = f"about, by a sample of {LEFT_SAMPLE}: {kinds}" if are_sampled else kinds
                 fields = {"dispatcher": self._name, "count": len(left)}
-                message = "%s: stop discarded %d queued events: %s"
-                tell(log, logging.WARNING, message, self._name, len(left), about, extra=fields)
+                message = "%s: stop discarded %d queued events: %s%s"
+                tell(log, logging.WARNING, message, self._name, len(left), about, self._kept, extra=fields)
                 if self._state.has_deliveries:
                     self._discard_deliveries(left)
                 self._free(left)
@@ -208,9 +212,9 @@ class QueueShutdown:
     def _end_retries(self, left: list[QueuedEvent]) -> None:
         if left:
             contents = kinds_of(entry.event for entry in left)
-            message = "%s: stop discarded %d events that waited for their next attempt: %s"
+            message = "%s: stop discarded %d events that waited for their next attempt: %s%s"
             fields = {"dispatcher": self._name, "count": len(left)}
-            tell(log, logging.WARNING, message, self._name, len(left), contents, extra=fields)
+            tell(log, logging.WARNING, message, self._name, len(left), contents, self._kept, extra=fields)
             for entry in left:
                 if entry.delivery is not None:
                     entry.delivery.discard("stop")

@@ -27,6 +27,7 @@ from dispatcher import (
     aio,
 )
 from dispatcher.mailbox import ManualClock
+from dispatcher.testing import InlineDispatcher
 from dispatcher.util import threads
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
@@ -674,3 +675,11 @@ def test_a_handler_hands_a_result_to_the_loop(make: Make) -> None:
         return await answer
 
     assert run(main()) == 7
+
+
+@pytest.mark.parametrize("function", [aio.post, aio.ask])
+def test_an_inline_dispatcher_is_named_with_what_to_do(function: Any) -> None:
+    inline = InlineDispatcher("mine")
+
+    with pytest.raises(TypeError, match=r"not <InlineDispatcher mine .* `await asyncio.to_thread\(dispatcher.post"):
+        asyncio.run(function(inline, Numbered()))

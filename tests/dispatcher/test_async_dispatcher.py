@@ -15,6 +15,7 @@ from dispatcher import (
     DispatcherConfig,
     Event,
     MultiDispatcher,
+    Retry,
     ServiceState,
     UnregisteredEventTypeError,
 )
@@ -130,8 +131,9 @@ def test_registration_refuses_what_cannot_work() -> None:
         dispatcher.register(Work.DO, lambda _: None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="neither"):
         dispatcher.register(Work, 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="on_error is one of continue, stop, exit"):
-        dispatcher.register(Work, lambda _: None, on_error="shrug")  # type: ignore[arg-type]
+    for on_error in ("shrug", Retry, OSError):
+        with pytest.raises(ValueError, match="on_error is one of continue, stop, exit"):
+            dispatcher.register(Work, lambda _: None, on_error=on_error)  # type: ignore[arg-type]
 
 
 def test_on_error_exit_calls_the_exit_action_once_on_another_thread() -> None:

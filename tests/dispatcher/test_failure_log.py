@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, DispatcherConfig, Event
+from dispatcher import AsyncDispatcher, DispatcherConfig, Event, Retry
 from dispatcher.dispatching.failure_log import EVERY_NS, FailureLog
 from dispatcher.testing import ManualClock
 
@@ -197,6 +197,51 @@ def test_an_exit_of_the_process_tells_the_rest_first(caplog: pytest.LogCaptureFi
         assert exiting.wait(TIMEOUT_S)
 
     assert sum(told_at_exit) == 5
+
+
+def test_a_flood_of_attempts_is_a_few_lines_whose_counts_add_up(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """A service that is down logged a line for each attempt at each event."""
+    dispatcher = make(name="mine")
+    dispatcher.register(Work, failing, on_error=Retry(attempts=3, delay_s=0))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(500):
+            dispatcher.post(OfEntity("job_1"))
+        assert dispatcher.await_drained(TIMEOUT_S)
+        dispatcher.stop()
+
+    first = caplog.records[0]
+    assert first.message.startswith("mine: attempt 1 of 3 of ")
+    assert first.message.endswith(" failed, and is followed by another: ValueError: broken")
+    names = ("dispatcher", "event_class", "event_type", "entity", "attempt", "count")
+    assert [first.__dict__[name] for name in names] == ["mine", "Work", "DO", "job_1", 1, 1]
+    attempts = [record for record in caplog.records if record.levelno == logging.WARNING]
+    failures = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [sum(record.__dict__["count"] for record in each) for each in (attempts, failures)] == [1000, 500]
+    assert len(caplog.records) < 50
+    assert failures[0].__dict__["attempt"] == 3
+
+
+def test_equal_attempts_are_told_by_the_next_one_and_apart_from_failures(
+    failures: FailureLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def retry() -> None:
+        failures.retried(Numbered(), ValueError("broken"), "Work", "DO", 1, 5)
+
+    for _ in range(3):
+        retry()
+    fail(failures)
+    clock.now_ns += EVERY_NS
+    retry()
+    retry()
+    failures.tell_all()
+
+    line = "central: attempt 1 of 5 of <Numbered Work.DO> failed, and is followed by another"
+    assert lines(caplog) == [
+        (f"{line}: ValueError: broken", False, 1),
+        FIRST,
+        (f"{line}, as 2 more attempts since the last line: ValueError: broken", False, 3),
+        ("central: 1 more attempts at events of type Work.DO failed with ValueError", False, 1),
+    ]
 
 
 def test_a_failed_event_has_fields(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -217,6 +217,53 @@ class TestInWriteAheadMode:
         assert not recover(tmp_path).accepted
         assert [event.number for event in gate.events] == [1]
 
+    def test_a_withdrawn_event_does_not_come_again_though_a_stop_has_discarded_it(
+        self, make: Make, tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        dispatcher = make(journal=JournalWriter(tmp_path, JournalConfig(write_ahead=True)))
+        dispatcher.register(Job, gate, events=Posted)
+        dispatcher.set_drain_events_on_stop(False)
+        dispatcher.post(Posted(Job.STARTED, 1))
+        assert gate.entered.wait(TIMEOUT_S)
+        asked = [dispatcher.ask(Posted(Job.STARTED, number)) for number in (2, 3)]
+        until(lambda: dispatcher.queue_size() == 2, "the events are queued")
+
+        assert asked[0].cancel()
+        stop = threading.Thread(target=dispatcher.stop)
+        stop.start()
+        until(lambda: not dispatcher.queue_size(), "the stop has discarded them")
+        gate.opened.set()
+        stop.join(TIMEOUT_S)
+
+        assert [accepted.seq for accepted in recover(tmp_path).accepted] == [3]
+        assert "2 Job.STARTED; the next start handles those that the journal has" in caplog.text
+
+    def test_an_event_that_is_withdrawn_on_its_way_into_the_log_leaves_it(
+        self, make: Make, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        journal = JournalWriter(tmp_path, JournalConfig(write_ahead=True))
+        dispatcher = make(journal=journal)
+        dispatcher.register(Job, gate, events=Posted)
+        dispatcher.post(Posted(Job.STARTED, 1))
+        assert gate.entered.wait(TIMEOUT_S)
+        settled: list[int] = []
+        monkeypatch.setattr(journal, "settle", settled.append)
+        queued, append = threading.Event(), journal.log.append_accepted
+
+        def append_and_wait(lines: Any) -> int:
+            seq = append(lines)
+            assert queued.wait(TIMEOUT_S)
+            return seq
+
+        monkeypatch.setattr(journal.log, "append_accepted", append_and_wait)
+        asked = dispatcher.ask(Posted(Job.STARTED, 2))
+
+        assert asked.cancel()
+        queued.set()
+
+        until(lambda: 2 in settled, "it has left the journal")
+        gate.opened.set()
+
     def test_a_disk_that_fails_fails_the_ask(self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = JournalConfig(write_ahead=True, failure_policy="continue")
         journal = JournalWriter(tmp_path, config)

@@ -214,6 +214,18 @@ def test_a_partition_posts_the_events_of_its_keys(clock: ManualClock) -> None:
     assert sorted(seen) == [(key, f"MultiDispatcher-{key}") for key in range(3) for _ in range(3)]
 
 
+def test_a_key_is_in_use_once_in_all_partitions(clock: ManualClock) -> None:
+    """After a restart, two rhythms of a key in two partitions were one."""
+    with MultiDispatcher(partitions=3, time_service=clock) as dispatcher:
+        dispatcher.register(Work, lambda event: None)
+        every = dispatcher.post_every(1, Keyed(0, 1), key="nightly")
+        with pytest.raises(ValueError, match="key='nightly'"):
+            dispatcher.post_every(1, Keyed(0, 2), key="nightly")
+
+        every.cancel()
+        assert not dispatcher.post_every(1, Keyed(0, 2), key="nightly").is_done()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -370,6 +382,31 @@ class TestDurable:
 
         # It runs until 1200, from 1500 to 2700 and from 5700 on; of 3500, 4500 and 5500, which have passed, one comes.
         assert [at_ms for _, at_ms in seen.events] == [500, 1500, 2500, 5700, 6500]
+
+    def test_a_firing_of_an_earlier_run_that_still_waits_is_the_only_one_of_its_key(
+        self, tmp_path: Path, clock: ManualClock, gate: Gate
+    ) -> None:
+        first = self.start(tmp_path / "journal", clock, gate)
+        first.start()
+        first.post(Posted(Job.STARTED, 0))
+        assert gate.entered.wait(TIMEOUT_S)
+        first.post_every(1, Posted(Job.STARTED, 1), key="nightly")
+        clock.advance(1000)
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        gate.opened.set()
+        first.stop()
+
+        clock, gate = ManualClock(NOON_MS + 1500), Gate()
+        with self.start(crashed, clock, gate) as second:
+            assert gate.entered.wait(TIMEOUT_S)
+            second.post_every(1, Posted(Job.STARTED, 1), key="nightly")
+            clock.advance(500)
+            assert (second.stats().queue_size, second.stats().scheduled_skipped) == (1, 1)
+            gate.opened.set()
+            assert second.await_drained(TIMEOUT_S)
+            clock.advance(1000)
+            assert second.await_drained(TIMEOUT_S)
+            assert [event.number for event in gate.events] == [0, 1, 1]
 
     def test_a_key_is_in_use_once(self, tmp_path: Path, clock: ManualClock) -> None:
         with self.start(tmp_path, clock, print) as dispatcher:
