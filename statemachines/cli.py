@@ -18,6 +18,7 @@ from dispatcher.journal.run_config import write_run_config
 from dispatcher.supervision.health import parts_of
 from dispatcher.supervision.signals import StopSignals
 from dispatcher.supervision.systemd import Supervision
+from dispatcher.util.figures import counted
 from dispatcher.util.folders import timed
 from dispatcher.util.garbage import tune_garbage_collection
 from statemachines.graph import FORMATS
@@ -71,7 +72,7 @@ def run(
             each.register_service_listener(lambda _: signals.notify())
         daemon, door = _daemon(settings, manager)
         with daemon:
-            echo(f"{settings.name}: running with {len(workload.nodes)} nodes")
+            echo(f"{settings.name}: running with {counted(len(workload.nodes), 'node')}")
             if settings is not configured:
                 echo(in_words(settings.scheduler.queues))
             if manager.metrics_server is not None:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from dispatcher.cli.console import cell, say, standard_output, summary_table
 from dispatcher.config import configure_logging, load_config
 from dispatcher.supervision.signals import StopSignals
+from dispatcher.util.figures import counted
 from dispatcher.util.folders import timed
 from dispatcher.util.garbage import tune_garbage_collection
 from pipeline.cli.report_command import print_refusals, report
@@ -107,8 +108,8 @@ def new_folder(name: str) -> Path:
 
 def in_figures(workload: Workload) -> str:
     return (
-        f"Workload {workload.name}: {len(workload.applications):,} applications, "
-        f"{workload.container_count:,} containers, {len(workload.nodes):,} nodes"
+        f"Workload {workload.name}: {counted(len(workload.applications), 'application')}, "
+        f"{counted(workload.container_count, 'container')}, {counted(len(workload.nodes), 'node')}"
     )
 
 

@@ -70,11 +70,12 @@ def raise_in_worker(error: AsyncTaskError) -> NoReturn:
     """Raise `error` so that Spark shows only its text.
 
     Spark prints the stack frames of its own worker above the text. A worker, which ends with this error, turns them off
-    for its process; the text has the frames that matter.
+    for its process; the text has the frames that matter. Lone surrogates in the text, as in a file's name, become
+    escapes: Spark's worker cannot send them, and the job would wait for it forever.
     """
     if TaskContext.get() is not None:
         sys.tracebacklimit = 0
-    raise error from None
+    raise AsyncTaskError(str(error).encode(errors="backslashreplace").decode()) from None
 
 
 def task_failure(error: BaseException | None) -> str | None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 ITEMS = 5_000
 """Rows of the table. The DataFrame asks for each of them several times, so a cache pays off."""
 SCHEMA = "id long, item long, name string, price double"
+BATCH_ROWS = 10_000
+"""As Spark's."""
+PHASES: Final = ("keys", "query", "columns")
+"""Of a batch: from Arrow to the keys, the database, and from its rows to Arrow. What remains is Spark's."""
 
 
 @cache
@@ -47,19 +53,98 @@ def _by_hand(keeps: bool, frame: DataFrame) -> DataFrame:
     path = str(_database())
 
     def look_up(frames: Iterator[Any]) -> Iterator[Any]:
-        known: dict[int, tuple[str, float]] = {}
+        known: _Known = {}
         with closing(sqlite3.connect(path)) as connection:
             for each in frames:
-                keys = [key for key in each["item"].unique().tolist() if key not in known]
-                marks = ",".join("?" * len(keys))
-                for key, *values in connection.execute(f"SELECT * FROM items WHERE item IN ({marks})", keys):
-                    known[key] = tuple(values)
-                found = [known.get(key, (None, None)) for key in each["item"]]
-                yield each.assign(name=[name for name, _ in found], price=[price for _, price in found])
+                _query(connection, _keys(each, known), known)
+                yield _joined(each, known)
                 if not keeps:
                     known = {}
 
     return _with_item(frame).mapInPandas(look_up, SCHEMA)
+
+
+_Known = dict[int, tuple[str, float]]
+
+
+def _keys(frame: Any, known: _Known) -> list[int]:
+    return [key for key in frame["item"].unique().tolist() if key not in known]
+
+
+def _query(connection: sqlite3.Connection, keys: Sequence[int], known: _Known) -> None:
+    marks = ",".join("?" * len(keys))
+    for key, *values in connection.execute(f"SELECT * FROM items WHERE item IN ({marks})", keys):
+        known[key] = tuple(values)
+
+
+def _joined(frame: Any, known: _Known) -> Any:
+    found = [known.get(key, (None, None)) for key in frame["item"]]
+    return frame.assign(name=[name for name, _ in found], price=[price for _, price in found])
+
+
+def phase_took_s(whose: str, phase: str, rows: int) -> float:
+    """Seconds of one of PHASES over so many rows, without a cache. `whose`: "ours", or "by_hand"."""
+    import pyarrow as pa
+
+    ids = range(rows)
+    table = pa.table({"id": ids, "item": [number * 7919 % ITEMS for number in ids]})
+    batches = table.to_batches(max_chunksize=BATCH_ROWS)
+    return (asyncio.run(_ours(batches)) if whose == "ours" else _times_by_hand(batches))[phase]
+
+
+async def _ours(batches: Sequence[Any]) -> dict[str, float]:
+    from pyspark.sql import types as T
+
+    from pipeline.lookup import SqliteTable
+    from pipeline.lookup.function import LookupFunction
+    from pipeline.spark.async_io.lookup_batches import _BatchLookup, _Rows
+
+    took = dict.fromkeys(PHASES, 0.0)
+    function = LookupFunction(SqliteTable(_database(), "items"), "item", cache="none", input_columns=["id", "item"])
+    rows = T.StructType().add("id", "long").add("item", "long")
+    lookup: Any = _BatchLookup(function, rows, T.StructType().add("name", "string").add("price", "double"), "UTC")
+    matches, joined = function.matches, lookup._joined
+
+    async def query(*arguments: Any) -> Any:
+        began = perf_counter()
+        found = await matches(*arguments)
+        took["query"] += perf_counter() - began
+        return found
+
+    def columns(*arguments: Any) -> Any:
+        began = perf_counter()
+        made = joined(*arguments)
+        took["columns"] += perf_counter() - began
+        return made
+
+    lookup._function.matches, lookup._joined = query, columns
+    await lookup.open()
+    began = perf_counter()
+    for batch in batches:
+        await lookup.async_invoke(_Rows(batch, rows))
+    took["keys"] = perf_counter() - began - took["query"] - took["columns"]
+    await lookup.close()
+    return took
+
+
+def _times_by_hand(batches: Sequence[Any]) -> dict[str, float]:
+    import pyarrow as pa
+
+    took = dict.fromkeys(PHASES, 0.0)
+    with closing(sqlite3.connect(str(_database()))) as connection:
+        for batch in batches:
+            known: _Known = {}
+            marks = [perf_counter()]
+            frame = batch.to_pandas()
+            keys = _keys(frame, known)
+            marks.append(perf_counter())
+            _query(connection, keys, known)
+            marks.append(perf_counter())
+            pa.RecordBatch.from_pandas(_joined(frame, known), preserve_index=False)
+            marks.append(perf_counter())
+            for phase, begins, ends in zip(PHASES, marks, marks[1:], strict=False):
+                took[phase] += ends - begins
+    return took
 
 
 LOOKUPS: dict[str, Callable[[DataFrame], DataFrame]] = {

@@ -119,8 +119,8 @@ class Tables:
         ]
         return RateTable("async-tasks", f"Rows/s in tasks of {ROWS_PER_TASK} rows, {TASKS} at a time, no latency", rows)
 
-    def lookup(self) -> RateTable:
-        """Joins with a table of a database."""
+    def lookup(self) -> list[RateTable]:
+        """Joins with a table of a database, and where the time of those without a cache goes."""
         names = {
             "none": "lookup_join",
             "partial": 'lookup_join, cache="partial"',
@@ -129,7 +129,15 @@ class Tables:
             "by_hand_kept": "mapInPandas, and a dict",
         }
         rows = [self._on_spark(key, name, f"lookup_{key}", 100_000) for key, name in names.items()]
-        return RateTable("async-lookup", f"Rows/s joined with a table of SQLite, {TASKS} tasks", rows)
+        phases = [
+            self._alone(f"lookup-{whose}-{phase}", f"{name}: {phase}", 100_000)
+            for phase in ("keys", "query", "columns")
+            for whose, name in (("ours", "lookup_join"), ("by_hand", "by hand"))
+        ]
+        return [
+            RateTable("async-lookup", f"Rows/s joined with a table of SQLite, {TASKS} tasks", rows),
+            RateTable("async-lookup-phases", "Rows/s of each phase of a join, without Spark, one core", phases),
+        ]
 
     def blocking(self) -> RateTable:
         """Functions that block."""
@@ -211,7 +219,7 @@ def _tables(chosen: list[str], tables: Tables) -> list[RateTable]:
     if "tasks" in chosen:
         made.append(tables.tasks())
     if "lookup" in chosen:
-        made.append(tables.lookup())
+        made += tables.lookup()
     if "blocking" in chosen:
         made.append(tables.blocking())
     if "http" in chosen:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from async_io.service import CAPACITY, TASKS, TIMEOUT_S, call, echo
@@ -33,6 +34,11 @@ def neutral(what: str, rows: int) -> Answer:
         "gather": lambda count: asyncio.run(_gather(count)),
         "bare": lambda count: asyncio.run(_bare(count)),
         "http-bare": _http_bare,
+        **{
+            f"lookup-{whose}-{phase}": partial(_lookup_phase, whose, phase)
+            for whose in ("ours", "by_hand")
+            for phase in ("keys", "query", "columns")
+        },
     }
     measured[what](rows // 20)
     return {"rows": rows, "took_s": measured[what](rows)}
@@ -98,6 +104,12 @@ async def _bare(count: int) -> float:
     started = time.perf_counter()
     await asyncio.gather(*(work() for _ in range(TASKS * CAPACITY)))
     return time.perf_counter() - started
+
+
+def _lookup_phase(whose: str, phase: str, count: int) -> float:
+    from async_io.lookups import phase_took_s
+
+    return phase_took_s(whose, phase, count)
 
 
 def _http_bare(count: int) -> float:

@@ -149,6 +149,7 @@ def test_a_deadlock_is_told_once_with_what_holds_the_cluster(tmp_path: Path, mon
     assert said.count("Deadlock: every application with containers (10) waits for more.") == 1
     assert said.count(" holds 1,024 MB and 1 vcore in 1 container, and waits for 3 x ") == 10
     assert "waits for <" not in said
+    assert "Workload jobs: 12 applications, 48 containers, 1 node " in said
 
 
 def test_a_terminal_gets_a_progress_bar(tmp_path: Path) -> None:

@@ -91,6 +91,12 @@ def test_outside_a_worker_tracebacks_stay_enabled() -> None:
     assert not hasattr(sys, "tracebacklimit")
 
 
+def test_a_lone_surrogate_in_the_text_is_escaped() -> None:
+    """Spark's worker could not send the text, and the job waited for it forever."""
+    with pytest.raises(AsyncTaskError, match=re.escape(r"no file a\udcff")):
+        raise_in_worker(AsyncTaskError("no file a\udcff"))
+
+
 def test_other_errors_are_not_task_failures() -> None:
     assert task_failure(ValueError("x")) is None
     assert task_failure(None) is None

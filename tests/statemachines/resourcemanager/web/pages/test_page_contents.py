@@ -301,7 +301,7 @@ def test_the_style_sheet_and_the_script_are_small_and_kept_by_browsers(busy: Fro
 def encodings_for(busy: Front) -> Iterator[Callable[[str], dict[str, str]]]:
     """The encoding of an answer of each kind, by its address, for a client that sends this Accept-Encoding."""
     with MetricsServer() as metrics:
-        cluster = ("/cluster", "/cluster/static/live.js", f"{BASE}/scheduler", "/metrics", OPS)
+        cluster = ("/cluster", "/cluster/static/live.js", f"{BASE}/scheduler", "/jmx", "/metrics", OPS)
         addresses = (*cluster, metrics.url)
 
         def ask(accepted: str) -> dict[str, str]:
