@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatching.stopping import check_may_wait
-from dispatcher.errors import EventRefusedError, QueueFullError
+from dispatcher.errors import EventRefusedError, InvalidTypeError, QueueFullError
 from dispatcher.event import AsyncioHandler, HasType
 from dispatcher.groups import MultiDispatcher
 from dispatcher.posting_service import Core, PostingService
@@ -97,7 +97,7 @@ async def ask(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enum
 def _core_of(dispatcher: AsyncDispatcher | MultiDispatcher, event: Any) -> Core:
     """Raises TypeError: it is another dispatcher, such as one of a test."""
     if not isinstance(dispatcher, PostingService):
-        raise TypeError(
+        raise InvalidTypeError(
             f"aio takes an AsyncDispatcher or a MultiDispatcher, not {text_of(dispatcher)}. On an event loop, post to "
             "an InlineDispatcher with `await asyncio.to_thread(dispatcher.post, event)`."
         )

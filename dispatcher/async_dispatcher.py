@@ -41,7 +41,6 @@ from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.members import F, decorator
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.asking import Asks
-from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, QueuedEvent, Times
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
@@ -514,23 +513,10 @@ class AsyncDispatcher(PostingService):
         self._schedule.start()
 
     def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:
-        now_ns, due = self._schedule.unix_now_ns(), []
-        # Those that have failed before come first: later ones of their keys may wait behind them.
-        for accepted_seq, event, marks in sorted(recovered, key=lambda each: each.marks.attempt == 1):
-            if marks.due_ns <= now_ns:
-                firing = self._schedule.recovered_firing(marks.key) if marks.key else None
-                is_plain = firing is None and marks.attempt == 1
-                delivery = None if is_plain else Delivery(attempt=marks.attempt, scheduled=firing)
-                due.append((accepted_seq, event, delivery))
-            elif marks.attempt > 1:
-                policy, delay_ns = self._routes.policy_of(event.type), marks.due_ns - now_ns
-                self._retries.restore(policy, event, marks.attempt, accepted_seq, delay_ns)
-            else:
-                self._schedule.restore(event, accepted_seq, marks.due_ns)
-        self._queue.put_first(due)
+        due = self._retries.restore(recovered, self._routes.policy_of)
         if due:
             message, fields = "%s: %d accepted events of an earlier run are handled first", {"dispatcher": self.name}
-            tell(log, logging.WARNING, message, self.name, len(due), extra={**fields, "count": len(due)})
+            tell(log, logging.WARNING, message, self.name, due, extra={**fields, "count": due})
 
     def service_stop(self) -> None:
         """Drain within the timeout, end the thread, then discard and report the events left (invariants 7 and 10)."""

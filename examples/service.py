@@ -1,5 +1,6 @@
 """A FastAPI service: a payment for each order, the orders of a customer one after another, 50 customers at a time.
 
+    .venv/bin/pip install '.[web]' fastapi
     .venv/bin/python examples/service.py runs/service 8000
     curl -X POST localhost:8000/customers/ann/orders/order-1?cents=500     # also GET /livez, /readyz, /metrics
 

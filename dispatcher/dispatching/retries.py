@@ -24,7 +24,7 @@ from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import ABANDONED, QueuedEvent
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
-from dispatcher.queue.write_ahead import WriteAhead
+from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
 from dispatcher.retry import Retry
 from dispatcher.util.foreign import set_on, tell, text_of, type_of
 
@@ -59,8 +59,24 @@ class Retries:
         if not (accepted_seq and self._keep_in_log(number, delay_ns, lambda: self._schedule.again_at(due_ns, number))):
             self._schedule.again_at(due_ns, number)
 
-    def restore(self, policy: object, event: Any, attempt: int, accepted_seq: int, delay_ns: int) -> None:
-        """Before the start: an event of an earlier run is still to wait for its next attempt."""
+    def restore(self, recovered: list[RecoveredEvent], policy_of: Callable[[Any], object]) -> int:
+        """Before the start: put the events of an earlier run where they are due. Returns how many are due now."""
+        now_ns, due = self._schedule.unix_now_ns(), []
+        # Those that have failed before come first: later ones of their keys may wait behind them.
+        for accepted_seq, event, marks in sorted(recovered, key=lambda each: each.marks.attempt == 1):
+            if marks.due_ns <= now_ns:
+                firing = self._schedule.recovered_firing(marks.key) if marks.key else None
+                is_plain = firing is None and marks.attempt == 1
+                delivery = None if is_plain else Delivery(attempt=marks.attempt, scheduled=firing)
+                due.append((accepted_seq, event, delivery))
+            elif marks.attempt > 1:
+                self._wait_again(policy_of(event.type), event, marks.attempt, accepted_seq, marks.due_ns - now_ns)
+            else:
+                self._schedule.restore(event, accepted_seq, marks.due_ns)
+        self._queue.put_first(due)
+        return len(due)
+
+    def _wait_again(self, policy: object, event: Any, attempt: int, accepted_seq: int, delay_ns: int) -> None:
         is_ordered = isinstance(policy, Retry) and policy.ordered_by_key
         delivery = Delivery(attempt=attempt, behind=self._hold_back(event) if is_ordered else None)
         number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))

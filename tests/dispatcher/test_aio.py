@@ -679,7 +679,7 @@ def test_a_handler_hands_a_result_to_the_loop(make: Make) -> None:
 
 @pytest.mark.parametrize("function", [aio.post, aio.ask])
 def test_an_inline_dispatcher_is_named_with_what_to_do(function: Any) -> None:
-    inline = InlineDispatcher("mine")
+    inline = InlineDispatcher(name="mine")
 
     with pytest.raises(TypeError, match=r"not <InlineDispatcher mine .* `await asyncio.to_thread\(dispatcher.post"):
         asyncio.run(function(inline, Numbered()))
