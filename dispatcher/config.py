@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from dispatcher.errors import ConfigError, InvalidTypeError
+from dispatcher.errors import ConfigError, InvalidTypeError, InvalidValueError
 from dispatcher.util.files import PermissionsName
 from dispatcher.util.foreign import text_of
 from dispatcher.util.terminal import one_line, printable
@@ -141,16 +141,24 @@ def dispatcher_config(config: DispatcherConfig | None, queue_capacity: int | Non
     """The config of a dispatcher that is made with these arguments.
 
     Raises:
-        TypeError: `config` is not a DispatcherConfig. ValidationError: `queue_capacity` is not a possible value.
+        TypeError: `config` is not a DispatcherConfig.
+        ValidationError: `queue_capacity` is not a possible value.
+        ValueError: `config` says what a full queue does, and has no capacity.
     """
     if config is None:
         config = DispatcherConfig()
     elif not isinstance(config, DispatcherConfig):
         raise InvalidTypeError(f"config must be a DispatcherConfig, not {text_of(config)}. Pass a name as name=...")
-    if queue_capacity is None:
-        return config
-    checked = DispatcherConfig(queue_capacity=queue_capacity)
-    return config.model_copy(update={"queue_capacity": checked.queue_capacity})  # it may be of a subclass
+    if queue_capacity is not None:
+        checked = DispatcherConfig(queue_capacity=queue_capacity)
+        config = config.model_copy(update={"queue_capacity": checked.queue_capacity})  # it may be of a subclass
+    for setting, default in (("queue_full_policy", "block"), ("queue_full_timeout_s", None)):
+        if config.queue_capacity is None and (value := getattr(config, setting)) != default:
+            raise InvalidValueError(
+                f"{setting} is {value!r}, but the queue is never full, because queue_capacity is not set. Set it, or "
+                f"leave {setting} out"
+            )
+    return config
 
 
 class MetricsConfig(ConfigModel):

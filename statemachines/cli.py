@@ -52,7 +52,12 @@ def run(
     ] = None,
 ) -> None:
     """Run the resource manager in real time until SIGTERM or SIGINT, then drain it."""
-    settings = load_config(config, ResourceManagerConfig)
+    try:
+        settings = load_config(config, ResourceManagerConfig)
+    except ConfigError as error:
+        if config.suffix == ".json":
+            raise ConfigError(f"{error}. If it is a workload, name it under `workload:` in a configuration") from error
+        raise
     if port is not None:
         settings = _with_port(settings, port)
     configure_logging(logging_config)

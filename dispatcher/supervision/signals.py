@@ -16,6 +16,7 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
+from dispatcher.errors import InvalidValueError
 from dispatcher.service import Service, ServiceState
 from dispatcher.supervision.health import parts_of
 from dispatcher.supervision.systemd import Supervision
@@ -76,9 +77,12 @@ class StopSignals:
             for number in _SIGNALS:
                 self._previous[number] = signal.signal(number, self._on_signal)
             self._previous_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        except ValueError:
+        except ValueError as error:
             self.__exit__()
-            raise
+            raise InvalidValueError(
+                "only the main thread can handle signals: call run_until_signal there, and do the rest of your "
+                "program's work on other threads"
+            ) from error
         return self
 
     def __exit__(self, *_: object) -> None:

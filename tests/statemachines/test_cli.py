@@ -207,6 +207,18 @@ def test_unknown_key_is_reported_with_the_allowed_keys(tmp_path: Path, monkeypat
     assert done.err.count("\n") == 1
 
 
+def test_a_workload_in_place_of_a_configuration_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.json").write_text(JOBS + JOBS)
+
+    done = run_here("run", "jobs.json")
+
+    assert done.code == 2
+    assert "If it is a workload, name it under `workload:` in a configuration" in done.err
+
+
 def test_a_graph_is_printed_in_each_format() -> None:
     printed = {name: run_here("graph", "rmapp", "--format", name).out for name in ("csv", "dot", "mermaid")}
 

@@ -45,6 +45,15 @@ def numbers(gate: Gate) -> list[int]:
     return [event.number for event in gate.events]
 
 
+@pytest.mark.parametrize("given", [{"queue_full_policy": "reject"}, {"queue_full_timeout_s": 1.0}], ids=str)
+def test_what_a_full_queue_does_is_refused_for_a_queue_that_is_never_full(given: dict[str, Any]) -> None:
+    """It was ignored, and the queue grew."""
+    with pytest.raises(ValueError, match="the queue is never full, because queue_capacity is not set"):
+        AsyncDispatcher(DispatcherConfig(**given))
+
+    assert AsyncDispatcher(DispatcherConfig(**given), queue_capacity=7).view.queue_capacity == 7
+
+
 @pytest.mark.parametrize("timeout_s", [None, 60.0])
 def test_a_post_that_would_wait_for_the_start_raises(timeout_s: float | None) -> None:
     """No thread makes room before the start, and the producer, which perhaps was to start it, waited for ever."""
