@@ -99,8 +99,7 @@ def stream_journal(
     max_segments_per_trigger: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> JournalTables:
-    """As `read_journal`, as streams: each segment once it is closed. They wait if the journal does not exist yet. A
-    stream reads one partition of a partitioned journal: name its folder.
+    """As `read_journal`, as streams: each segment once it is closed. They wait if the journal does not exist yet.
 
     `max_segments_per_trigger`: per batch, from Spark 4.2 on; None: unlimited. `fail_on_data_loss`: a segment that was
     removed before the stream read it fails the query; otherwise the driver's worker logs it.
