@@ -6,7 +6,7 @@ those of a partition keep their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,12 +44,7 @@ class WholeJournal:
         return tuple(segment for snapshot in self.snapshots for segment in self._summarized(snapshot))
 
     def _summarized(self, snapshot: JournalSnapshot) -> Iterator[ClosedSegment]:
-        partition = self._partition(snapshot)
-        for segment in snapshot.summarized:
-            summary = segment.summary
-            if summary is not None:
-                summary = summary._replace(first_seq=summary.first_seq + (partition or 0) * SEQS_PER_PARTITION)
-            yield segment._replace(summary=summary, partition=partition)
+        return of_partition(snapshot.summarized, self._partition(snapshot))
 
     def _partition(self, snapshot: JournalSnapshot) -> int | None:
         return partition_number(snapshot.path) if self.parts.is_partitioned else None
@@ -58,6 +53,15 @@ class WholeJournal:
         """A line for each missing partition and each missing closed segment."""
         lines = [self.parts.named(each.path, line) for each in self.snapshots for line in each.missing()]
         return [*self.parts.problems, *lines]
+
+
+def of_partition(closed: Iterable[ClosedSegment], partition: int | None) -> Iterator[ClosedSegment]:
+    """The segments of a partition, with the seqs that they have in the whole journal."""
+    for segment in closed:
+        summary = segment.summary
+        if summary is not None:
+            summary = summary._replace(first_seq=summary.first_seq + (partition or 0) * SEQS_PER_PARTITION)
+        yield segment._replace(summary=summary, partition=partition)
 
 
 def look_at_whole(path: Path | str) -> WholeJournal:

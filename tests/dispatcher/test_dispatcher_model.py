@@ -73,7 +73,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         bound=st.none() | st.tuples(st.integers(1, 3), st.sampled_from(["reject", "drop_oldest"])), drain=st.booleans()
     )
     def make(self, bound: tuple[int, Any] | None, drain: bool) -> None:
-        capacity, policy = bound or (None, "reject")
+        capacity, policy = bound or (None, "block")
         config = DispatcherConfig(
             queue_capacity=capacity, queue_full_policy=policy, drain_events_on_stop=drain, batch_size=3
         )

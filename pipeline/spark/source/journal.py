@@ -103,8 +103,7 @@ def stream_journal(
 ) -> JournalTables:
     """Read as `read_journal` does, as streams: each segment once it's closed.
 
-    They wait if the journal doesn't exist yet. A stream reads one partition of a partitioned journal, so pass its
-    folder.
+    They wait if the journal doesn\'t exist yet. The streams of a partitioned journal read all its partitions.
 
     `max_segments_per_trigger`: maximum per batch, from Spark 4.2 on. By default, unlimited.
     `fail_on_data_loss`: the query fails if a segment was removed before the stream read it. Otherwise the driver's

@@ -1,7 +1,7 @@
 """Following a journal with Structured Streaming: each closed segment once, in order.
 
-An offset is {"segment": n}: all segments up to n have been read. A repeated batch has the same rows, because closed
-segments do not change.
+An offset is {"segment": n}: all segments up to n have been read. Of a partitioned journal it has such a number for each
+partition: {"0": n, "1": m}. A repeated batch has the same rows, because closed segments do not change.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dispatcher.errors import JournalError
+from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.format.segments import Manifest, read_manifest, segment_number, segments
-from dispatcher.journal.snapshot import gaps, parts_of, summarize
+from dispatcher.journal.snapshot import ClosedSegment, gaps, parts_of, summarize
 from pipeline.journal.conditions import Conditions
 from pipeline.journal.scan import why_each_gone
+from pipeline.journal.whole import of_partition
 from pipeline.spark.source.journal_source_reading import JournalReading
 
 try:
@@ -33,6 +35,8 @@ except ImportError:  # before Spark 4.2, which has no read limits: a batch has a
 log = logging.getLogger(__name__)
 
 Offset = dict[str, int]
+_ALONE: Final = "segment"
+"""The key in the offset of a journal without partitions."""
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -46,14 +50,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reading = reading
         self._max_segments = max_segments
         self._fails_on_loss = fails_on_loss
-        self._target: int | None = None  # last segment for a query with Trigger.AvailableNow
+        self._target: Offset | None = None  # the last segments for a query with Trigger.AvailableNow
 
     def initialOffset(self) -> Offset:
-        """Just before the oldest segment that retention has left. Raises JournalError: the journal is partitioned."""
-        path = self._reading.path
-        if parts_of(path).is_partitioned:
-            raise JournalError(f"{path}: a stream reads one partition of a partitioned journal; name its folder")
-        return {"segment": self._first() - 1}
+        """Just before the oldest segments that retention has left."""
+        return {key: _first(folder) - 1 for key, folder in self._folders().items()}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._last()
@@ -65,28 +66,35 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark before 4.2 passes no arguments."""
         last = self._last()
         if self._target is not None:
-            last = min(last, self._target)
+            last = {key: min(last[key], number) for key, number in self._target.items() if key in last}
         if start is None:
-            return {"segment": last}
-        begin = start["segment"]
+            return last
+        # Segments that retention has removed do not count towards the limit.
+        begin = {key: self._begin(start, key) for key in last}
         if ReadMaxFiles is not None and isinstance(limit, ReadMaxFiles):
-            # Segments that retention has removed do not count towards the limit.
-            last = min(last, max(begin, self._first() - 1) + limit.max_files)
-        return {"segment": max(begin, last)}
+            kept = {key: max(number, _first(self._folders()[key]) - 1) for key, number in begin.items()}
+            last = _at_most(limit.max_files, kept, last)
+        read = {key: max(number, last[key]) for key, number in begin.items()}
+        missing = {key: number for key, number in start.items() if key != _ALONE and key not in read}
+        return {**missing, **read}
 
     def reportLatestOffset(self) -> Offset:
-        return {"segment": self._last()}
+        return self._last()
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        return self._reading.plan(summarize(self._between(start, end)), Conditions())
+        closed: list[ClosedSegment] = []
+        for key, folder in self._folders().items():
+            partition = None if key == _ALONE else int(key)
+            closed += of_partition(summarize(self._between(folder, key, start, end)), partition)
+        return self._reading.plan(closed, Conditions())
 
-    def _between(self, start: Offset, end: Offset) -> list[Path]:
-        path, first, last = self._reading.path, start["segment"] + 1, end["segment"]
-        there = [segment for segment in segments(path) if first <= segment_number(segment) <= last]
+    def _between(self, folder: Path, key: str, start: Offset, end: Offset) -> list[Path]:
+        first, last = self._begin(start, key) + 1, end.get(key, 0)
+        there = [segment for segment in segments(folder) if first <= segment_number(segment) <= last]
         # Only what the folder has is listed: a manifest may name two billion segments.
         for gap in gaps(map(segment_number, there), first, last):
-            for line in why_each_gone(path, *gap):
-                self._report_gone(line)
+            for line in why_each_gone(folder, *gap):
+                self._report_gone(line if key == _ALONE else f"{folder.name}/{line}")
         return there
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -101,30 +109,70 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         log.warning("%s: %s; skipped", path, line)
 
-    def _first(self) -> int:
-        """Number of the oldest segment, or of the first one to come."""
-        manifest = self._manifest()
-        return manifest.first if manifest is not None else min(self._numbers(), default=1)
+    def _folders(self) -> dict[str, Path]:
+        """The folders of the partitions by their keys in an offset, or the journal's own."""
+        parts = parts_of(self._reading.path)
+        if not parts.is_partitioned:
+            return {_ALONE: parts.path}
+        for name in parts.missing:
+            self._report_gone(f"{name}: is missing")
+        return {str(partition_number(folder)): folder for folder in parts.folders}
 
-    def _last(self) -> int:
-        """Number of the last closed segment, or 0."""
-        manifest = self._manifest()
-        # The manifest also records a last segment that is gone.
-        return max([0 if manifest is None else manifest.last, *self._numbers()])
+    def _begin(self, start: Offset, key: str) -> int:
+        """The last segment that was read; of a partition that has come since, the one before its first."""
+        return start[key] if key in start else _first(self._folders()[key]) - 1
 
-    def _manifest(self) -> Manifest | None:
-        path = self._reading.path
-        return read_manifest(path)[0] if path.is_dir() else None
+    def _last(self) -> Offset:
+        """The last closed segments, or 0."""
+        return {key: _last(folder) for key, folder in self._folders().items()}
 
-    def _numbers(self) -> Iterator[int]:
-        return map(segment_number, segments(self._reading.path))
+
+def _at_most(count: int, begin: Offset, last: Offset) -> Offset:
+    """An offset that is no more than that many segments beyond `begin`, and up to `last`; shared by the partitions."""
+    wanted = sorted((max(0, last[key] - number), key) for key, number in begin.items())
+    found: Offset = {}
+    for index, (number, key) in enumerate(wanted):
+        granted = min(number, count // (len(wanted) - index))
+        found[key] = begin[key] + granted
+        count -= granted
+    return found
+
+
+def _first(folder: Path) -> int:
+    """Number of the oldest segment, or of the first one to come."""
+    manifest = _manifest(folder)
+    return manifest.first if manifest is not None else min(_numbers(folder), default=1)
+
+
+def _last(folder: Path) -> int:
+    """Number of the last closed segment, or 0."""
+    manifest = _manifest(folder)
+    # The manifest also records a last segment that is gone.
+    return max([0 if manifest is None else manifest.last, *_numbers(folder)])
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    return read_manifest(folder)[0] if folder.is_dir() else None
+
+
+def _numbers(folder: Path) -> Iterator[int]:
+    return map(segment_number, segments(folder))
 
 
 class SegmentStreamReader(JournalStreamReader):
     """The numbers of the closed segments instead of their rows."""
 
+    def initialOffset(self) -> Offset:
+        """Raises JournalError: the journal is partitioned."""
+        path = self._reading.path
+        if parts_of(path).is_partitioned:
+            raise JournalError(
+                f"{path}: a stream of segments reads one partition of a partitioned journal; name its folder"
+            )
+        return super().initialOffset()
+
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        numbers = [segment_number(segment) for segment in self._between(start, end)]
+        numbers = [segment_number(segment) for segment in self._between(self._reading.path, _ALONE, start, end)]
         return [InputPartition(numbers)] if numbers else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

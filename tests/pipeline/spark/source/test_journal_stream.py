@@ -23,6 +23,7 @@ from pipeline.spark.source.journal_source import JournalSource
 from pipeline.spark.source.journal_source_stream import JournalStreamReader
 
 from ....journal_rows import begin, end
+from ....partitioned_journals import write_partitioned
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="admission control needs Spark 4.2")
 
@@ -127,6 +128,28 @@ def test_a_stream_begins_at_the_oldest_segment_that_retention_left(growing: Grow
 
     assert reader.initialOffset() == {"segment": 2}
     assert reader.latestOffset({"segment": 0}, reader.getDefaultReadLimit()) == {"segment": 3}
+
+
+def test_an_offset_of_a_partitioned_journal_has_a_number_for_each_partition(tmp_path: Path) -> None:
+    reader = stream_reader(write_partitioned(tmp_path, 2, 3))
+
+    assert reader.initialOffset() == {"0": 0, "1": 0}
+    assert reader.latestOffset({"0": 0, "1": 0}, limits.ReadAllAvailable()) == {"0": 1, "1": 1}
+    assert reader.latestOffset({"segment": 0}, limits.ReadAllAvailable()) == {"0": 1, "1": 1}  # it began before
+    half = reader.latestOffset({"0": 0, "1": 0}, limits.ReadMaxFiles(1))
+    assert sorted(half.values()) == [0, 1]
+    assert reader.latestOffset(half, limits.ReadMaxFiles(1)) == {"0": 1, "1": 1}
+
+
+def test_a_partition_that_is_missing_is_an_error_or_keeps_its_place(tmp_path: Path) -> None:
+    journal = write_partitioned(tmp_path / "journal", 2, 3)
+    (journal / "partition-1").rename(tmp_path / "elsewhere")
+
+    with pytest.raises(JournalError, match=r"partition-1: is missing, and the stream has not read it"):
+        stream_reader(journal).latestOffset({"0": 0, "1": 1}, limits.ReadAllAvailable())
+
+    reader = stream_reader(journal, failOnDataLoss="false")
+    assert reader.latestOffset({"0": 0, "1": 1}, limits.ReadAllAvailable()) == {"0": 1, "1": 1}
 
 
 def test_a_segment_that_is_gone_before_it_was_planned_is_an_error(growing: Growing) -> None:

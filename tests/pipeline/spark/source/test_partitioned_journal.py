@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dispatcher.errors import ConfigError
+from dispatcher.journal.format.partitions import Partitions
 from pipeline.cli.report_command import report
 from pipeline.journal.whole import SEQS_PER_PARTITION
 from pipeline.spark import read_journal, write_report
-from pipeline.spark.source.journal import journal_damage, journal_failure, stream_journal
+from pipeline.spark.source.journal import journal_damage, stream_journal
 
 from ....partitioned_journals import write_partitioned
 
@@ -55,16 +55,25 @@ def test_a_report_counts_all_partitions(spark: SparkSession, journal: Path, tmp_
     assert written.span_s == 5.0
 
 
-def test_a_stream_asks_for_one_partition(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+def test_a_stream_has_the_rows_of_all_partitions_and_goes_on_where_it_stopped(
+    spark: SparkSession, journal: Path, tmp_path: Path
+) -> None:
     events = stream_journal(spark, journal).events
-    query = events.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
 
-    with pytest.raises(PySparkException) as raised:
-        query.awaitTermination(120)
+    def read_on() -> list[int]:
+        """The seqs that a query finds which goes on where the one before it stopped."""
+        writing = events.writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+        query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        return sorted(row["seq"] for row in spark.read.parquet(str(tmp_path / "rows")).collect())
 
-    assert "a stream reads one partition of a partitioned journal; name its folder" in str(
-        journal_failure(raised.value)
-    )
+    first = [1, 2, *(SEQS_PER_PARTITION + seq for seq in (1, 2, 3))]
+    assert read_on() == first
+    write_partitioned(tmp_path / "other", 1, 1, 1)
+    (tmp_path / "other" / "partition-2").rename(journal / "partition-2")
+    Partitions(3).write(journal)
+
+    assert read_on() == [*first, 2 * SEQS_PER_PARTITION + 1]
 
 
 def test_a_followed_report_asks_for_one_partition(journal: Path) -> None:
