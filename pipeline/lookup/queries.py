@@ -185,7 +185,7 @@ class Queries:
 
     async def _load(self, keys: Sequence[LookupKey]) -> Found:
         found = dict(await self.load_by(lambda: self.reader.lookup(keys)))
-        return found | dict.fromkeys(set(keys).difference(found), ())
+        return found if len(found) == len(keys) else dict.fromkeys(keys, ()) | found
 
     async def _retrying(self, run: Callable[[], Awaitable[T]]) -> T:
         most, delay_s = self._retries.max_retries, self._retries.delay_s

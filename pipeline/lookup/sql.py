@@ -83,14 +83,16 @@ class Answers:
         """The rows of each key of a lookup; an error in their place if one of them cannot be converted."""
         found: dict[LookupKey, list[LookupRow]] = {}
         failed: dict[LookupKey, Exception] = {}
-        converters = () if self._is_plain(answer) else self._converters
-        for number, *cells in answer:
-            key = keys[number - 1]
-            try:
-                row = self._row(cells, converters)
-            except LookupTableError as error:
-                failed[key] = error
-                continue
+        converts = not self._is_plain(answer)
+        for cells in answer:
+            key = keys[cells[0] - 1]
+            row: LookupRow = tuple(cells[1:])
+            if converts:
+                try:
+                    row = self._row(row, self._converters)
+                except LookupTableError as error:
+                    failed[key] = error
+                    continue
             if key in found:
                 found[key].append(row)
             else:

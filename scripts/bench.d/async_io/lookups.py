@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import shutil
 import sqlite3
 import tempfile
@@ -99,6 +100,7 @@ async def _ours(batches: Sequence[Any]) -> dict[str, float]:
     from pipeline.lookup.function import LookupFunction
     from pipeline.spark.async_io.lookup_batches import _BatchLookup, _Rows
 
+    gc.freeze()  # as in a worker, where modules are left out of garbage collection
     took = dict.fromkeys(PHASES, 0.0)
     function = LookupFunction(SqliteTable(_database(), "items"), "item", cache="none", input_columns=["id", "item"])
     rows = T.StructType().add("id", "long").add("item", "long")
