@@ -25,6 +25,7 @@ Key = tuple[str | int, ...]
 NUMBERS = (10**400, 1e308, 10**30, 2**53, 10**12, 1e9, 10_000_000, 10_000, 100, 5e-324)
 """Of these, the greatest that is allowed is tried, and the smallest."""
 BASE: dict[str, Any] = {
+    "dispatcher": {"queue_capacity": 10_000},
     "metrics": {"enabled": False},
     "nodes": [{"host": "node1", "memory_mb": 4096, "vcores": 4}],
     "scheduler": {"kind": "capacity", "queues": [{"name": "default"}]},
