@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, Retry
+from dispatcher import stats as stats_module
 from dispatcher.mailbox import ManualClock
 from dispatcher.util.histogram import Histogram, snapshot
 
@@ -81,17 +83,17 @@ def test_other_errors_of_a_snapshot_are_raised() -> None:
         snapshot(lambda: 1 // 0)
 
 
-def amid_a_snapshot(dispatcher: AsyncDispatcher, monkeypatch: pytest.MonkeyPatch, move: Callable[[], None]) -> None:
-    """Have the next snapshot call `move` once, after it has read some of the counts."""
-    dropped, moves = dispatcher.core.queue.state.dropped, [move]
-    counts = dropped.counts
+def amid_a_snapshot(monkeypatch: pytest.MonkeyPatch, move: Callable[[], None]) -> None:
+    """Have the next snapshot call `move` once, after it has read all counts but the queue's size."""
+    moves, look = [move], stats_module._moves
 
-    def counts_after_the_move() -> dict[str, int]:
+    def look_and_move(dispatching: Any) -> Any:
+        seen = look(dispatching)
         if moves:
             moves.pop()()
-        return counts()
+        return seen
 
-    monkeypatch.setattr(dropped, "counts", counts_after_the_move)
+    monkeypatch.setattr(stats_module, "_moves", look_and_move)
 
 
 def test_an_event_that_begins_to_wait_for_its_next_attempt_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +112,7 @@ def test_an_event_that_begins_to_wait_for_its_next_attempt_is_counted_once(monke
     with dispatcher:
         dispatcher.post(Numbered())
         assert gate.entered.wait(60)
-        amid_a_snapshot(dispatcher, monkeypatch, let_it_fail)
+        amid_a_snapshot(monkeypatch, let_it_fail)
 
         stats = dispatcher.stats()
 
@@ -131,7 +133,7 @@ def test_events_that_are_taken_meanwhile_are_not_missed(monkeypatch: pytest.Monk
         for number in range(3):
             dispatcher.post(Numbered(number))
         assert gate.entered.wait(60)
-        amid_a_snapshot(dispatcher, monkeypatch, let_them_end)
+        amid_a_snapshot(monkeypatch, let_them_end)
 
         stats = dispatcher.stats()
 
