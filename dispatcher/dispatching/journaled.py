@@ -126,15 +126,14 @@ class JournaledDispatching:
             for event in entries:
                 if room is not None:
                     room.give_back()
-                progress.entry, enqueued_ns, accepted_seq, delivery = event, 0, 0, None
+                progress.entry, enqueued_ns, accepted_seq = event, 0, 0
                 if type(event) is tuple:  # a stamped entry: no event is queued bare
                     event, enqueued_ns = event[0], event[1]
                 elif type(event) is QueuedEvent:
-                    entry: Any = event
-                    if entry.key is not None:
-                        self._close(entry)
-                    event, enqueued_ns, accepted_seq = entry.event, entry.enqueued_ns, entry.accepted_seq
-                    delivery = entry.delivery
+                    if event.key is not None:
+                        self._close(event)
+                    enqueued_ns, accepted_seq, delivery = event.enqueued_ns, event.accepted_seq, event.delivery
+                    event = event.event
                 started_ns = progress.since_ns = perf_counter_ns()
                 at = clock_ns() if clock_ns is not None else started_ns + offset_ns
                 seq += 1
@@ -153,7 +152,7 @@ class JournaledDispatching:
                         kind = self._handled_kind(route)
                 except EventTaken:  # its row comes once its coroutine has ended; or it was withdrawn
                     seq -= 1
-                    journal.seq, event = seq, None
+                    journal.seq, event, delivery = seq, None, None
                     if mailbox.new_mail:
                         break
                     continue
@@ -188,7 +187,8 @@ class JournaledDispatching:
                 rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
                 if delivery is not None:
                     answers.give(delivery)
-                event = entry = delivery = None  # an error that an ask gets refers to this frame
+                    delivery = None
+                event = None  # an error that an ask gets refers to this frame
                 if finished_ns >= flush_due_ns:
                     self._flush()
                     flush_due_ns = journal.flush_due_ns
