@@ -226,7 +226,8 @@ async def test_a_stopped_server_is_reported_as_unavailable_until_it_restarts(
         await function.async_invoke(("a",))
         postgres.stop()
         try:
-            with pytest.raises(TableUnavailableError, match="Connection refused"):
+            # Refused, or cut while the server ends.
+            with pytest.raises(TableUnavailableError, match="connection to server at"):
                 await function.async_invoke(("a",))
         finally:
             postgres.start()
