@@ -13,11 +13,10 @@ from dispatcher.config import AtExit
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.dispatching.times import Progress
-from dispatcher.errors import EventRefusedError
 from dispatcher.event import DispatcherEventHandler, HasType
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.asking import Asks
-from dispatcher.queue.later import post_later
+from dispatcher.queue.later import post_later, post_nowait
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule, Scheduled
 from dispatcher.service import Service
@@ -88,13 +87,7 @@ class PostingService(Service):
         queue = self.core_of(event).queue
         if not queue.write_ahead.is_on:
             return queue.post_if_room(event)
-        posted = post_later(queue, event, wait=False)
-        try:
-            return posted.result() if posted.done() else not queue.write_ahead.is_failed()
-        except EventRefusedError:
-            return False
-        finally:
-            del posted  # it refers to the error, whose traceback leads here and to the event
+        return post_nowait(queue, event)
 
     def post_later(self, event: HasType[Enum]) -> Future[bool]:
         """Post without waiting for the disk, and return a future whose result is True once the event is accepted.

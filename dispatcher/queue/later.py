@@ -54,7 +54,29 @@ def _post_now(queue: EventQueue, event: Any, future: Future[bool], wait: bool, d
     future.set_result(True)
 
 
-def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool, delivery: Delivery | None) -> None:
+def post_nowait(queue: EventQueue, event: Any) -> bool:
+    """In write-ahead mode, post without waiting for room or for the disk. Any thread.
+
+    It never takes the lock of the future: a signal handler that posts amid that waits for the writer, and the writer,
+    to complete the future, for the lock.
+
+    Raises:
+        QueueFullError, EventNotDeclaredError, JournalError: as post_later's future has them. ForkedProcessError.
+    """
+    try:
+        later = _post_ahead(queue, event, Future(), False, None)
+    except EventRefusedError:
+        return False
+    if not later.is_done:
+        return not queue.write_ahead.is_failed()
+    if later.problem is None or isinstance(later.problem, EventRefusedError):
+        return later.problem is None
+    raise later.problem
+
+
+def _post_ahead(
+    queue: EventQueue, event: Any, future: Future[bool], wait: bool, delivery: Delivery | None
+) -> _LaterPost:
     if queue.refuses():
         raise EventRefusedError(queue.name, queue.reason())
     queue.state.has_deliveries |= delivery is not None
@@ -73,6 +95,7 @@ def _post_ahead(queue: EventQueue, event: Any, future: Future[bool], wait: bool,
             queue.room.undo()
         raise
     queue.write_ahead.append_later(later, wait=wait)
+    return later
 
 
 nesting.entries(_post_ahead)
@@ -102,7 +125,7 @@ class _LaterPost(LaterAppend):
         # How it goes: the journal's writer.
         self._is_running = False  # the future can no longer be cancelled
         self._is_cancelled = False
-        self._problem: BaseException | None = None  # the future's error
+        self.problem: BaseException | None = None  # the future's error
 
     def begin(self) -> bool:
         if not self._is_running and not self._is_cancelled:
@@ -112,9 +135,9 @@ class _LaterPost(LaterAppend):
 
     def end(self) -> None:
         try:
-            self._problem = self._enqueue()
+            self.problem = self._enqueue()
         except BaseException as error:  # raised by comparing keys
-            self._problem = error
+            self.problem = error
         super().end()
 
     def tell(self) -> None:
@@ -124,10 +147,10 @@ class _LaterPost(LaterAppend):
         if self._is_cancelled:
             return
         try:
-            if self._problem is None:
+            if self.problem is None:
                 self._future.set_result(True)
             else:
-                self._future.set_exception(self._problem)
+                self._future.set_exception(self.problem)
         except BaseException as error:  # of a callback that ends its thread, or of a future that is no longer ours
             message = "%s: the future of a posted event could not be completed"
             tell(log, logging.ERROR, message, self._queue.name, error=error, extra={"dispatcher": self._queue.name})
