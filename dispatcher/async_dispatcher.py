@@ -262,8 +262,8 @@ class AsyncDispatcher(PostingService):
 
         With members, for example `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, your function gets the
         events of these types, and the handlers of the class get only the others. If the class has no handler, its other
-        events fail with UnregisteredEventTypeError. The options are those of `register`, and apply to the events of
-        these members. An event is superseded only by an event of the same `on`.
+        events fail with UnregisteredEventTypeError. It takes the options of `register`, for the events of these
+        members. An event is superseded only by an event of the same `on`.
 
         The functions for the members of a class must be either all plain or all `async def`. The latter share one order
         by `lock_key` and a capacity of 100.

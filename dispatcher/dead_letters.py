@@ -218,7 +218,7 @@ class DeadLetters:
                             break
                     except (QueueFullError, ForkedProcessError):
                         raise
-                    except Exception as error:  # such as that of `coalesce_by`
+                    except Exception as error:  # `coalesce_by` can raise any
                         refused[number] = describe(error)
                         continue
                     posted.append(number)
@@ -230,10 +230,10 @@ class DeadLetters:
 
 
 def note_partitions(folder: Path, count: int) -> None:
-    """Have the folder in which each partition has its dead letters say that there are at least so many partitions.
+    """Note in the dead letters' folder of a MultiDispatcher that it has `count` partitions or more.
 
     Raises:
-        JournalError: it cannot be written, or has the dead letters of a dispatcher without partitions.
+        JournalError: the folder cannot be written, or has the dead letters of a dispatcher without partitions.
     """
     folder = folder.absolute()
     try:

@@ -119,7 +119,7 @@ class EventDiscardedError(DispatcherError):
     """Set on the future of `ask` when an accepted event will never be handled.
 
     `reason` is `stop`, `drop_oldest` or `superseded`, as in the dispatcher's counts of discarded events. In write-ahead
-    mode, an event discarded by a stop is handed out at the next start, but nobody receives its answer.
+    mode, the next start handles an event that a stop discarded, but nobody receives its answer.
     """
 
     def __init__(self, dispatcher: str, reason: str) -> None:

@@ -24,8 +24,8 @@ class Retry:
     same `lock_key` wait behind it.
 
     After the last attempt, or after an error that isn't one of `on`, the event has failed, and `then` applies.
-    `dead_letter` hands it to the dispatcher's dead letters, and `continue` drops it. With `stop` the dispatcher stops,
-    with `exit` the process ends, and the event is a dead letter, too.
+    `dead_letter` hands it to the dispatcher's dead letters, and `continue` drops it. `stop` stops the dispatcher, and
+    `exit` ends the process. Both hand the event to the dead letters as well.
 
     Raises:
         ValueError: a number or `then` is invalid. The message names it.

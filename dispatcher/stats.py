@@ -25,7 +25,7 @@ _ByType = dict[tuple[str, str], int]
 _TimesByType = dict[tuple[str, str], tuple[int, float]]
 _TYPE_LABELS: Final = ("event_class", "event_type")
 _LOOKS: Final = 20
-"""More than enough to find a moment at which no event moves: a look takes less than a turn of the interpreter's."""
+"""More than enough to find two equal readings: one takes less time than the interpreter gives a thread at once."""
 
 
 class MetricSpec(NamedTuple):
@@ -197,7 +197,7 @@ METRICS: Final[dict[str, MetricSpec]] = {
 
 
 class _Moves(NamedTuple):
-    """How far the events have got: whatever moves one, but for the post of a new one, changes a field."""
+    """How far the events have got. Every step of an event changes a field, except its post."""
 
     taken: int
     """From the queue."""
@@ -206,7 +206,7 @@ class _Moves(NamedTuple):
     given_up: int
     withdrawn: int
     retried: int
-    """Those moved to `retrying`; where `retrying` is the same at two looks, so is what has left it."""
+    """Events ever moved to `retrying`. If this and `retrying` stay equal, no event has left `retrying` either."""
     retrying: int
     dropped: dict[str, int]
 

@@ -99,8 +99,8 @@ def _reason(point: EntryPoint, error: BaseException) -> str:
     """What is wrong. If another package has the name of one of ours, it tells both places."""
     name = point.module.partition(".")[0]
     own = Path(dispatcher.__file__).parents[1] / name
-    # One whose import has failed is in no sys.modules.
-    spec = getattr(sys.modules.get(name), "__spec__", None) or find_spec(name)
+    # A package whose import has failed is not in sys.modules.
+    spec = getattr(sys.modules[name], "__spec__", None) if name in sys.modules else find_spec(name)
     if own.is_dir() and spec is not None:
         places = [Path(place) for place in spec.submodule_search_locations or [spec.origin or ""]]
         if own not in places:

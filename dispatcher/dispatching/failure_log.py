@@ -36,12 +36,12 @@ class _Logged:
 
 
 class FailureLog:
-    """Logs each failed event of one dispatcher, with its traceback, unless an equal one was logged within a second; and
-    so each failed attempt that another one follows, in a line of its own.
+    """Logs the failed events of one dispatcher, with tracebacks, and the failed attempts that are followed by another.
 
-    Those are counted. The next line of the kind tells their number: the first failure after the second, or `tell_due`,
-    or `tell_all`. Each line's field `count` is the number of failures that it stands for, so that the counts of all
-    lines add up. Any thread; raises nothing, whatever events, errors and logging handlers raise.
+    Within a second after a line, equal failures are only counted, and so are equal attempts. The next line of the kind
+    has their number: the first failure after that second, `tell_due` or `tell_all`. Each line's field `count` is the
+    number of failures that it stands for, so the counts of all lines add up. Any thread; raises nothing, whatever
+    events, errors and logging handlers raise.
     """
 
     def __init__(self, name: str, clock_ns: Callable[[], int] = perf_counter_ns) -> None:

@@ -60,7 +60,8 @@ class Retries:
             self._schedule.again_at(due_ns, number)
 
     def restore(self, recovered: list[RecoveredEvent], policy_of: Callable[[Any], object]) -> int:
-        """Before the start: put the events of an earlier run where they are due. Returns how many are due now."""
+        """Before the start: queue the events of an earlier run that are due, schedule the others; returns how many are
+        due."""
         now_ns, due = self._schedule.unix_now_ns(), []
         # Those that have failed before come first: later ones of their keys may wait behind them.
         for accepted_seq, event, marks in sorted(recovered, key=lambda each: each.marks.attempt == 1):

@@ -370,7 +370,7 @@ class SegmentLog:
             raise JournalError(f"{self.path}: the journal is closed")
 
     def _check_not_failed(self) -> None:
-        """Raises JournalError. One error is raised for each further use: its traceback would grow with each."""
+        """Raises JournalError, the same object each time; cleared, because each raise would lengthen its traceback."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
 

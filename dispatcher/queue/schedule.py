@@ -157,8 +157,8 @@ class Schedule:
         self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
         self._order = itertools.count()
         self._count = 0  # those whose status is _WAITING; written under the lock, any thread reads
-        # The keys in use; those of a MultiDispatcher's partitions are one. Replaced before the start; any thread adds
-        # and removes, in single steps.
+        # The keys in use. All partitions of a MultiDispatcher share one dict, which replaces this one before the start.
+        # Any thread adds and removes keys, in single steps.
         self.keys: dict[str, Scheduled] = {}
         self._recovered: dict[str, RecoveredFiring] = {}  # the last one of each key; complete before the start
         self._timer: TimerFuture | None = None  # for the first of them; guarded

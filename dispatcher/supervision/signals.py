@@ -34,8 +34,8 @@ class StopSignals:
     """While entered, SIGINT and SIGTERM interrupt nothing: `wait` returns, and `received` is the signal.
 
     Use it on the main thread only, except `notify`. When you exit, the previous handlers are restored. Set
-    `ends_process` if your process ends after a signal. Further signals are then ignored, so its exit code is that of
-    the first.
+    `ends_process` if your process ends after a signal. Further signals are then ignored, and the first
+    one decides its exit code.
 
     Raises:
         ValueError: you're not on the main thread, the only one where Python handles signals.

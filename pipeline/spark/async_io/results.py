@@ -1,8 +1,8 @@
 """Results as Arrow batches: the layout of output rows, and the size of batches.
 
 The output has the columns of the user's schema, then the error column if errors are captured, then the metrics column
-if there are metrics. A row has values in exactly one of the three parts; but if the first columns are those of the
-input row, a row with an error has them, too.
+if there are metrics. A row has values in exactly one of these parts, with one exception: if the first columns repeat
+the input row, a row with an error has them as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OutputColumns:
 
     @property
     def kept(self) -> int:
-        """How many columns of the input row precede those of the result."""
+        """The number of columns that repeat the input row, before the columns of the result."""
         return len(self.input_schema.fields) if self.keeps_input else 0
 
     def task_schema(self) -> T.StructType:

@@ -182,8 +182,8 @@ def register_async(
 
     Returns the function of columns, as `spark.udf.register` does, for `withColumn` and `select`.
 
-    The parameters, the errors and the function's arguments are those of `async_column`. Here `dedupe_by` names
-    parameters of the function.
+    It takes the parameters of `async_column`, calls the function with the same arguments and raises the same errors.
+    Only `dedupe_by` differs: it names parameters of the function.
     """
     remote = type(spark).__module__.startswith("pyspark.sql.connect.")
     of_columns: OfColumns = _user_function(spark, remote, function, [], returns, timeout, deadline, **options)
