@@ -27,8 +27,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.journal import EVENTS, check_journal
 from dispatcher.supervision.signals import StopSignals
 from pipeline.lookup import PartialCache, SqliteTable
-from pipeline.spark import lookup_join, read_journal, spark_session
-from pipeline.spark.call_metrics import call_metrics, format_call_metrics
+from pipeline.spark import call_metrics, format_call_metrics, lookup_join, read_journal, spark_session
 from pipeline.spark.failures import task_failure
 from pipeline.spark.source.journal import journal_failure, stream_journal
 from pipeline.streaming import CallMetrics

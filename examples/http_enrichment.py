@@ -30,8 +30,7 @@ from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.errors import DispatcherError
-from pipeline.spark import spark_session, unordered_wait
-from pipeline.spark.call_metrics import call_metrics, format_call_metrics
+from pipeline.spark import call_metrics, format_call_metrics, spark_session, unordered_wait
 from pipeline.spark.failures import task_failure
 from pipeline.streaming import AsyncFunction, RateLimit, RetryAfter, RetryStrategy
 

@@ -108,7 +108,7 @@ LAYERS: Layers = (
                 "session",
                 "errors",
                 "failures",
-                "call_metrics",
+                "observed_calls",
                 "result_caches",
                 "shipping",
                 "executors",

@@ -127,6 +127,51 @@ def test_the_public_names_are_those_that_are_kept_in_the_list(package: str) -> N
     assert (new, gone) == ([], []), "change tests/public_names.toml, and tell of it in CHANGELOG.md"
 
 
+KINDS = """
+import importlib, inspect, pkgutil, sys
+
+def kinds(packages):
+    for package in packages:
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            found = {}
+            exec(f"from {package} import {name}", found)
+            value = found[name]
+            kind = "module" if inspect.ismodule(value) else "class" if isinstance(value, type) else (
+                "function" if inspect.isroutine(value) else "data")
+            yield f"{package}.{name} {kind}"
+
+def import_all(package):
+    for each in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.", lambda name: None):
+        if each.name.rpartition(".")[2] != "__main__":
+            try:
+                importlib.import_module(each.name)
+            except ImportError:
+                pass  # of an extra
+
+first = list(kinds(sys.argv[1:]))
+for package in ("dispatcher", "statemachines", "pipeline"):
+    import_all(package)
+print(*first, "-", *kinds(sys.argv[1:]), sep="\\n")
+"""
+"""Prints the kind of each public name, once before and once after the import of all modules."""
+
+
+def test_public_names_are_of_the_kind_that_their_spelling_says_whatever_is_imported() -> None:
+    """`from pipeline.spark import call_metrics` gave the module of that name, and not the function in it."""
+    command = [sys.executable, "-c", KINDS, *PUBLIC]
+
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.splitlines()
+
+    before, after = printed[: printed.index("-")], printed[printed.index("-") + 1 :]
+    odd = {line for line in before if line.split()[1] != spelled(line.split()[0].rpartition(".")[2])}
+    assert (odd, after) == ({"dispatcher.health data"}, before)  # the checks of this process
+
+
+def spelled(name: str) -> str:
+    return "function" if name.islower() else "data" if name.isupper() else "class"
+
+
 @pytest.mark.parametrize("package", PUBLIC)
 def test_every_public_class_function_and_method_has_a_docstring(package: str) -> None:
     module = importlib.import_module(package)

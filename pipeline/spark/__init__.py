@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
     from pipeline.spark.async_io.column.async_column import async_column, register_async
     from pipeline.spark.async_io.lookup_join import lookup_join
-    from pipeline.spark.call_metrics import CallMetricsListener, call_metrics, format_call_metrics
     from pipeline.spark.errors import ExecutorError
     from pipeline.spark.executors import prepare_executors
     from pipeline.spark.failures import task_failure
     from pipeline.spark.java import SparkUnavailableError
+    from pipeline.spark.observed_calls import CallMetricsListener, call_metrics, format_call_metrics
     from pipeline.spark.report.report import Report, write_report
     from pipeline.spark.result_caches import PostgresResults, SqliteResults
     from pipeline.spark.session import spark_session
@@ -31,7 +31,7 @@ _MODULES = {
     "async_io.column.async_column": ("async_column", "register_async"),
     "async_io.async_wait": ("ordered_wait", "unordered_wait"),
     "result_caches": ("PostgresResults", "SqliteResults"),
-    "call_metrics": ("CallMetricsListener", "call_metrics", "format_call_metrics"),
+    "observed_calls": ("CallMetricsListener", "call_metrics", "format_call_metrics"),
     "errors": ("ExecutorError",),
     "executors": ("prepare_executors",),
     "failures": ("task_failure",),

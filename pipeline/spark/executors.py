@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from pipeline.spark.call_metrics import functions_for
 from pipeline.spark.errors import PYTHON_ADVICE, ExecutorError
 from pipeline.spark.failures import executor_failure, lacks_packages
+from pipeline.spark.observed_calls import functions_for
 from pipeline.spark.shipping import EXECUTOR_PACKAGES, is_remote, runs_on_executors, ship_packages
 
 log = logging.getLogger(__name__)

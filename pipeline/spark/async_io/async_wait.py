@@ -28,7 +28,7 @@ from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import read_rows, require_supported, with_plain_names
 from pipeline.spark.async_io.spark_types import ExtraKeys
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
-from pipeline.spark.call_metrics import METRICS_COLUMN, observe_calls
+from pipeline.spark.observed_calls import METRICS_COLUMN, observe_calls
 from pipeline.spark.result_caches import check_cache
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.function_wrappers import as_called

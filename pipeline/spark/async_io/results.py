@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 
 from pipeline.spark.async_io.spark_types import row_check, values_of
 from pipeline.spark.async_io.structs import Check
-from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE
+from pipeline.spark.observed_calls import METRICS_COLUMN, METRICS_TYPE
 from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.pace import ReaderPace
 

@@ -29,8 +29,8 @@ from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import require_distinct
 from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone
 from pipeline.spark.async_io.structs import Check
-from pipeline.spark.call_metrics import TaskReport
 from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
+from pipeline.spark.observed_calls import TaskReport
 from pipeline.spark.result_caches import with_cache
 from pipeline.spark.shipping import on_executors, ship_packages
 from pipeline.spark.worker.hosts import WorkerHosts, worker_hosts

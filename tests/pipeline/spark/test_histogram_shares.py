@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.util.histogram import FineHistogram, bucket_of
-from pipeline.spark.call_metrics import SHARES, read_shares, shares_sql
+from pipeline.spark.observed_calls import SHARES, read_shares, shares_sql
 
 WEIGHT = 1 << 24
 DURATION_NS = st.integers(0, 45).flatmap(lambda bits: st.integers(0, (2 << bits) - 1))

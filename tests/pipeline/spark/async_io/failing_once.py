@@ -14,7 +14,7 @@ from pyspark.sql import Observation, Row
 
 from pipeline.spark import spark_session
 from pipeline.spark.async_io.async_wait import ordered_wait
-from pipeline.spark.call_metrics import call_metrics
+from pipeline.spark.observed_calls import call_metrics
 
 
 def logged(folder: Path) -> Callable[[Row], Awaitable[tuple[int]]]:

@@ -15,8 +15,8 @@ from pyspark.sql import Row
 
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.async_io.column.async_column import async_column, register_async
-from pipeline.spark.call_metrics import CallMetricsListener, call_metrics
 from pipeline.spark.failures import task_failure
+from pipeline.spark.observed_calls import CallMetricsListener, call_metrics
 from pipeline.streaming.calls.functions import AsyncFunction
 
 TIMEOUT_S = 180.0

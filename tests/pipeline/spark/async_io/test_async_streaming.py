@@ -17,7 +17,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
-from pipeline.spark.call_metrics import CallMetricsListener, call_metrics
+from pipeline.spark.observed_calls import CallMetricsListener, call_metrics
 from pipeline.streaming.calls.functions import AsyncFunction
 
 from . import enriching_query

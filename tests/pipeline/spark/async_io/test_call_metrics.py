@@ -13,7 +13,7 @@ from pyspark.sql import Observation, Row, SparkSession
 
 from dispatcher.util.histogram import bucket_of
 from pipeline.spark.async_io.async_wait import ordered_wait
-from pipeline.spark.call_metrics import (
+from pipeline.spark.observed_calls import (
     METRICS_FIELDS,
     TaskReport,
     call_metrics,

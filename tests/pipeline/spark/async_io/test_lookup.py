@@ -29,7 +29,7 @@ from pipeline.lookup import (
 from pipeline.lookup.schema import LookupSchema
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.async_io.lookup_join import lookup_join
-from pipeline.spark.call_metrics import call_metrics
+from pipeline.spark.observed_calls import call_metrics
 from pipeline.streaming.calls.functions import AsyncFunction
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pyspark.sql.functions import lit
 from pyspark.util import PythonEvalType
 
 from pipeline.spark import SqliteResults, async_column, ordered_wait, unordered_wait
-from pipeline.spark.call_metrics import call_metrics
+from pipeline.spark.observed_calls import call_metrics
 
 from ...counting_server import CountingServer
 
