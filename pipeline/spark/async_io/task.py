@@ -7,9 +7,10 @@ the batches of a task. The worker's main thread reads and writes batches; the ca
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import pickle
+import sys
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker
 from pipeline.spark.observed_calls import TaskReport
 from pipeline.spark.result_caches import with_cache
 from pipeline.spark.shipping import on_executors, ship_packages
-from pipeline.spark.worker.hosts import WorkerHosts, worker_hosts
+from pipeline.spark.worker.hosts import HostIdentity, WorkerHosts, worker_hosts
 from pipeline.spark.worker.interruption import cancel_jobs_on_interrupt
 from pipeline.spark.worker.output import WorkerOutput, worker_output
 from pipeline.spark.worker.process import freeze_modules, leave_worker
@@ -51,6 +52,7 @@ from pipeline.streaming.wait import wait_in_chunks
 _RESULTS_AT_ONCE: Final = 256
 """Results handed from the task's thread to the main thread at once; about three times as many are buffered."""
 _REPORT_EVERY_S: Final = 1.0
+_OUR_CODE: Final = ("pipeline.spark.", "pipeline.streaming.")
 _ROWS_PER_TAKEN: Final = 4
 """Rows that an ordered wait takes in, while its oldest call is slow, for each that the reader has taken."""
 
@@ -68,8 +70,8 @@ class AsyncTask:
     idle_s: float
     extra: ExtraKeys = "refuse"
     none_is_row: bool = False
-    key: str = field(default_factory=lambda: str(uuid.uuid4()))
-    """Unique per operator and shared by its tasks: it identifies their host in a worker."""
+    identity: HostIdentity = field(default=HostIdentity("", ""), compare=False)
+    """Whose host its tasks share in a worker. Set as the task is sent there."""
 
     def run(
         self, rows: Iterable[Sequence[Any]], hosts: WorkerHosts, output: WorkerOutput | None = None
@@ -92,7 +94,7 @@ class AsyncTask:
         metrics.unpaced_tasks = int(output is None)
         report = TaskReport(metrics)
         writer = self.writer(zone)
-        with hosts.lease(self.key, partial(self._open_host, check, options), self.idle_s) as host:
+        with hosts.lease(self.identity, partial(self._open_host, check, options), self.idle_s) as host:
             pace = None if output is None else _pace(options, host, output)
             results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
             reported_s = time.monotonic()
@@ -205,15 +207,26 @@ class _Sent:
                 f"{task.operator}: the function, or what its options refer to, cannot be sent to the workers: {error}. "
                 "Create connections, locks and the like in open(), and do not refer to the SparkSession."
             ) from error
+        # An operator that is built again, as in each micro-batch of foreachBatch, has the same bytes.
+        digest = hashlib.sha256(self._pickled).hexdigest()
+        self._identity = HostIdentity(digest, f"{task.operator} {_place_of_call()}")
 
-    def __reduce__(self) -> tuple[Callable[[bytes], AsyncTask], tuple[bytes]]:
-        return _received, (self._pickled,)
+    def __reduce__(self) -> tuple[Callable[[bytes, HostIdentity], AsyncTask], tuple[bytes, HostIdentity]]:
+        return _received, (self._pickled, self._identity)
 
 
-def _received(pickled: bytes) -> AsyncTask:
+def _received(pickled: bytes, identity: HostIdentity) -> AsyncTask:
     freeze_modules()
     task: AsyncTask = pickle.loads(pickled)
-    return task
+    return replace(task, identity=identity)
+
+
+def _place_of_call() -> str:
+    """The line of the user's code that builds the operator."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OUR_CODE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> ReaderPace:

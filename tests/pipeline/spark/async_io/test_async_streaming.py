@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 from pyspark import cloudpickle
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.observed_calls import CallMetricsListener, call_metrics
 from pipeline.streaming.calls.functions import AsyncFunction
+from pipeline.streaming.calls.retry import RetryStrategy
 
 from . import enriching_query
 
@@ -114,24 +115,53 @@ def test_query_whose_worker_is_killed_is_complete_after_its_restart(spark: Spark
     assert [row.id for row in found] == list(range(FILES * ROWS_PER_FILE))
 
 
+class Connected(AsyncFunction[Row, tuple[int]]):
+    """Notes in `log` which worker opens it."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def open(self) -> None:
+        with self.log.open("a") as lines:
+            lines.write(f"open {os.getpid()}\n")
+
+    def close(self) -> None:
+        pass
+
+    async def async_invoke(self, row: Row) -> list[tuple[int]]:
+        return [(row.id,)]
+
+
 def test_connection_is_kept_across_micro_batches(spark: SparkSession, folder: Path) -> None:
-    class Connected(AsyncFunction[Row, tuple[int]]):
-        def __init__(self, log: Path) -> None:
-            self.log = log
-
-        def open(self) -> None:
-            with self.log.open("a") as lines:
-                lines.write(f"open {os.getpid()}\n")
-
-        def close(self) -> None:
-            pass
-
-        async def async_invoke(self, row: Row) -> list[tuple[int]]:
-            return [(row.id,)]
-
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     found = ordered_wait(stream, Connected(folder / "log"), "id long", timeout=TIMEOUT_S)
     query = found.writeStream.format("noop").trigger(availableNow=True).start()
+    finish(query)
+
+    lines = (folder / "log").read_text().splitlines()
+    assert len(query.recentProgress) >= FILES
+    assert len(lines) == len(set(lines))  # each worker once
+    assert len(lines) < FILES
+
+
+def test_operators_that_foreach_batch_builds_again_share_their_connection(spark: SparkSession, folder: Path) -> None:
+    """Each micro-batch opened its function again, and left the one of the micro-batch before open."""
+
+    def each(batch: DataFrame, number: int) -> None:
+        fewest = 1
+        found = ordered_wait(
+            batch,
+            Connected(folder / "log"),
+            "id long",
+            timeout=TIMEOUT_S,
+            retry=RetryStrategy.fixed_delay(1, 10, retry_on_result=lambda results: len(results) < fewest),
+            dedupe_by="id",
+            idle_timeout=TIMEOUT_S,
+        )
+        found.write.format("noop").mode("append").save()
+
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    query = stream.writeStream.foreachBatch(each).trigger(availableNow=True).start()
     finish(query)
 
     lines = (folder / "log").read_text().splitlines()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.worker.hosts import MOST_KEPT, WorkerHosts
+from pipeline.spark.worker.hosts import MOST_KEPT, MOST_KEPT_OF_PLACE, HostIdentity, WorkerHosts
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import make_host
@@ -27,17 +27,22 @@ class Connection(AsyncFunction[Any, Any]):
     """Counts its openings, and sets `closed` when it is closed."""
 
     def __init__(self) -> None:
-        self.opened = 0
+        self.opened = self.closings = 0
         self.closed = threading.Event()
 
     def open(self) -> None:
         self.opened += 1
 
     def close(self) -> None:
+        self.closings += 1
         self.closed.set()
 
     async def async_invoke(self, value: Any) -> list[Any]:
         return [value]
+
+
+def operator(name: str, place: str | None = None) -> HostIdentity:
+    return HostIdentity(name, name if place is None else place)
 
 
 def maker(connection: Connection) -> Callable[[], CallHost]:
@@ -66,10 +71,10 @@ def never() -> CallHost:
 
 
 def test_host_is_opened_once_and_kept_for_the_next_task(hosts: ShownHosts, connection: Connection) -> None:
-    with hosts.lease("a", maker(connection), FOREVER_S) as first:
+    with hosts.lease(operator("a"), maker(connection), FOREVER_S) as first:
         pass
 
-    with hosts.lease("a", never, FOREVER_S) as second:
+    with hosts.lease(operator("a"), never, FOREVER_S) as second:
         assert second is first
 
     assert connection.opened == 1
@@ -77,11 +82,11 @@ def test_host_is_opened_once_and_kept_for_the_next_task(hosts: ShownHosts, conne
 
 
 def test_a_kept_host_that_has_ended_is_replaced(hosts: ShownHosts, connection: Connection) -> None:
-    with hosts.lease("a", maker(connection), FOREVER_S) as first:
+    with hosts.lease(operator("a"), maker(connection), FOREVER_S) as first:
         pass
     assert first.stop(TIMEOUT_S)
 
-    with hosts.lease("a", maker(connection), FOREVER_S) as second:
+    with hosts.lease(operator("a"), maker(connection), FOREVER_S) as second:
         assert not second.has_ended
 
     assert connection.opened == 2
@@ -91,7 +96,7 @@ def test_each_operator_has_its_own_host(hosts: ShownHosts) -> None:
     connections = Connection(), Connection()
 
     for key, connection in zip("ab", connections, strict=True):
-        with hosts.lease(key, maker(connection), FOREVER_S):
+        with hosts.lease(operator(key), maker(connection), FOREVER_S):
             pass
 
     assert [connection.opened for connection in connections] == [1, 1]
@@ -102,12 +107,12 @@ def test_the_host_that_was_kept_longest_is_closed_when_there_are_too_many(hosts:
     """A worker that ran one query after the other had a thread, and what the function refers to, of each."""
     connections = [Connection() for _ in range(MOST_KEPT + 1)]
     for number, connection in enumerate(connections[:-1]):
-        with hosts.lease(str(number), maker(connection), FOREVER_S):
+        with hosts.lease(operator(str(number)), maker(connection), FOREVER_S):
             pass
-    with hosts.lease("0", never, FOREVER_S):
+    with hosts.lease(operator("0"), never, FOREVER_S):
         pass
 
-    with hosts.lease("one more", maker(connections[-1]), FOREVER_S):
+    with hosts.lease(operator("one more"), maker(connections[-1]), FOREVER_S):
         assert not any(connection.closed.is_set() for connection in connections)
 
     assert connections[1].closed.wait(TIMEOUT_S)
@@ -115,8 +120,58 @@ def test_the_host_that_was_kept_longest_is_closed_when_there_are_too_many(hosts:
     assert hosts.size() == MOST_KEPT
 
 
+def test_few_hosts_are_kept_of_operators_that_one_line_builds_again_and_again(hosts: ShownHosts) -> None:
+    """A function that pickled differently in each micro-batch had up to 16 sets of connections in each worker."""
+    connections = [Connection() for _ in range(MOST_KEPT_OF_PLACE + 3)]
+    with hosts.lease(operator("another"), maker(Connection()), FOREVER_S):
+        pass
+
+    for number, connection in enumerate(connections):
+        with hosts.lease(operator(str(number), "job.py:7"), maker(connection), FOREVER_S):
+            pass
+
+    assert all(connection.closed.wait(TIMEOUT_S) for connection in connections[:3])
+    assert not any(connection.closed.is_set() for connection in connections[3:])
+    assert hosts.size() == MOST_KEPT_OF_PLACE + 1
+
+
+def test_an_equal_operator_of_another_line_has_the_same_host(hosts: ShownHosts, connection: Connection) -> None:
+    with hosts.lease(operator("a", "job.py:7"), maker(connection), FOREVER_S):
+        pass
+
+    with hosts.lease(operator("a", "job.py:8"), never, FOREVER_S):
+        pass
+
+    assert connection.opened == 1
+
+
+def test_the_end_of_the_worker_waits_for_a_host_that_is_being_closed(hosts: ShownHosts) -> None:
+    """A host that was closed as one too many was cut off by the end of the process, amid its close()."""
+    closing, may_close = threading.Event(), threading.Event()
+
+    class Slow(Connection):
+        def close(self) -> None:
+            closing.set()
+            may_close.wait(TIMEOUT_S)
+            super().close()
+
+    slow = Slow()
+    with hosts.lease(operator("a"), maker(slow), 0.0):
+        pass
+    assert closing.wait(TIMEOUT_S)
+    ending = threading.Thread(target=hosts.close)
+
+    ending.start()
+
+    ending.join(0.05)
+    assert ending.is_alive()
+    may_close.set()
+    ending.join(TIMEOUT_S)
+    assert slow.closed.is_set()
+
+
 def test_idle_host_is_closed(hosts: ShownHosts, connection: Connection) -> None:
-    with hosts.lease("a", maker(connection), 0.0):
+    with hosts.lease(operator("a"), maker(connection), 0.0):
         pass
 
     assert connection.closed.wait(TIMEOUT_S)
@@ -125,11 +180,11 @@ def test_idle_host_is_closed(hosts: ShownHosts, connection: Connection) -> None:
 
 def test_host_in_use_is_not_idle(hosts: ShownHosts, connection: Connection) -> None:
     """A timer that fires just as the host is leased again must not close it under the task."""
-    with hosts.lease("a", maker(connection), FOREVER_S) as host:
+    with hosts.lease(operator("a"), maker(connection), FOREVER_S) as host:
         pass
 
-    with hosts.lease("a", never, FOREVER_S):
-        hosts._close_idle("a", host)
+    with hosts.lease(operator("a"), never, FOREVER_S):
+        hosts._close_idle(operator("a"), host)
 
         assert not connection.closed.is_set()
 
@@ -138,7 +193,7 @@ def test_host_is_closed_at_once_where_workers_are_not_reused() -> None:
     connection = Connection()
     hosts = ShownHosts(reuses_workers=False)
 
-    with hosts.lease("a", maker(connection), FOREVER_S):
+    with hosts.lease(operator("a"), maker(connection), FOREVER_S):
         assert not connection.closed.is_set()
 
     assert connection.closed.is_set()
@@ -148,7 +203,7 @@ def test_host_is_closed_at_once_where_workers_are_not_reused() -> None:
 def test_host_is_closed_when_its_task_fails_or_is_given_up(
     hosts: ShownHosts, connection: Connection, ending: BaseException
 ) -> None:
-    with pytest.raises(type(ending)), hosts.lease("a", maker(connection), FOREVER_S):
+    with pytest.raises(type(ending)), hosts.lease(operator("a"), maker(connection), FOREVER_S):
         raise ending
 
     assert connection.closed.is_set()
@@ -159,7 +214,7 @@ def test_an_error_of_open_is_raised_and_no_host_is_kept(hosts: ShownHosts) -> No
     def make() -> CallHost:
         raise ConnectionError("no")
 
-    with pytest.raises(ConnectionError, match="no"), hosts.lease("a", make, FOREVER_S):
+    with pytest.raises(ConnectionError, match="no"), hosts.lease(operator("a"), make, FOREVER_S):
         pass
 
     assert hosts.size() == 0
@@ -168,19 +223,40 @@ def test_an_error_of_open_is_raised_and_no_host_is_kept(hosts: ShownHosts) -> No
 def test_two_tasks_of_one_process_have_a_host_each_and_one_is_kept(hosts: ShownHosts) -> None:
     connections = Connection(), Connection()
 
-    with hosts.lease("a", maker(connections[0]), FOREVER_S), hosts.lease("a", maker(connections[1]), FOREVER_S):
+    with (
+        hosts.lease(operator("a"), maker(connections[0]), FOREVER_S),
+        hosts.lease(operator("a"), maker(connections[1]), FOREVER_S),
+    ):
         pass
 
     assert [connection.closed.is_set() for connection in connections] == [True, False]
     assert hosts.size() == 1
 
 
-def test_close_closes_kept_and_leased_hosts(hosts: ShownHosts) -> None:
-    connections = Connection(), Connection()
-    with hosts.lease("a", maker(connections[0]), FOREVER_S):
+def test_each_open_is_followed_by_one_close_however_the_host_ends(hosts: ShownHosts) -> None:
+    connections = [Connection() for _ in range(MOST_KEPT_OF_PLACE + 4)]
+    ends = iter(connections)
+    with pytest.raises(ValueError, match="failed"), hosts.lease(operator("failing"), maker(next(ends)), FOREVER_S):
+        raise ValueError("failed")
+    with hosts.lease(operator("idle"), maker(next(ends)), 0.0):
+        pass
+    for number, connection in enumerate(ends):
+        with hosts.lease(operator(str(number), "job.py:7"), maker(connection), FOREVER_S):
+            pass
+    with hosts.lease(operator(str(number), "job.py:7"), never, FOREVER_S):
         pass
 
-    with hosts.lease("b", maker(connections[1]), FOREVER_S):
+    hosts.close()
+
+    assert [(each.opened, each.closings) for each in connections] == [(1, 1)] * len(connections)
+
+
+def test_close_closes_kept_and_leased_hosts(hosts: ShownHosts) -> None:
+    connections = Connection(), Connection()
+    with hosts.lease(operator("a"), maker(connections[0]), FOREVER_S):
+        pass
+
+    with hosts.lease(operator("b"), maker(connections[1]), FOREVER_S):
         hosts.close()
 
         assert all(connection.closed.is_set() for connection in connections)
