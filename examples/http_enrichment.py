@@ -77,7 +77,7 @@ def is_passing(error: BaseException) -> bool:
     """Whether a retry may succeed: yes after a 503, no after a 404."""
     if isinstance(error, aiohttp.ClientResponseError):
         return error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return isinstance(error, aiohttp.ClientConnectionError | TimeoutError)
+    return isinstance(error, TimeoutError | aiohttp.ClientConnectionError | aiohttp.ClientPayloadError)
 
 
 def with_users(orders: DataFrame, url: str, calls_per_s: float, metrics: Observation) -> DataFrame:

@@ -27,14 +27,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from numbers import Real
+from typing import Any
 
 from dispatcher.errors import DispatcherError, InvalidValueError
 from dispatcher.util.figures import moment
 from dispatcher.util.foreign import cut_text, full_class_name, message_of
 from dispatcher.util.units import NS_PER_S
-from pipeline.streaming.number_checks import require_number
 
 _QUOTED_CHARACTERS = 500
+_LONGEST_PAUSE_S = 86_400.0
 
 
 class StreamingError(DispatcherError):
@@ -192,27 +194,27 @@ class RetryAfter(Exception):
     """Raise it in your function when the service accepts no call for a while.
 
     `delay_s` is in seconds. You can also pass the service's header `Retry-After`: seconds as text, an HTTP date in any
-    of its three formats, or None without one. The attribute always has the seconds.
+    of its three formats, or None without one. The attribute always has the seconds. A header that makes no sense
+    doesn't fail the row: a negative or an infinite number, NaN, a date in the past, an empty or any other text count as
+    None. A pause of more than a day counts as one of a day.
 
     All calls of the limit's scope wait until then. This one is then made again, before calls not made yet, within its
     timeout. It doesn't count as an attempt of the retry strategy. If a call is rejected repeatedly, its pauses grow
     from 50 ms to 5 s, even if the service asks for shorter ones. To find the rate instead, use `rate_limit="adaptive"`.
 
     Raises:
-        ValueError: `delay_s` is none of these.
+        ValueError: `delay_s` is neither a number nor a text.
     """
 
     def __init__(self, delay_s: float | str | None, cause: BaseException | None = None) -> None:
-        if delay_s is None:
-            delay_s = 0.0
-        elif isinstance(delay_s, str):
-            delay_s = _seconds_of_header(delay_s)
-        require_number("delay_s", delay_s, least=0)
-        if delay_s == math.inf:
-            raise InvalidValueError(f"delay_s is {delay_s}; it must be finite")
-        self.delay_s = delay_s
+        seconds: Any = 0.0 if delay_s is None else delay_s
+        if isinstance(delay_s, str):
+            seconds = _seconds_of_header(delay_s)
+        elif isinstance(delay_s, bool) or not isinstance(seconds, Real):
+            raise InvalidValueError(f"delay_s is {quoted(delay_s)}; it must be a number of seconds, or a header's text")
+        self.delay_s = float(min(seconds, _LONGEST_PAUSE_S)) if 0 <= seconds < math.inf else 0.0  # NaN is neither
         self.cause = cause
-        super().__init__(delay_s, cause)
+        super().__init__(self.delay_s, cause)
 
     def __str__(self) -> str:
         return f"the service asks for a pause of {self.delay_s:g} s" + (
@@ -227,11 +229,9 @@ def _seconds_of_header(text: str) -> float:
         date = parsedate_to_datetime(text)
         if date.tzinfo is None:  # in the format of asctime: HTTP's dates are all in GMT
             date = date.replace(tzinfo=UTC)
-        return max(0.0, date.timestamp() - time.time())
-    except (ValueError, OverflowError):
-        raise InvalidValueError(
-            f"delay_s is {quoted(text)}; it must be seconds, or an HTTP date such as 'Wed, 21 Oct 2026 07:28:00 GMT'"
-        ) from None
+        return date.timestamp() - time.time()
+    except Exception:  # the parser of dates has raised errors of several classes for odd texts
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)

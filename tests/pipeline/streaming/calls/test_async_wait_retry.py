@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import pickle
 import time
@@ -530,9 +531,18 @@ def test_a_service_that_says_now_again_and_again_is_asked_ever_less() -> None:
         (" 1.5 ", 1.5),
         (None, 0),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400),
+        ("1e300", 86_400),
+        (10**400, 86_400),
+        *(
+            (text, 0)
+            for text in ("", " ", "soon", "-1", "nan", "inf", "-inf", "9" * 400, "Wed, 99 Foo 2015", "\0", ",")
+        ),
+        *((number, 0) for number in (-1, -0.5, math.nan, math.inf, -math.inf)),
     ],
 )
-def test_retry_after_takes_what_the_header_has(header: str | None, seconds: float) -> None:
+def test_retry_after_takes_what_the_header_has(header: Any, seconds: float) -> None:
+    """A negative or an empty header failed the row for good."""
     asked = RetryAfter(header)
 
     assert asked.delay_s == seconds
@@ -554,12 +564,6 @@ def test_retry_after_takes_a_date_to_come(form: str, five_hours_behind: None) ->
     header = time.strftime(form, time.gmtime(time.time() + 100))
 
     assert 40 < RetryAfter(header).delay_s <= 100
-
-
-@pytest.mark.parametrize("header", ["soon", "", "-1", "nan", "inf", "Wed, 99 Foo 2015"])
-def test_retry_after_refuses_another_text(header: str) -> None:
-    with pytest.raises(ValueError, match=r"delay_s is .* must be"):
-        RetryAfter(header)
 
 
 def test_a_predicate_that_changes_its_mind_loses_no_record() -> None:
