@@ -19,16 +19,20 @@ from pipeline.streaming.cache.sqlite import SqliteResults
 from pipeline.streaming.calls.functions import AnyFunction
 from pipeline.streaming.calls.retry import RetryStrategy
 
-__all__ = ["PostgresResults", "SqliteResults", "cache_of_arguments", "check_cache", "with_cache"]
+__all__ = ["PostgresResults", "SqliteResults", "cache_of_arguments", "cache_of_rows", "with_cache"]
 
 log = logging.getLogger(__name__)
 
 
-def check_cache(df: DataFrame, cache: ResultCache | None, function: AnyFunction[Any, Any]) -> None:
-    """Raise ValueError for a cache that does not fit the DataFrame or the function."""
+def cache_of_rows(df: DataFrame, cache: ResultCache | None, function: AnyFunction[Any, Any]) -> ResultCache | None:
+    """The cache for a function that gets the rows of `df`, with the function's name, which no worker can tell.
+
+    Raises:
+        ValueError: it does not fit the DataFrame or the function.
+    """
     if cache is None:
-        return
-    cache.function_name(function)
+        return None
+    named = replace(cache, name=cache.function_name(function))
     if unknown := [name for name in cache.key_columns if name not in df.columns]:
         raise InvalidValueError(f"the cache's key names {', '.join(unknown)}; the columns are {', '.join(df.columns)}")
     if isinstance(cache, SqliteResults) and runs_on_executors(df.sparkSession) and not is_remote(df.sparkSession):
@@ -37,6 +41,7 @@ def check_cache(df: DataFrame, cache: ResultCache | None, function: AnyFunction[
             "use PostgresResults.",
             cache.where,
         )
+    return named
 
 
 def cache_of_arguments(
@@ -47,13 +52,9 @@ def cache_of_arguments(
 
 
 def with_cache(
-    cache: ResultCache | None,
-    function: AnyFunction[Any, Any],
-    checked: Callable[..., Any],
-    retry: RetryStrategy | None,
-    schema: T.StructType,
+    cache: ResultCache | None, checked: Callable[..., Any], retry: RetryStrategy | None, schema: T.StructType
 ) -> Any:
-    """`checked`, the checked form of `function`, with its calls through `cache`, which keeps results of each schema."""
+    """`checked`, a function, with its calls through `cache`, which has a name, and keeps results of each schema."""
     if cache is None:
         return checked
-    return cached_function(checked, cache, retry, name=cache.function_name(function), form=schema.json())
+    return cached_function(checked, cache, retry, form=schema.json())

@@ -37,6 +37,8 @@ DEFAULT_CONCURRENCY: Final = 100
 DEFAULT_POOL_SIZE: Final = 32
 _DEFAULT_BATCH_SIZE: Final = 100
 _COUNTS: Final = {"capacity": 1, "read_ahead": 0, "concurrency": 1, "remember": 0, "pool_size": 1, "max_batch_size": 1}
+_FIRST: Final = ("df", "values")
+"""The first parameter of the functions `ordered_wait` and `unordered_wait` of a DataFrame, and of an iterable."""
 _MAY_BE_NONE: Final = {"capacity", "concurrency", "pool_size", "max_batch_size", "linger_ms"}
 
 
@@ -263,10 +265,15 @@ def _in_ms(name: str, seconds: float, meaning: str) -> int:
     return max(1, round(seconds * 1000))
 
 
-def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:
+def takes_options(
+    accepted: type, *, check_first: Callable[[str, Any], None] | None = None, **defaults: object
+) -> Callable[[_F], _F]:
     """For a function with `**options: Unpack[accepted]`: pass it `defaults` for omitted options.
 
     Its signature shows each option with its type and default. An unknown name raises a TypeError.
+
+    `check_first`: called before that with the function's public name and its first argument, which can belong to the
+        function of the same name in another package.
     """
     hints = get_type_hints(accepted)
     shown = {field.name: field.default for field in fields(AsyncOptions)} | defaults
@@ -279,11 +286,14 @@ def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:
         signature = inspect.signature(function)
         named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         known = hints.keys() | {each.name for each in named}
+        shown_name = ".".join([*function.__module__.split(".")[:2], function.__name__])
 
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
+            if check_first is not None and (first := args or tuple(given[name] for name in _FIRST if name in given)):
+                check_first(shown_name, first[0])
             if unknown := sorted(given.keys() - known):
-                raise InvalidTypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}")
+                raise InvalidTypeError(f"{shown_name}() got an unexpected keyword argument {unknown[0]!r}")
             return function(*args, **{**defaults, **given})
 
         checked.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]

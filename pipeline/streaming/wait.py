@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack
 
-from dispatcher.errors import RejectedExecutionError
+from dispatcher.errors import InvalidTypeError, RejectedExecutionError
 from pipeline.streaming.calls.call_counts import CallMetrics, counts_of
 from pipeline.streaming.calls.engine import Engine
 from pipeline.streaming.calls.functions import AnyFunction
@@ -26,7 +26,7 @@ from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.calls.thread import LoopThread, OwnLoop
-from pipeline.streaming.errors import ForkedWaitError, describe
+from pipeline.streaming.errors import ForkedWaitError, describe, quoted
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions, StreamOptions, takes_options, times_in_ms
 from pipeline.streaming.pace import ReaderPace
@@ -50,7 +50,21 @@ WaitSettings = AsyncOptions
 """Alias for the options of `wait_in_chunks`."""
 
 
-@takes_options(StreamOptions)
+def _require_iterable(called: str, values: Any) -> None:
+    kind = type(values)
+    if any(base.__module__.startswith("pyspark.sql.") and base.__name__ == "DataFrame" for base in kind.__mro__):
+        name = called.rpartition(".")[2]
+        raise InvalidTypeError(f"{called} takes an iterable; for a DataFrame, call pipeline.spark.{name}")
+    try:
+        iter(values)
+    except TypeError:
+        raise InvalidTypeError(f"{called} takes an iterable; {quoted(values)} is a {kind.__qualname__}") from None
+
+
+_takes_options = takes_options(StreamOptions, check_first=_require_iterable)
+
+
+@_takes_options
 def ordered_wait(
     values: Iterable[In],
     function: AnyFunction[In, Any],
@@ -81,7 +95,7 @@ def ordered_wait(
     return _wait_for_each(values, function, settings, metrics)
 
 
-@takes_options(StreamOptions)
+@_takes_options
 def unordered_wait(
     values: Iterable[In],
     function: AnyFunction[In, Any],

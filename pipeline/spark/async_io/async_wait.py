@@ -16,20 +16,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, Unpack
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from dispatcher.errors import InvalidValueError
+from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, schema_from, schema_of
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import read_rows, require_supported, with_plain_names
 from pipeline.spark.async_io.spark_types import ExtraKeys
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
 from pipeline.spark.observed_calls import METRICS_COLUMN, observe_calls
-from pipeline.spark.result_caches import check_cache
+from pipeline.spark.result_caches import cache_of_rows
 from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.function_wrappers import as_called
 from pipeline.streaming.options import AsyncOptions, OutputMode, WaitOptions, takes_options, times_in_ms
@@ -50,8 +51,23 @@ class DataFrameOptions(WaitOptions, total=False):
     idle_timeout: float
 
 
+def _require_dataframe(called: str, df: Any) -> None:
+    if not isinstance(df, DataFrame):
+        name = called.rpartition(".")[2]
+        raise InvalidTypeError(
+            f"{called} takes a DataFrame of Spark, not a {type(df).__qualname__}; for an iterable, call "
+            f"pipeline.streaming.{name}"
+        )
+
+
 _takes_options = takes_options(
-    DataFrameOptions, extra="refuse", keep_input=False, error_column="error", metrics=None, idle_timeout=30.0
+    DataFrameOptions,
+    check_first=_require_dataframe,
+    extra="refuse",
+    keep_input=False,
+    error_column="error",
+    metrics=None,
+    idle_timeout=30.0,
 )
 
 
@@ -150,7 +166,7 @@ def _wait(
             f"keep_input adds the columns of the DataFrame to the results' columns, and both have {min(both)}"
         )
     _require_free_names(columns)
-    check_cache(df, options.cache, function)
+    options = replace(options, cache=cache_of_rows(df, options.cache, function))
     _require_metrics_of(df, metrics)
     task = AsyncTask(
         operator=f"{mode}_wait({name_of(function)})",

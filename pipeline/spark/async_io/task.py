@@ -131,7 +131,7 @@ class AsyncTask:
 
     def _open_host(self, check: Check, options: AsyncOptions) -> CallHost:
         function = checked_function(self.function, check, self.options.retry, none_is_row=self.none_is_row)
-        function = with_cache(options.cache, self.function, function, options.enabled_retry, self.result_schema)
+        function = with_cache(options.cache, function, options.enabled_retry, self.result_schema)
         host = make_host(function, pool_size=options.threads, max_calls=options.most_calls, name=name_of(self.function))
         try:
             host.start()

@@ -35,17 +35,17 @@ _LOOK_AGAIN_S: Final = 0.05
 
 
 def cached_function(
-    function: AnyFunction[Any, Any], cache: ResultCache, retry: RetryStrategy | None, *, name: str = "", form: str = ""
+    function: AnyFunction[Any, Any], cache: ResultCache, retry: RetryStrategy | None, *, form: str = ""
 ) -> Any:
     """`function` with its hooks, of the same kind, but its calls go through `cache`, which `open` opens.
 
-    `name`: of the function in the cache; by default its own. `form`: describes its results; see ResultCache.keys_of.
+    `form`: describes its results; see ResultCache.keys_of.
 
     Raises:
         ValueError: the function has no name, as a lambda. TypeError: it cannot be called; see `check_function`.
     """
     check_function(function)
-    session = ResultSession(cache, name or cache.function_name(function), form)
+    session = ResultSession(cache, cache.function_name(function), form)
     kind = _CachedCoroutine if is_coroutine_function(function) else _CachedBlocking
     cached = Wrapped(function, kind(session, retry))
     cached.result_session = session  # type: ignore[attr-defined]  # hosts look for it, as for the hooks

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.streaming.cache.encoding import key_text
+from pipeline.streaming.cache.names import cache_name
 from pipeline.streaming.cache.store import ResultKey, ResultStore, UnknownCall
-from pipeline.streaming.calls.functions import unbound
 from pipeline.streaming.number_checks import require_number
 
 KeyOf: TypeAlias = str | Sequence[str] | Callable[[Any], Any]
@@ -40,9 +40,11 @@ class ResultCache(ABC):
     `on_unknown`: what happens to a key whose call was in flight when its process was killed or gave it up, so the
         service could have done the work. "call" makes the call again, which is logged and counted. "capture" makes no
         call, and the row ends with an UnknownOutcomeError, as `on_error` says.
-    `name`: the function's name, by default made of its module and its name. Functions with the same name and version
-        share results, and so do instances of one class, whatever their settings. To keep them apart, give each a name
-        or a version.
+    `name`: the function's name, by default made of its module, its name, and a digest of what it binds: the arguments
+        of a partial, the variables of a closure, the attributes of an instance. Functions with the same name and
+        version share results. Some functions have no such name, so the cache needs one: a lambda, a function that binds
+        something like a connection, one that is defined in a notebook. Also give one if the function reads global
+        variables that change, or comes from a script that you move or edit.
 
     Raises:
         ValueError, TypeError: an option is invalid.
@@ -95,18 +97,9 @@ class ResultCache(ABC):
         """Return the name used to find a function's results again.
 
         Raises:
-            ValueError: it has none, as a lambda.
+            ValueError: it has none, as a lambda, or a function that binds a connection.
         """
-        if self.name is not None:
-            return self.name
-        function = unbound(function)
-        named = function if hasattr(function, "__qualname__") else type(function)
-        if "<lambda>" in named.__qualname__:
-            raise InvalidValueError(
-                "the cache finds results again by the function's name, which a lambda does not have; give the cache a "
-                'name, as in SqliteResults(path, name="prices")'
-            )
-        return f"{named.__module__}.{named.__qualname__}"
+        return cache_name(function) if self.name is None else self.name
 
     def keys_of(self, function: str, form: str) -> Callable[[Any], ResultKey]:
         """Return a function from a value to its key. Results stored with another `form` aren't found."""

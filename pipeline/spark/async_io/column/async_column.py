@@ -34,6 +34,7 @@ from pipeline.spark.async_io.column.arguments import Arguments, NullsAside, read
 from pipeline.spark.async_io.column.calls import (
     RESULT,
     AnyColumnFunction,
+    check_arguments,
     check_column_function,
     column_function,
     column_options,
@@ -48,6 +49,7 @@ from pipeline.spark.async_io.rows import require_supported
 from pipeline.spark.async_io.spark_types import ExtraKeys, values_of
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
 from pipeline.spark.errors import AsyncIOError, ResultTypeError
+from pipeline.spark.failures import AsyncTaskError, raise_in_worker
 from pipeline.spark.result_caches import cache_of_arguments
 from pipeline.streaming.calls.functions import name_of
 from pipeline.streaming.options import AsyncOptions, WaitOptions, takes_options, times_in_ms
@@ -159,8 +161,6 @@ def async_column(
     check_column_function(function)
 
     def of_columns(*columns: Column | str) -> Column:
-        if not columns:
-            raise InvalidValueError(f"async_column({name}) has no column; name at least one")
         return _column(function, columns, value_type, seconds, deadline, **options)
 
     of_columns.__name__ = of_columns.__qualname__ = name
@@ -183,11 +183,20 @@ def register_async(
     Returns the function of columns, as `spark.udf.register` does, for `withColumn` and `select`.
 
     It takes the parameters of `async_column`, calls the function with the same arguments and raises the same errors.
-    Only `dedupe_by` differs: it names parameters of the function.
+    Only `dedupe_by` differs: it names parameters of the function. SQL passes arguments by position: Spark refuses named
+    ones. Spark doesn't know how many arguments the function takes, so a query with another number fails as it runs,
+    before its first call.
     """
     remote = type(spark).__module__.startswith("pyspark.sql.connect.")
-    of_columns: OfColumns = _user_function(spark, remote, function, [], returns, timeout, deadline, **options)
-    spark.udf.register(name, of_columns)
+    user_function = _user_function(spark, remote, function, [], returns, timeout, deadline, **options)
+    spark.udf.register(name, user_function)
+
+    def of_columns(*columns: Column | str) -> Column:
+        check_arguments(function, len(columns))
+        column: Column = user_function(*columns)
+        return column
+
+    of_columns.__name__ = of_columns.__qualname__ = name
     return of_columns
 
 
@@ -199,6 +208,7 @@ def _column(
     deadline: float | None,
     **options: Unpack[ColumnOptions],
 ) -> Column:
+    check_arguments(function, len(columns))
     remote = is_remote() or any(type(each).__module__.startswith("pyspark.sql.connect.") for each in columns)
     names = [each if isinstance(each, str) else None for each in columns]
     session = _active_session(remote)
@@ -239,7 +249,7 @@ def _user_function(
     )
 
     def convert(call_for: CallFor, batches: Iterator[Any]) -> Iterator[pa.Array]:
-        rows = read_arguments(batches)
+        rows = read_arguments(_checked(function, batches))
         if not skip_nulls:
             return (batch.column(0) for batch in call_for(rows))
         nulls = NullsAside()
@@ -258,6 +268,16 @@ def _user_function(
         PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF,
         deterministic=given["deterministic"],
     )
+
+
+def _checked(function: AnyColumnFunction, batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches of a task. SQL calls the function by its name, so only a task sees how many columns there are."""
+    for batch in batches:
+        try:
+            check_arguments(function, len(batch) if isinstance(batch, tuple) else 1)
+        except TypeError as error:
+            raise_in_worker(AsyncTaskError(f"async_column({name_of(function)}): {error}"))
+        yield batch
 
 
 def _settings(

@@ -18,7 +18,14 @@ from pyspark.sql import types as T
 from dispatcher.errors import InvalidTypeError
 from pipeline.spark.async_io.column.arguments import Arguments
 from pipeline.spark.errors import ResultSchemaError
-from pipeline.streaming.calls.functions import AsyncFunction, as_results, called_of, method_of, name_of
+from pipeline.streaming.calls.functions import (
+    AsyncFunction,
+    as_results,
+    called_of,
+    is_batch_function,
+    method_of,
+    name_of,
+)
 from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.function_forms import check_function, is_generator
 from pipeline.streaming.function_wrappers import Converted, Inner, Wrapped
@@ -141,6 +148,32 @@ def check_column_function(function: AnyColumnFunction) -> None:
             "value, or a list for an array; to make each yield a row, use ordered_wait with keep_input=True."
         )
     check_function(function)
+
+
+def check_arguments(function: AnyColumnFunction, number: int) -> None:
+    """Refuse a number of columns that the function cannot be called with.
+
+    Raises:
+        TypeError: it takes more or fewer arguments.
+    """
+    called = called_of(function)
+    if number and is_async_function(function) and (is_batch_function(function) or len(parameters_of(called)) == 1):
+        return  # several columns are one tuple
+    try:
+        signature = inspect.signature(called if is_async_function(function) else function)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return  # Python does not know it
+    try:
+        if number:
+            signature.bind(*range(number))
+            return
+    except TypeError:
+        pass
+    parameters = ", ".join(signature.parameters)
+    raise InvalidTypeError(
+        f"{name_of(function)}({parameters}) can't be called with {number} column{'s' * (number != 1)}. Give one column "
+        "for each parameter, in their order; SQL's named arguments aren't possible."
+    )
 
 
 def is_async_function(function: AnyColumnFunction) -> bool:

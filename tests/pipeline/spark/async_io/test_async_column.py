@@ -86,6 +86,40 @@ def test_sql_calls_a_registered_function(spark: SparkSession) -> None:
     assert spark.range(1).select(of_columns("id", "id", F.lit("EUR"))).collect() == [("0 EUR",)]
 
 
+@pytest.mark.parametrize("columns", [(), ("id",), ("id", "id", "id")], ids=len)
+def test_a_wrong_number_of_columns_is_refused_at_the_call(spark: SparkSession, columns: tuple[str, ...]) -> None:
+    async def total(item: int, count: int) -> int:
+        return item * count
+
+    with pytest.raises(TypeError, match=rf"total\(item, count\) can't be called with {len(columns)} column"):
+        register_async(spark, "total", total, timeout=TIMEOUT_S)(*columns)
+    with pytest.raises(TypeError, match=rf"can't be called with {len(columns)} column"):
+        async_column(total)(*columns)
+
+
+@pytest.mark.parametrize("arguments", ["", "id", "id, id, id"])
+def test_a_wrong_number_of_arguments_in_sql_fails_the_query_before_a_call(spark: SparkSession, arguments: str) -> None:
+    """With on_error="capture", each row was a failed call of its own."""
+
+    async def total(item: int, count: int) -> int:
+        return item * count
+
+    register_async(spark, "total", total, timeout=TIMEOUT_S, on_error="capture")
+
+    with pytest.raises(Exception, match=r"total\(item, count\) can't be called with") as failure:
+        spark.sql(f"SELECT total({arguments}) FROM range(3)").collect()
+
+    assert "Give one column for each parameter" in str(task_failure(failure.value))
+
+
+def test_sql_refuses_named_arguments(spark: SparkSession) -> None:
+    """The page and the docstring say so. Spark's own check is what keeps a name from being ignored."""
+    register_async(spark, "half", half, timeout=TIMEOUT_S)
+
+    with pytest.raises(Exception, match="NAMED_PARAMETERS_NOT_SUPPORTED"):
+        spark.sql("SELECT half(number => 4)")
+
+
 _ALL_TYPES = """
     SELECT true AS flag, tinyint(-128) AS tiny, int(2147483647) AS medium, bigint(9007199254740993 + id) AS big,
       float(0.5) AS single, double(0.1) AS twice, decimal(12.50) AS money, string(id) AS text,

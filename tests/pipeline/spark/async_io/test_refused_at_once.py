@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
+import pipeline.spark
+import pipeline.streaming
 from pipeline.spark import async_column, ordered_wait
 from pipeline.spark.errors import AsyncIOError, ResultTypeError, UnsupportedTypeError
 from pipeline.streaming import AsyncFunction
@@ -74,6 +76,23 @@ def test_a_deadline_that_leaves_the_timeout_without_effect_is_told(caplog: pytes
 def test_an_impossible_option(spark: SparkSession, door: Door, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         door(spark, **options)
+
+
+@pytest.mark.parametrize("name", ["ordered_wait", "unordered_wait"])
+def test_a_function_of_the_other_package_says_which_was_called(spark: SparkSession, name: str) -> None:
+    """`from pipeline.streaming import *` after the import of pipeline.spark made the error a riddle."""
+    of_rows, of_values = getattr(pipeline.spark, name), getattr(pipeline.streaming, name)
+
+    for call in (
+        lambda: of_values(spark.range(1), square, SQUARES, timeout=10),
+        lambda: of_values(df=spark.range(1), function=square, timeout=10, keep_input=True),
+    ):
+        with pytest.raises(TypeError, match=rf"pipeline.streaming.{name} takes .* call pipeline.spark.{name}"):
+            call()
+    with pytest.raises(TypeError, match=rf"pipeline.spark.{name} takes .* a list; .* call pipeline.streaming.{name}"):
+        of_rows([1, 2], square, timeout=10)
+    with pytest.raises(TypeError, match=rf"pipeline.spark.{name} takes a DataFrame"):
+        of_rows(values=[1, 2], function=square, timeout=10, dead_letter=print)
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,7 @@ def test_a_call_that_is_cancelled_while_it_claims_its_key_leaves_the_key_free(
         return [2 * value]
 
     async def scenario() -> list[list[int]]:
-        function = cached_function(answer, given, None, name="ask")
+        function = cached_function(answer, given, None)
         await function.open()
         try:
             with closing(sqlite3.connect(given.path, isolation_level=None)) as other:
