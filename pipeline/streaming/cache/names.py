@@ -38,6 +38,7 @@ _PROGRAM: Final = frozenset(("__main__", "__mp_main__"))
 _LOCAL: Final = "<locals>"
 _SMALL: Final = 1 << 63
 _BOUND_BY_AN_OBJECT: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+_LRU_CACHE: Final[Any] = type(functools.lru_cache(int))
 _SHOWN_AS_THEY_ARE: Final = (complex, range, slice, dt.timezone, type(...), type(NotImplemented))
 
 
@@ -84,7 +85,7 @@ class _Examination:
             return f"{function.__module__}.{function.__qualname__}"
         if isinstance(function, types.FunctionType):
             return self._name_of_function(function)
-        if isinstance(function, functools._lru_cache_wrapper):
+        if isinstance(function, _LRU_CACHE):
             return self.name_of(function.__wrapped__)
         if isinstance(function, type):
             return self._name_of_class(function)
@@ -281,7 +282,7 @@ def _reduced(instance: Any) -> tuple[Any, Any, Any, Any]:
     """What an instance is made of when it is unpickled: values, its state, a list's items, a dict's entries."""
     kind: Any = type(instance)
     if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
-        raise TypeError("pickles in a way of its own")
+        raise _NoName("it pickles in a way of its own")
     reduced: Any = object.__reduce_ex__(instance, 2)
     _, (_, *made), state, items, entries = reduced
     return made, state, None if items is None else list(items), None if entries is None else list(entries)

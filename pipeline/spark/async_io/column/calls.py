@@ -154,7 +154,7 @@ def check_arguments(function: AnyColumnFunction, number: int) -> None:
     """Refuse a number of columns that the function cannot be called with.
 
     Raises:
-        TypeError: it takes more or fewer arguments.
+        TypeError: it takes more or fewer arguments, or there are none: a row's values come from columns.
     """
     called = called_of(function)
     if number and is_async_function(function) and (is_batch_function(function) or len(parameters_of(called)) == 1):
@@ -163,17 +163,17 @@ def check_arguments(function: AnyColumnFunction, number: int) -> None:
         signature = inspect.signature(called if is_async_function(function) else function)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return  # Python does not know it
+    fits = number > 0
     try:
-        if number:
-            signature.bind(*range(number))
-            return
+        signature.bind(*range(number))
     except TypeError:
-        pass
-    parameters = ", ".join(signature.parameters)
-    raise InvalidTypeError(
-        f"{name_of(function)}({parameters}) can't be called with {number} column{'s' * (number != 1)}. Give one column "
-        "for each parameter, in their order; SQL's named arguments aren't possible."
-    )
+        fits = False
+    if not fits:
+        parameters = ", ".join(signature.parameters)
+        raise InvalidTypeError(
+            f"{name_of(function)}({parameters}) can't be called with {number} column{'s' * (number != 1)}. Give one "
+            "column for each parameter, in their order."
+        )
 
 
 def is_async_function(function: AnyColumnFunction) -> bool:

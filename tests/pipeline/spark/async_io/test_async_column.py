@@ -106,7 +106,7 @@ def test_a_wrong_number_of_arguments_in_sql_fails_the_query_before_a_call(spark:
 
     register_async(spark, "total", total, timeout=TIMEOUT_S, on_error="capture")
 
-    with pytest.raises(Exception, match=r"total\(item, count\) can't be called with") as failure:
+    with pytest.raises(Exception, match=r"total\(item, count\) can't be called") as failure:
         spark.sql(f"SELECT total({arguments}) FROM range(3)").collect()
 
     assert "Give one column for each parameter" in str(task_failure(failure.value))
