@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import math
 import re
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -150,7 +150,8 @@ def row_check(
 
 _NO_SINGLE: Final = 2.0**128 - 2.0**103
 """The least number that becomes infinite in single precision."""
-_INFINITE: Final = (math.inf, -math.inf)
+_SINGLE: Final = struct.Struct("=f")
+_GREATEST: Final = {"float": "3.4028235e38", "double": "1.7976931348623157e308"}
 
 
 def _check_integer(least: int, most: int, name: str, value: Any) -> int:
@@ -163,20 +164,22 @@ def _check_integer(least: int, most: int, name: str, value: Any) -> int:
 
 
 def _check_float(name: str, value: Any) -> float:
-    value = _plain_value(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = _plain_value(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
         raise Misfit(f"{shown(value)} is not of type {name}")
     try:
-        return float(value)
+        rounded = float(number) if name == "double" else _single(number)
     except OverflowError:
-        raise Misfit(f"{shown(value)} does not fit into {name}") from None
+        raise Misfit(f"{shown(value)} does not fit into {name}, whose greatest value is {_GREATEST[name]}") from None
+    if isinstance(number, int) and rounded != number:
+        raise Misfit(f"{number} would be rounded in {name}; return a float, or make the column a bigint or a decimal")
+    return float(number)
 
 
-def _check_single(value: Any) -> float:
-    number = _check_float("float", value)
-    if abs(number) >= _NO_SINGLE and number not in _INFINITE:
-        raise Misfit(f"{shown(number)} does not fit into float, whose greatest value is 3.4028235e38")
-    return number
+def _single(number: float) -> float:
+    """`number` in single precision. Raises OverflowError if it is beyond that."""
+    single: float = _SINGLE.unpack(_SINGLE.pack(float(number)))[0]
+    return single
 
 
 def _check_string(value: Any) -> str:
@@ -234,15 +237,16 @@ def _check_timestamp(zone: dt.tzinfo, value: Any) -> dt.datetime:
 
 
 def _check_local_timestamp(value: Any) -> dt.datetime:
-    if not isinstance(value, dt.datetime) or value.utcoffset() is not None:
+    if not isinstance(value, dt.datetime) or (moment := _plain(value)).utcoffset() is not None:
         raise Misfit(f"{shown(value)} is not a timestamp without a time zone")
-    return _plain(value)
+    return moment
 
 
 def _plain(value: dt.datetime) -> dt.datetime:
     """A plain datetime: Arrow refuses subclasses with nanoseconds, such as pandas'."""
     if type(value) is dt.datetime:
         return value
+    _require_microseconds(value, getattr(value, "nanosecond", 0))
     try:
         return dt.datetime.combine(
             dt.date(value.year, value.month, value.day),
@@ -257,7 +261,14 @@ def _check_interval(value: Any) -> dt.timedelta:
         raise Misfit(f"{shown(value)} is not a timedelta")
     if not -_MAX_INTERVAL <= value <= _MAX_INTERVAL:
         raise Misfit(f"{shown(value)} does not fit into an interval of 2^63 microseconds")
+    _require_microseconds(value, getattr(value, "nanoseconds", 0))
     return dt.timedelta(value.days, value.seconds, value.microseconds)
+
+
+def _require_microseconds(value: Any, nanoseconds: Any) -> None:
+    """Refuse a value of pandas with nanoseconds, which Spark's types lack. NaT has a NaN of them."""
+    if nanoseconds and nanoseconds == nanoseconds:
+        raise Misfit(f"{shown(value)} has nanoseconds, and the column microseconds; round it")
 
 
 def _check_decimal(precision: int, scale: int, value: Any) -> decimal.Decimal:
@@ -348,13 +359,13 @@ def _map(entries: T.MapType) -> Values:
     )
 
 
-def _struct(struct: T.StructType) -> Values:
-    fields = [(values_of(field.dataType), field.nullable) for field in struct.fields]
-    arrow = pa.struct([(name, values.arrow) for name, (values, _) in zip(struct.names, fields, strict=True)])
+def _struct(row: T.StructType) -> Values:
+    fields = [(values_of(field.dataType), field.nullable) for field in row.fields]
+    arrow = pa.struct([(name, values.arrow) for name, (values, _) in zip(row.names, fields, strict=True)])
 
     def check_of(rules: Rules) -> Check:
         checks = [values.check(rules, nullable) for values, nullable in fields]
-        return struct_check(struct.names, checks, refuses=rules.refuses)
+        return struct_check(row.names, checks, refuses=rules.refuses)
 
     build = partial(build_structs, arrow, [values.builder() for values, _ in fields], (None,) * len(fields))
     return Values(arrow, check_of, tuple(values.filler for values, _ in fields), build)
@@ -379,7 +390,7 @@ _TYPES: Final[dict[type[T.DataType], Callable[[Any], Values]]] = {
     T.ShortType: _integer(pa.int16(), "smallint"),
     T.IntegerType: _integer(pa.int32(), "int"),
     T.LongType: _integer(pa.int64(), "bigint"),
-    T.FloatType: _simple(pa.float32(), _check_single, 0.0, _usual_single),
+    T.FloatType: _simple(pa.float32(), partial(_check_float, "float"), 0.0, _usual_single),
     T.DoubleType: _simple(pa.float64(), partial(_check_float, "double"), 0.0, _usual_float),
     T.DecimalType: lambda number: Values(
         pa.decimal128(number.precision, number.scale),

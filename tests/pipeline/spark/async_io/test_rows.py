@@ -5,10 +5,12 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -55,6 +57,11 @@ STRUCT = schema_of(("name", T.StringType()), ("size", T.IntegerType()))
 class Point:
     x: float
     y: float
+
+
+class Big(Enum):
+    ODD = 2**53 + 1
+    EVEN = 2**53 + 2
 
 
 class PointType(T.UserDefinedType):
@@ -195,7 +202,7 @@ def test_a_column_that_a_row_lacks_is_answered_with_those_it_has() -> None:
 COLUMNS = schema_of(("id", T.LongType()), ("name", T.StringType()))
 
 
-@pytest.mark.parametrize("value", [3.4028235e38, -3.4028235e38, 1e-50, float("inf"), float("-inf"), 3 * 10**38])
+@pytest.mark.parametrize("value", [3.4028235e38, -3.4028235e38, 1e-50, float("inf"), float("-inf"), 3.1e38])
 def test_a_number_within_the_range_of_float_is_taken(value: float) -> None:
     assert row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
 
@@ -257,6 +264,12 @@ def test_result_that_is_not_a_row_of_the_schema_is_refused(result: Any, message:
         (T.LongType(), 1.0, "1.0 .float. is not of type bigint"),
         (T.DoubleType(), "1", "is not of type double"),
         (T.DoubleType(), 10**400, "does not fit into double"),
+        (T.DoubleType(), 2**53 + 1, "9007199254740993 would be rounded in double; return a float, or make"),
+        (T.DoubleType(), -(2**53) - 1, "would be rounded in double"),
+        (T.DoubleType(), np.int64(2**53 + 1), "would be rounded in double"),
+        (T.DoubleType(), Big.ODD, "would be rounded in double"),
+        (T.FloatType(), 2**24 + 1, "16777217 would be rounded in float"),
+        (T.FloatType(), np.int32(2**24 + 1), "would be rounded in float"),
         (T.BooleanType(), 1, "is not a boolean"),
         (T.StringType(), 1, "is not a string"),
         (T.StringType(), "\ud800", "a lone surrogate"),
@@ -269,6 +282,10 @@ def test_result_that_is_not_a_row_of_the_schema_is_refused(result: Any, message:
             "years 1 to 9999",
         ),
         (T.TimestampNTZType(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "without a time zone"),
+        (T.TimestampType(), pd.Timestamp(1, tz="UTC"), "has nanoseconds, and the column microseconds; round it"),
+        (T.TimestampNTZType(), pd.Timestamp(1), "has nanoseconds"),
+        (T.TimestampNTZType(), pd.NaT, "is not a timestamp"),
+        (T.DayTimeIntervalType(), pd.Timedelta(1), "has nanoseconds"),
         (T.DayTimeIntervalType(), 5, "is not a timedelta"),
         (T.DayTimeIntervalType(), dt.timedelta.max, "does not fit into an interval"),
         (T.DecimalType(5, 2), Decimal("1.234"), "1.234 has 3 digits after the point, .* takes 2; round it"),
@@ -291,11 +308,12 @@ def test_value_that_does_not_fit_its_column_is_refused_with_the_column(
     assert refused.value.column == "value"
 
 
-def test_refusal_names_the_place_in_a_nested_value() -> None:
-    inner = schema_of(("sizes", T.MapType(T.StringType(), T.ArrayType(T.IntegerType()))))
+@pytest.mark.parametrize(("element", "value"), [(T.IntegerType(), "2"), (T.DoubleType(), 2**53 + 1)])
+def test_refusal_names_the_place_in_a_nested_value(element: T.DataType, value: Any) -> None:
+    inner = schema_of(("sizes", T.MapType(T.StringType(), T.ArrayType(element))))
 
     with pytest.raises(ResultSchemaError) as refused:
-        row_check(schema_of(("top", inner)), dt.UTC)({"top": {"sizes": {"a": [1, "2"]}}})
+        row_check(schema_of(("top", inner)), dt.UTC)({"top": {"sizes": {"a": [1, value]}}})
 
     assert refused.value.column == "top.sizes['a'][1]"
 
@@ -312,6 +330,18 @@ def test_refusal_names_the_place_in_a_nested_value() -> None:
 def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: Any) -> None:
     with pytest.raises(ResultSchemaError, match="it is null"):
         row_check(schema, dt.UTC)((value,))
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), 2**53 + 2, 2**80, 0, np.int64(2**60), Big.EVEN, 2.0**53 + 1, 0.1])
+def test_a_number_that_a_double_holds_is_accepted(value: Any) -> None:
+    (number,) = row_check(schema_of(("x", T.DoubleType())), dt.UTC)((value,))
+
+    assert type(number) is float
+
+
+@pytest.mark.parametrize("value", [2**24, -(2**24) - 2, 2**100, np.int8(3), 0.1, 16777217.0])
+def test_a_whole_number_that_a_float_holds_is_accepted_and_a_float_is_rounded(value: Any) -> None:
+    assert row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
 
 
 def test_numpy_numbers_are_accepted_as_pythons() -> None:
