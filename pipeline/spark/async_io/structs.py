@@ -41,11 +41,10 @@ def row_maker(names: list[str]) -> Callable[[tuple[Any, ...]], Row]:
     """
     members: dict[str, Any] = {"__fields__": names, "__getattr__": _other_field, "__getitem__": _field}
     # A namedtuple's properties read the tuple without a call of __getitem__.
-    numbered = namedtuple("_Numbered", [f"column{place}" for place in range(len(names))])  # type: ignore[misc]
-    for name, place in reversed(list(zip(names, numbered._fields, strict=True))):
-        # Of two columns of one name, a Row gives the first.
+    fields: Any = namedtuple("fields", [f"column{place}" for place in range(len(names))])  # type: ignore[misc]
+    for place, name in reversed(list(enumerate(names))):  # a Row gives the first of two columns of one name
         if name.isidentifier() and not hasattr(Row, name):
-            members[name] = vars(numbered)[place]
+            members[name] = getattr(fields, f"column{place}")
     return partial(tuple.__new__, type("Row", (Row,), members))
 
 
