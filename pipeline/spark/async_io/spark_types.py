@@ -1,7 +1,9 @@
 """The types of Spark that Async I/O carries: one table of how their values are checked, written and read.
 
 From Spark, a struct is a Row, a map a dict, an array a list, a TIMESTAMP an aware datetime in the session's time zone,
-a TIMESTAMP_NTZ a naive one, binary is bytes, a variant a VariantVal, a day-time interval a timedelta.
+a TIMESTAMP_NTZ a naive one, binary is bytes, a variant a VariantVal, a day-time interval a timedelta. In the key of a
+map, a TIMESTAMP of an hour that the zone repeats has the zone's offset in place of the zone: Python compares datetimes
+of one zone by their wall clocks, and would make one entry of two.
 
 To Spark, a check returns the value in the one form that the Arrow writer takes, or raises. It must refuse whatever
 Arrow would refuse: here that fails one row, in Arrow a whole batch. numpy's numbers count as Python's, and a member of
@@ -442,28 +444,31 @@ if (_time := getattr(T, "TimeType", None)) is not None:  # not in Spark 4.0
 # -- from Arrow to Python ----------------------------------------------------------------------------------------------
 
 
-def reader_of(kind: pa.DataType, data_type: T.DataType | None = None) -> Reader:
+def reader_of(kind: pa.DataType, data_type: T.DataType | None = None, *, of_key: bool = False) -> Reader:
     """A reader of arrays of an Arrow type that Spark made.
 
     `data_type`: Spark's own, if it is known; without it, a user-defined type is read as the type that it is stored as.
+    `of_key`: the values are keys of a dict, or parts of them.
     """
     if isinstance(data_type, T.UserDefinedType):
         return _user_defined_reader(data_type, reader_of(kind, data_type.sqlType()))
     if pa.types.is_timestamp(kind):
-        return _read_local_timestamps if kind.tz is None else _read_timestamps
+        if kind.tz is None:
+            return _read_local_timestamps
+        return _read_instants if of_key else _read_timestamps
     if pa.types.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]
         if any(field.metadata == _VARIANT_METADATA for field in fields):
             return _read_variants
         inner = [None] * len(fields) if data_type is None else inner_types(data_type)
-        readers = [reader_of(field.type, within) for field, within in zip(fields, inner, strict=True)]
+        readers = [reader_of(field.type, within, of_key=of_key) for field, within in zip(fields, inner, strict=True)]
         return structs_reader([field.name for field in fields], readers)
     if pa.types.is_list(kind):
         element = reader_of(kind.value_type, None if data_type is None else inner_types(data_type)[0])
         return _read_plain if element is _read_plain else partial(read_lists, element)
     if pa.types.is_map(kind):
         key, value = (None, None) if data_type is None else inner_types(data_type)
-        return partial(read_maps, reader_of(kind.key_type, key), reader_of(kind.item_type, value))
+        return partial(read_maps, reader_of(kind.key_type, key, of_key=True), reader_of(kind.item_type, value))
     return _read_plain
 
 
@@ -480,6 +485,19 @@ def _read_timestamps(array: Any) -> list[Any]:
         return [epoch + dt.timedelta(microseconds=us) if us is not None else None for us in _microseconds(array)]
     made = (_UTC_EPOCH + dt.timedelta(microseconds=us) if us is not None else None for us in _microseconds(array))
     return [moment.astimezone(zone) if moment is not None else None for moment in made]
+
+
+def _read_instants(array: Any) -> list[Any]:
+    """Timestamps that are equal only if they are the same instant."""
+    return [_with_offset(moment) if moment is not None else None for moment in _read_timestamps(array)]
+
+
+def _with_offset(moment: dt.datetime) -> dt.datetime:
+    """The same instant and wall clock, but of an hour that the zone repeats, with the offset in place of the zone."""
+    offset = moment.utcoffset()
+    if offset is None or moment.replace(fold=1 - moment.fold).utcoffset() == offset:
+        return moment
+    return moment.replace(tzinfo=dt.timezone(offset), fold=0)
 
 
 def _read_local_timestamps(array: Any) -> list[Any]:
