@@ -240,7 +240,7 @@ def _require_free_names(columns: OutputColumns, form: Callable[[str], str]) -> N
     added = ([] if columns.error_name is None else [columns.error_name]) + [METRICS_COLUMN] * columns.has_metrics
     for name, same in zip(columns.results.names, results, strict=True):
         if results.count(same) > 1:
-            raise InvalidValueError(f"the schema of the results has {results.count(same)} columns {name}; rename one")
+            raise InvalidValueError(f"the schema of the results has {results.count(same)} columns {name}; rename them")
         if same in map(form, kept):
             raise InvalidValueError(
                 f"keep_input adds the columns of the DataFrame to the results' columns, and both have {name}"
