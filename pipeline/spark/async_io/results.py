@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.rows import Placed, taken
+from pipeline.spark.async_io.rows import Piece, taken
 from pipeline.spark.async_io.spark_types import values_of
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE
 from pipeline.streaming.errors import CapturedError
@@ -144,64 +144,68 @@ class ResultWriter:
 
     def _bounded(self, results: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """One batch, or several if these rows are larger than the earlier rows suggested."""
-        if self._columns.takes_input:
-            largest = max(piece.row_bytes for piece in {piece for (_, piece, _), _ in results})
-            most = max(1, int(2 * self._max_bytes / max(1.0, largest)))
-            if most < len(results):
-                for start in range(0, len(results), most):
-                    yield from self._bounded(results[start : start + most])
-                return
-        batch = self._batch(results)
+        if not self._columns.takes_input:
+            yield from self._parts((), (), results)
+            return
+        placed, results = zip(*results, strict=True)
+        _, pieces, places = zip(*placed, strict=True)
+        largest = max(piece.row_bytes for piece in set(pieces))
+        most = self._most_rows(largest)
+        for start in range(0, len(results), most):
+            end = start + most
+            yield from self._parts(pieces[start:end], places[start:end], results[start:end])
+
+    def _parts(
+        self, pieces: Sequence[Piece], places: Sequence[int], results: Sequence[Any]
+    ) -> Iterator[pa.RecordBatch]:
+        batch = self._batch(pieces, places, results)
         self._row_bytes = batch.nbytes / batch.num_rows
-        step = max(1, int(2 * self._max_bytes / max(1.0, self._row_bytes)))
+        step = self._most_rows(self._row_bytes)
         for start in range(0, batch.num_rows, step):
             part = batch.slice(start, step)
             self.results_in_batch = part.num_rows
             yield part
 
-    def _batch(self, results: Sequence[Any]) -> pa.RecordBatch:
-        columns = self._columns
-        placed: Sequence[Placed] = ()
-        if columns.takes_input:
-            placed, results = zip(*results, strict=True)
-        errors: list[int] = []
-        if columns.error_name is not None:
-            errors = [place for place, result in enumerate(results) if type(result) is CapturedError]
-        captured = [(placed[place], results[place]) for place in errors]
-        if errors:
+    def _most_rows(self, row_bytes: float) -> int:
+        """How many rows of this size a batch may have."""
+        return max(1, int(2 * self._max_bytes / max(1.0, row_bytes)))
+
+    def _batch(self, pieces: Sequence[Piece], places: Sequence[int], results: Sequence[Any]) -> pa.RecordBatch:
+        failed: list[int] = []
+        if self._columns.error_name is not None and CapturedError in map(type, results):
+            failed = [at for at, result in enumerate(results) if type(result) is CapturedError]
+        captured = [results[at] for at in failed]
+        if failed:
             results = [self._no_values if type(result) is CapturedError else result for result in results]
-        arrays = self._kept(placed)
+        kinds = self._arrow_schema.types
+        arrays = [array.cast(kind) for array, kind in zip(self._kept(pieces, places), kinds, strict=False)]
         values = zip(*results, strict=True)
         arrays += [builder(column) for builder, column in zip(self._builders, values, strict=True)]
-        kinds = self._arrow_schema.types
-        if captured:
-            places: list[int | None] = [None] * len(results)
-            for at, place in enumerate(errors):
-                places[place] = at
-            arrays.append(self._errors(captured, kinds[len(arrays)]).take(pa.array(places, pa.int64())))
+        if failed:
+            inputs = taken([pieces[at] for at in failed], [places[at] for at in failed])
+            order: list[int | None] = [None] * len(results)
+            for number, at in enumerate(failed):
+                order[at] = number
+            arrays.append(self._errors(inputs, captured, kinds[len(arrays)]).take(pa.array(order, pa.int64())))
         arrays += [pa.nulls(len(results), kind) for kind in kinds[len(arrays) :]]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
-    def _kept(self, placed: Sequence[Placed]) -> list[Any]:
-        """The columns that repeat the input row."""
-        if not self._columns.keeps_input:
-            return []
-        return [array.cast(kind) for array, kind in zip(taken(placed).columns, self._arrow_schema.types, strict=False)]
+    def _kept(self, pieces: Sequence[Piece], places: Sequence[int]) -> list[Any]:
+        """The columns that repeat the input rows."""
+        return taken(pieces, places).columns if self._columns.keeps_input else []
 
-    def _errors(self, captured: Sequence[tuple[Placed, CapturedError]], kind: pa.DataType) -> Any:
-        """The values of the error column for these rows with an error."""
-        inputs = taken([placed for placed, _ in captured]).columns
+    def _errors(self, inputs: pa.RecordBatch, captured: Sequence[CapturedError], kind: pa.DataType) -> Any:
+        """The values of the error column for these rows, which have failed."""
         kinds = [field.type for field in self._input_type]
-        arrays = [array.cast(each) for array, each in zip(inputs, kinds, strict=True)]
-        errors = [error for _, error in captured]
+        arrays = [array.cast(each) for array, each in zip(inputs.columns, kinds, strict=True)]
         # The column cannot take a lone surrogate in the message.
-        messages = [error.message.encode(errors="backslashreplace").decode() for error in errors]
+        messages = [error.message.encode(errors="backslashreplace").decode() for error in captured]
         columns = [
             pa.StructArray.from_arrays(arrays, fields=list(self._input_type)),
-            pa.array([error.error_class for error in errors], pa.string()),
+            pa.array([error.error_class for error in captured], pa.string()),
             pa.array(messages, pa.string()),
-            pa.array([error.attempts for error in errors], pa.int32()),
-            pa.array([error.time_spent_ms for error in errors], pa.float64()),
+            pa.array([error.attempts for error in captured], pa.int32()),
+            pa.array([error.time_spent_ms for error in captured], pa.float64()),
         ]
         return pa.StructArray.from_arrays(columns, fields=list(kind))
 

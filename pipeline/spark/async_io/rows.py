@@ -203,18 +203,17 @@ def _text_of(one: Any) -> str:
         return " ".join(one.to_string(skip_new_lines=True).split())
 
 
-def taken(placed: Sequence[Placed]) -> pa.RecordBatch:
-    """The rows of the input at these places, in this order."""
-    _, pieces, places = zip(*placed, strict=True)
-    batches = {piece: piece.batch for piece in pieces}
-    if sum(batch.num_rows for batch in batches.values()) > _MOST_PER_ROW * len(placed):
+def taken(pieces: Sequence[Piece], places: Sequence[int]) -> pa.RecordBatch:
+    """The rows at these places of these pieces, in this order."""
+    batches = {piece: piece.batch for piece in dict.fromkeys(pieces)}
+    if sum(batch.num_rows for batch in batches.values()) > _MOST_PER_ROW * len(places):
         # Few rows of many pieces, as behind slow calls: copy no more than these.
         used: dict[Piece, list[int]] = {piece: [] for piece in batches}
         copied = []
         for piece, place in zip(pieces, places, strict=True):
             copied.append(len(used[piece]))
             used[piece].append(place)
-        places = tuple(copied)
+        places = copied
         batches = {piece: piece.batch.take(pa.array(places_in, pa.int64())) for piece, places_in in used.items()}
     starts = dict(zip(batches, accumulate((batch.num_rows for batch in batches.values()), initial=0), strict=False))
     whole = pa.concat_batches(batches.values()) if len(batches) > 1 else batches[pieces[0]]
