@@ -83,7 +83,8 @@ def ordered_wait(
     Out: the columns of `schema`, one row per result. The function returns one result or a list or, if its return type
          is an Iterator or an AsyncIterator, yields results. A dict, a Row with names, a dataclass or a pydantic model
          is matched by name, any other tuple by position. Any other value fills the only column. A result that doesn't
-         fit the schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the
+         fit the schema fails its call. So does a row with a value that Python cannot hold, such as a date of the year
+         10000, without a call. on_error="capture" adds the column `error_column`, which is null unless the
          row's call failed. Then it's a struct of input (the row), error_class string, message string, attempts int and
          time_spent_ms double, and the other columns, which all become nullable, are null. The rows where it isn't null
          are your dead letters. A stream keeps its watermark if the output has the watermark's column of the input, by
@@ -97,7 +98,8 @@ def ordered_wait(
     `deadline`: seconds for a row from when its task takes it in, including waits for limits and free slots.
     `extra`: "refuse" fails the call if a result has a name missing in the schema, "ignore" drops such values.
     `dedupe_by`: a column, some columns or a function of the row. Rows with the same key share one call and its results,
-        which must depend only on the key. `keep_input` still puts each row's own columns before them.
+        which must depend only on the key. `keep_input` still puts each row's own columns before them. Timestamps are
+        the same key if they are the same instant, and all NaN are one. Arrays, maps and variants cannot be keys.
     `options`: see `pipeline.streaming.AsyncOptions`. A quarter of a task's calls is read ahead.
     `keep_input`: put the columns of the input row before the columns of `schema`, also if its call has failed.
     `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress. You can
