@@ -4,6 +4,7 @@ DispatcherError
   ExecutorError             administrator: executors lack a Python, a package, or a path that they share with the driver
   AsyncIOError            catch this for all of them
     UnsupportedTypeError  user: a column cannot be passed to Python (also a TypeError)
+    InputValueError       user's data: a value of the input is none that Python can hold (also a ValueError)
     ResultSchemaError     user's function: a result does not fit the schema (also a ValueError)
     UnknownColumnError    user's function: a row has no column of the name (also an AttributeError and a KeyError)
     ResultTypeError       user: no schema can be taken from a return type (also a TypeError)
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dispatcher.errors import DispatcherError
+from pipeline.streaming.errors import describe
 
 _VERSION: Final = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PYTHON_ADVICE: Final = (
@@ -50,6 +52,24 @@ class UnsupportedTypeError(AsyncIOError, TypeError):
         return (
             f"{self.what}: the column {self.column} has the type {self.data_type}, which cannot be passed to Python. "
             "Cast it first, for example to a string or a number, or leave it out."
+        )
+
+
+class InputValueError(AsyncIOError, ValueError):
+    """A row has a value that Python cannot hold, such as a date of the year 10000. Its call is not made.
+
+    `what`: the value and its column. `cause`: what Python said.
+    """
+
+    def __init__(self, what: str, cause: Exception) -> None:
+        self.what = what
+        self.cause = cause
+        super().__init__(what, cause)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}, which Python cannot hold ({describe(self.cause)}). Cast the column, for example to a "
+            "string, or a string to binary, or filter such rows."
         )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from dispatcher.errors import InvalidValueError
 from pipeline.spark.shipping import is_remote, runs_on_executors
 from pipeline.streaming.cache.cached_function import cached_function
 from pipeline.streaming.cache.postgresql import PostgresResults
@@ -28,13 +27,11 @@ def cache_of_rows(df: DataFrame, cache: ResultCache | None, function: AnyFunctio
     """The cache for a function that gets the rows of `df`, with the function's name, which no worker can tell.
 
     Raises:
-        ValueError: it does not fit the DataFrame or the function.
+        ValueError: it does not fit the function.
     """
     if cache is None:
         return None
     named = replace(cache, name=cache.function_name(function))
-    if unknown := [name for name in cache.key_columns if name not in df.columns]:
-        raise InvalidValueError(f"the cache's key names {', '.join(unknown)}; the columns are {', '.join(df.columns)}")
     if isinstance(cache, SqliteResults) and runs_on_executors(df.sparkSession) and not is_remote(df.sparkSession):
         log.warning(
             "%s is for one machine: executors on others each have a file of their own under that path. On a cluster "

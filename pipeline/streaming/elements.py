@@ -37,4 +37,15 @@ class Watermark:
     timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableValue:
+    """Stands for a value that could not be made: its record fails with `error`, and no call is made for it.
+
+    `value`: what is known of it, which becomes the record's value in errors.
+    """
+
+    value: object
+    error: Exception
+
+
 StreamElement: TypeAlias = StreamRecord[T] | Watermark

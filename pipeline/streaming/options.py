@@ -72,7 +72,8 @@ class AsyncOptions:
         accepts, "adaptive" or an AdaptiveRateLimit. They cover all operators that share the host, or with scope "task"
         only this one. A RateLimiter or an AdaptiveRateLimiter covers all operators that share the limiter.
     `dedupe_by`: value -> key. While a call for a key is in flight, other records of the key wait for its outcome. The
-        results of the last `remember` keys used are cached, for up to `remember_ms` if you set it.
+        results of the last `remember` keys used are cached, for up to `remember_ms` if you set it. Aware datetimes are
+        the same key if they are the same instant, and all NaN are one key.
     `combine`: (value, results) -> results, called when a record completes, to turn results shared by a key into the
         record's. It also gets captured errors and the results of a timeout.
     `cache`: a SqliteResults or PostgresResults, which keeps results beyond the job. A call is made only if it has no

@@ -118,12 +118,14 @@ def wait_in_chunks(
     max_chunk: int = 1000,
     metrics: CallMetrics | None = None,
     pace: ReaderPace | None = None,
-) -> Iterator[list[Out]]:
+    emits_pairs: bool = False,
+) -> Iterator[list[Any]]:
     """Process values and yield results in chunks, as Spark tasks do.
 
     `chunks` is read one ahead on the caller's thread. Calls continue across chunk boundaries. Each list yielded has
     `max_chunk` results, except the last: a shorter one waits for more, even while `chunks` blocks.
 
+    `emits_pairs`: the values come as tuples, with the value first, and each result goes as a pair of its tuple and it.
     `pace`: limits the values taken in. The lists then have up to `max_chunk` results. With an empty one, ask `pace`
         what to send.
 
@@ -132,7 +134,7 @@ def wait_in_chunks(
         ReaderGoneError: `pace` reports the end of the results' reader.
     """
     require_number("max_chunk", max_chunk, least=1, whole=True)
-    run: _Run[In, Out] = _Run(function, settings, metrics, max_chunk)
+    run: _Run[Any, Any] = _Run(function, settings, metrics, max_chunk, emits_pairs=emits_pairs)
     return run.of_chunks(chunks) if pace is None else run.paced(chunks, pace)
 
 
@@ -163,7 +165,10 @@ class _Run(Generic[In, Out]):
         options: AsyncOptions,
         metrics: CallMetrics | None,
         max_chunk: int,
+        *,
+        emits_pairs: bool = False,
     ) -> None:
+        self._emits_pairs = emits_pairs
         self._owns_host = not isinstance(function, CallHost)
         self._host = host_for(function, options)
         self._options = _options_of(self._host, options)
@@ -312,7 +317,14 @@ class _Run(Generic[In, Out]):
         mail = self._thread = LoopThread(loop, thread, self._fail, self._take_in)
         with mail.lock:  # a cache that has failed before sends mail at once
             engine = self._engine = Engine(
-                host, mail, mail, self._options, self._ready.extend, self._metrics, "async wait", emits_values=True
+                host,
+                mail,
+                mail,
+                self._options,
+                self._ready.extend,
+                self._metrics,
+                "async wait",
+                emits="pairs" if self._emits_pairs else "results",
             )
         self._wake_loop()
         return engine, mail
@@ -374,6 +386,7 @@ class _Run(Generic[In, Out]):
         """After each mail and timer: take in what there is room for, and tell the caller what it waits for."""
         values, ready, engine, most_ready = self._values, self._ready, self._engine, self._most_ready
         assert engine is not None  # mail waits for it
+        in_tuples = self._emits_pairs
         has_taken = False
         while not self._is_over:
             if len(ready) >= most_ready or not values:
@@ -382,8 +395,8 @@ class _Run(Generic[In, Out]):
                 self._is_idle = True  # and look once more
                 continue
             self._is_idle = False
-            value = values.popleft()
-            if engine.try_take(value, value):
+            value: Any = values.popleft()
+            if engine.try_take(value[0] if in_tuples else value, value):
                 has_taken = True
             else:
                 values.appendleft(value)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, TypeAlias, Unpack
 
 import pyarrow as pa
@@ -26,9 +27,18 @@ from pyspark.sql import types as T
 from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, schema_from, schema_of
 from pipeline.spark.async_io.results import OutputColumns
-from pipeline.spark.async_io.rows import read_rows, require_supported, with_plain_names
-from pipeline.spark.async_io.spark_types import ExtraKeys
-from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, key_of_places, zone_of_session
+from pipeline.spark.async_io.rows import (
+    is_key,
+    name_form,
+    place_of,
+    read_placed,
+    read_rows,
+    require_hashable_keys,
+    require_supported,
+    with_plain_names,
+)
+from pipeline.spark.async_io.spark_types import ExtraKeys, inner_types
+from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, zone_of_session
 from pipeline.spark.observed_calls import METRICS_COLUMN, observe_calls
 from pipeline.spark.result_caches import cache_of_rows
 from pipeline.streaming.calls.functions import AnyFunction, name_of
@@ -88,7 +98,8 @@ def ordered_wait(
     Out: the columns of `schema`, one row per result. The function returns one result or a list or, if its return type
          is an Iterator or an AsyncIterator, yields results. A dict, a Row with names, a dataclass or a pydantic model
          is matched by name, any other tuple by position. Any other value fills the only column. A result that doesn't
-         fit the schema fails its call. on_error="capture" adds the column `error_column`, which is null unless the
+         fit the schema fails its call. So does a row with a value that Python cannot hold, such as a date of the year
+         10000, without a call. on_error="capture" adds the column `error_column`, which is null unless the
          row's call failed. Then it's a struct of input (the row), error_class string, message string, attempts int and
          time_spent_ms double, and the other columns, which all become nullable, are null. The rows where it isn't null
          are your dead letters. A stream keeps its watermark if the output has the watermark's column of the input, by
@@ -102,7 +113,8 @@ def ordered_wait(
     `deadline`: seconds for a row from when its task takes it in, including waits for limits and free slots.
     `extra`: "refuse" fails the call if a result has a name missing in the schema, "ignore" drops such values.
     `dedupe_by`: a column, some columns or a function of the row. Rows with the same key share one call and its results,
-        which must depend only on the key. `keep_input` still puts each row's own columns before them.
+        which must depend only on the key. `keep_input` still puts each row's own columns before them. Timestamps are
+        the same key if they are the same instant, and all NaN are one. Arrays, maps and variants cannot be keys.
     `options`: see `pipeline.streaming.AsyncOptions`. A quarter of a task's calls is read ahead.
     `keep_input`: put the columns of the input row before the columns of `schema`, also if its call has failed.
     `metrics`: for batch queries an Observation, for streams the name of the metrics in the streaming progress. You can
@@ -146,27 +158,30 @@ def _wait(
     **more: Unpack[WaitOptions],
 ) -> DataFrame:
     called = as_called(function)
+    form = name_form(df.sparkSession)
     key = dedupe_by
     if isinstance(key, str | Sequence):
-        names = df.columns
-        key = key_of_places("dedupe_by", key, {name: names.index(name) for name in names}, "columns")
+        names = _resolved("dedupe_by", key, df, form)
+        _require_keys("dedupe_by", df, names, is_key)
+        key = itemgetter(*map(df.columns.index, names))
+    if (cache := more.get("cache")) is not None and cache.key_columns:
+        more["cache"] = replace(cache, key=_resolved("the cache's key", cache.key_columns, df, form))
     options = AsyncOptions(**times_in_ms(timeout, deadline), output_mode=mode, dedupe_by=key, **more)
     result_schema = _result_schema(df, function, schema)
     columns = OutputColumns(
-        T.StructType(df.schema.fields + result_schema.fields) if keep_input else result_schema,
+        result_schema,
         df.schema,
         error_name=error_column if options.on_error == "capture" else None,
         keeps_input=keep_input,
         has_metrics=metrics is not None,
     )
     require_supported(df.schema, "the DataFrame")
+    require_hashable_keys(df.schema, "the DataFrame")
     require_supported(result_schema, "the schema of the results")
-    if keep_input and (both := set(df.columns) & set(result_schema.names)):
-        raise InvalidValueError(
-            f"keep_input adds the columns of the DataFrame to the results' columns, and both have {min(both)}"
-        )
-    _require_free_names(columns)
+    _require_free_names(columns, form)
     options = replace(options, cache=cache_of_rows(df, options.cache, function))
+    if options.cache is not None and not callable(options.cache.key):
+        _require_keys("the cache's key", df, options.cache.key_columns or df.columns, _has_text)
     _require_metrics_of(df, metrics)
     task = AsyncTask(
         operator=f"{mode}_wait({name_of(function)})",
@@ -182,7 +197,7 @@ def _wait(
     schema_in = df.schema
 
     def convert(call_for: CallFor, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return call_for(read_rows(schema_in, batches))
+        return call_for((read_placed if columns.takes_input else read_rows)(schema_in, batches))
 
     run = for_workers(task, df.sparkSession, df, convert)
     results = with_plain_names(df).mapInArrow(run, columns.task_schema())
@@ -211,11 +226,44 @@ def _require_metrics_of(df: DataFrame, metrics: Any) -> None:
         )
 
 
-def _require_free_names(columns: OutputColumns) -> None:
-    taken = [] if columns.error_name is None else [columns.error_name.lower()]
-    if columns.has_metrics:
-        taken.append(METRICS_COLUMN)
-    if clashes := [name for name in columns.schema.names if name.lower() in taken]:
-        raise InvalidValueError(
-            f"the schema of the results has a column {clashes[0]}; rename it, or choose another error_column"
-        )
+def _resolved(option: str, key: str | Sequence[str], df: DataFrame, form: Callable[[str], str]) -> list[str]:
+    """The names that `key` has, as `df` spells them."""
+    names = df.columns
+    places = {name: place_of(name, names, form) for name in ([key] if isinstance(key, str) else key)}
+    if unknown := [name for name, place in places.items() if place is None]:
+        raise InvalidValueError(f"{option} names {', '.join(unknown)}; the columns are {', '.join(names)}")
+    return [names[place] for place in places.values() if place is not None]
+
+
+def _require_keys(option: str, df: DataFrame, names: Sequence[str], suits: Callable[[T.DataType], bool]) -> None:
+    """Raise TypeError for a column of `df` whose values cannot be compared as keys."""
+    for name in names:
+        data_type = df.schema[df.columns.index(name)].dataType
+        if not suits(data_type):
+            raise InvalidTypeError(
+                f"{option} has the column {name}, whose type {data_type.simpleString()} cannot be compared as a key. "
+                "Give a function of the row that returns strings, numbers or tuples of them"
+            )
+
+
+def _has_text(data_type: T.DataType) -> bool:
+    return not isinstance(data_type, T.VariantType) and all(map(_has_text, inner_types(data_type)))
+
+
+def _require_free_names(columns: OutputColumns, form: Callable[[str], str]) -> None:
+    """Raise ValueError for a name of the results that another column of the output has, too."""
+    results = [form(name) for name in columns.results.names]
+    kept = [field.name for field in columns.kept]
+    added = ([] if columns.error_name is None else [columns.error_name]) + [METRICS_COLUMN] * columns.has_metrics
+    for name, same in zip(columns.results.names, results, strict=True):
+        if results.count(same) > 1:
+            raise InvalidValueError(f"the schema of the results has {results.count(same)} columns {name}; rename them")
+        if same in map(form, kept):
+            raise InvalidValueError(
+                f"keep_input adds the columns of the DataFrame to the results' columns, and both have {name}"
+            )
+    for name in [*kept, *columns.results.names]:
+        if form(name) in map(form, added):
+            raise InvalidValueError(
+                f"the schema of the results has a column {name}; rename it, or choose another error_column"
+            )

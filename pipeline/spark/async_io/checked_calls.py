@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.util.foreign import is_instance
 from pipeline.spark.async_io.structs import Check
@@ -18,6 +18,9 @@ from pipeline.streaming.calls.retry import RetryStrategy
 from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.function_wrappers import Converted, Wrapped
 from pipeline.streaming.options import AsyncOptions
+
+_ONE_RESULT: Final = frozenset((dict, tuple))
+"""The usual classes of a result that is no list of results: they need no closer look."""
 
 Checked = Callable[[Any], list[Any]]
 """Takes what a function returned and gives the checked results."""
@@ -63,6 +66,8 @@ def _as_results(returned: Any) -> Sequence[Any]:
 
 def _checked(check: Check, retry: RetryStrategy | None, results_of: Callable[[Any], Sequence[Any]]) -> Checked:
     def check_results(returned: Any) -> list[Any]:
+        if type(returned) in _ONE_RESULT:
+            return [check(returned)]
         return [check(result) for result in results_of(returned)]
 
     if retry is None or retry.retry_on_result is None:

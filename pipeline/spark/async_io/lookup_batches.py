@@ -196,8 +196,8 @@ class _BatchTask(AsyncTask):
             return error
         return AsyncOperatorError(error.operator, cause.row, cause.cause, error.attempts)
 
-    def writer(self, zone: dt.tzinfo) -> ResultWriter:
-        return _BatchWriter(self.columns, zone, max_rows=1)
+    def writer(self) -> ResultWriter:
+        return _BatchWriter(self.columns, max_rows=1)
 
 
 def _as_it_is(result: Any) -> Any:

@@ -1,13 +1,12 @@
 """Results as Arrow batches: the layout of output rows, and the size of batches.
 
-The output has the columns of the user's schema, then the error column if errors are captured, then the metrics column
-if there are metrics. A row has values in exactly one of these parts, with one exception: if the first columns repeat
-the input row, a row with an error has them as well.
+The output has the columns of the input row if it keeps them, those of the user's schema, then the error column if
+errors are captured, then the metrics column if there are metrics. A row has the input's columns, and values in exactly
+one of the other parts. Columns of the input, also those in the error column, go from Arrow to Arrow.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.spark_types import row_check, values_of
-from pipeline.spark.async_io.structs import Check
+from pipeline.spark.async_io.rows import Piece, taken
+from pipeline.spark.async_io.spark_types import values_of
 from pipeline.spark.observed_calls import METRICS_COLUMN, METRICS_TYPE
 from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.pace import ReaderPace
@@ -27,30 +26,36 @@ from pipeline.streaming.pace import ReaderPace
 class OutputColumns:
     """The columns of a task's output. Pickles.
 
-    `input_schema`: of the input rows, which the error column contains. `error_name`: the error column, None if errors
-    are not captured. `keeps_input`: whether `schema` begins with the columns of the input rows. `has_metrics`: whether
-    the output ends with the column METRICS_COLUMN.
+    `results`: the columns of the results. `input_schema`: of the input rows, which the error column contains.
+    `error_name`: the error column, None if errors are not captured. `keeps_input`: whether the output begins with the
+    columns of the input rows. `has_metrics`: whether it ends with the column METRICS_COLUMN.
     """
 
-    schema: T.StructType
+    results: T.StructType
     input_schema: T.StructType
     error_name: str | None = None
     keeps_input: bool = False
     has_metrics: bool = False
 
     @property
-    def kept(self) -> int:
-        """The number of columns that repeat the input row, before the columns of the result."""
-        return len(self.input_schema.fields) if self.keeps_input else 0
+    def takes_input(self) -> bool:
+        """Whether the output has columns of the input rows."""
+        return self.keeps_input or self.error_name is not None
+
+    @property
+    def kept(self) -> list[T.StructField]:
+        """The columns that repeat the input row."""
+        return self.input_schema.fields if self.keeps_input else []
 
     def task_schema(self) -> T.StructType:
         """The schema of a task's output. If errors are captured, the columns of the result are nullable."""
         captures = self.error_name is not None
         fields = [
-            T.StructField(
-                field.name, field.dataType, field.nullable or (captures and place >= self.kept), field.metadata
-            )
-            for place, field in enumerate(self.schema.fields)
+            *self.kept,
+            *(
+                T.StructField(field.name, field.dataType, field.nullable or captures, field.metadata)
+                for field in self.results.fields
+            ),
         ]
         if self.error_name is not None:
             fields.append(T.StructField(self.error_name, self.error_type()))
@@ -67,14 +72,15 @@ class OutputColumns:
 class ResultWriter:
     """Makes batches of the results of one task, which are checked tuples and CapturedErrors.
 
-    One thread at a time. `time_zone` applies to naive datetimes. A batch has at most `max_rows` and about `max_bytes`.
+    If `columns` takes columns of the input, each result comes in a pair, after the place of its row.
+
+    One thread at a time. A batch has at most `max_rows` and about `max_bytes`.
     Without a `pace` it is emitted after `max_wait_s`, which is checked when chunks arrive and at the end of the input.
     """
 
     def __init__(
         self,
         columns: OutputColumns,
-        time_zone: dt.tzinfo,
         *,
         max_rows: int = 1000,
         max_bytes: int = 4 << 20,
@@ -85,16 +91,11 @@ class ResultWriter:
         self._clock = clock
         schema = columns.task_schema()
         self._arrow_schema = pa.schema([(field.name, values_of(field.dataType).arrow) for field in schema.fields])
-        values = [values_of(field.dataType) for field in columns.schema.fields]
-        self._builders = [each.builder() for each in values]
-        self._captures = columns.error_name is not None
-        self._error_check: Check = row_check(columns.error_type(), time_zone)
-        self._error_builder = values_of(columns.error_type()).builder()
-        self._metrics_builder = values_of(METRICS_TYPE).builder()
-        self._no_values = tuple(
-            None if field.nullable else each.filler for field, each in zip(schema.fields, values, strict=False)
-        )
-        self._kept = columns.kept
+        self._columns = columns
+        self._builders = [values_of(field.dataType).builder() for field in columns.results.fields]
+        self._input_type = values_of(columns.input_schema).arrow
+        first = len(columns.kept)
+        self._no_values = tuple(map(_no_value, schema.fields[first : first + len(self._builders)]))
         nothing = [pa.nulls(0, field.type) for field in self._arrow_schema]
         self._empty = pa.RecordBatch.from_arrays(nothing, schema=self._arrow_schema)
         self._row_bytes = self._max_bytes / 100  # an estimate until the first batch
@@ -127,11 +128,9 @@ class ResultWriter:
 
     def metrics_batch(self, metrics: Sequence[Sequence[int | None]]) -> pa.RecordBatch:
         """Rows with metrics only: values of METRICS_TYPE."""
-        columns = zip(self._builders, self._no_values, strict=True)
-        arrays = [builder([value] * len(metrics)) for builder, value in columns]
-        if self._captures:
-            arrays.append(self._error_builder([None] * len(metrics)))
-        arrays.append(self._metrics_builder(metrics))
+        *fields, _ = self._columns.task_schema().fields
+        arrays = [values_of(field.dataType).builder()([_no_value(field)] * len(metrics)) for field in fields]
+        arrays.append(values_of(METRICS_TYPE).builder()(metrics))
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
     def _rows_due(self, waiting: int, waited_s: float, pace: ReaderPace | None) -> int:
@@ -145,42 +144,72 @@ class ResultWriter:
 
     def _bounded(self, results: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """One batch, or several if these rows are larger than the earlier rows suggested."""
-        batch = self._batch(results)
+        if not self._columns.takes_input:
+            yield from self._parts((), (), results)
+            return
+        placed, results = zip(*results, strict=True)
+        _, pieces, places = zip(*placed, strict=True)
+        largest = max(piece.row_bytes for piece in set(pieces))
+        most = self._most_rows(largest)
+        for start in range(0, len(results), most):
+            end = start + most
+            yield from self._parts(pieces[start:end], places[start:end], results[start:end])
+
+    def _parts(
+        self, pieces: Sequence[Piece], places: Sequence[int], results: Sequence[Any]
+    ) -> Iterator[pa.RecordBatch]:
+        batch = self._batch(pieces, places, results)
         self._row_bytes = batch.nbytes / batch.num_rows
-        step = max(1, int(2 * self._max_bytes / max(1.0, self._row_bytes)))
+        step = self._most_rows(self._row_bytes)
         for start in range(0, batch.num_rows, step):
             part = batch.slice(start, step)
             self.results_in_batch = part.num_rows
             yield part
 
-    def _batch(self, results: Sequence[Any]) -> pa.RecordBatch:
-        errors: list[Any] | None = None
-        if self._captures and any(type(result) is CapturedError for result in results):
-            errors = [self._error_row(result) if type(result) is CapturedError else None for result in results]
-            results = [
-                result if error is None else self._values_beside(error)
-                for result, error in zip(results, errors, strict=True)
-            ]
-        columns = zip(*results, strict=True)
-        arrays = [builder(column) for builder, column in zip(self._builders, columns, strict=True)]
-        for place in range(len(arrays), len(self._arrow_schema)):
-            is_error = errors is not None and place == len(self._builders)
-            kind = self._arrow_schema.field(place).type
-            arrays.append(self._error_builder(errors or ()) if is_error else pa.nulls(len(results), kind))
+    def _most_rows(self, row_bytes: float) -> int:
+        """How many rows of this size a batch may have."""
+        return max(1, int(2 * self._max_bytes / max(1.0, row_bytes)))
+
+    def _batch(self, pieces: Sequence[Piece], places: Sequence[int], results: Sequence[Any]) -> pa.RecordBatch:
+        failed: list[int] = []
+        if self._columns.error_name is not None and CapturedError in map(type, results):
+            failed = [at for at, result in enumerate(results) if type(result) is CapturedError]
+        captured = [results[at] for at in failed]
+        if failed:
+            results = [self._no_values if type(result) is CapturedError else result for result in results]
+        kinds = self._arrow_schema.types
+        arrays = [array.cast(kind) for array, kind in zip(self._kept(pieces, places), kinds, strict=False)]
+        values = zip(*results, strict=True)
+        arrays += [builder(column) for builder, column in zip(self._builders, values, strict=True)]
+        if failed:
+            inputs = taken([pieces[at] for at in failed], [places[at] for at in failed])
+            order: list[int | None] = [None] * len(results)
+            for number, at in enumerate(failed):
+                order[at] = number
+            arrays.append(self._errors(inputs, captured, kinds[len(arrays)]).take(pa.array(order, pa.int64())))
+        arrays += [pa.nulls(len(results), kind) for kind in kinds[len(arrays) :]]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
-    def _values_beside(self, error: Sequence[Any]) -> tuple[Any, ...]:
-        """The user's columns of a row with this value of the error column."""
-        return (*error[0][: self._kept], *self._no_values[self._kept :])
+    def _kept(self, pieces: Sequence[Piece], places: Sequence[int]) -> list[Any]:
+        """The columns that repeat the input rows."""
+        return taken(pieces, places).columns if self._columns.keeps_input else []
 
-    def _error_row(self, captured: CapturedError) -> Any:
-        return self._error_check(
-            (
-                captured.input,
-                captured.error_class,
-                # The column cannot take a lone surrogate in the message.
-                captured.message.encode(errors="backslashreplace").decode(),
-                captured.attempts,
-                captured.time_spent_ms,
-            )
-        )
+    def _errors(self, inputs: pa.RecordBatch, captured: Sequence[CapturedError], kind: pa.DataType) -> Any:
+        """The values of the error column for these rows, which have failed."""
+        kinds = [field.type for field in self._input_type]
+        arrays = [array.cast(each) for array, each in zip(inputs.columns, kinds, strict=True)]
+        # The column cannot take a lone surrogate in the message.
+        messages = [error.message.encode(errors="backslashreplace").decode() for error in captured]
+        columns = [
+            pa.StructArray.from_arrays(arrays, fields=list(self._input_type)),
+            pa.array([error.error_class for error in captured], pa.string()),
+            pa.array(messages, pa.string()),
+            pa.array([error.attempts for error in captured], pa.int32()),
+            pa.array([error.time_spent_ms for error in captured], pa.float64()),
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(kind))
+
+
+def _no_value(field: T.StructField) -> Any:
+    """What stands in a column of a row that has its values in others."""
+    return None if field.nullable else values_of(field.dataType).filler

@@ -1,7 +1,9 @@
 """The types of Spark that Async I/O carries: one table of how their values are checked, written and read.
 
 From Spark, a struct is a Row, a map a dict, an array a list, a TIMESTAMP an aware datetime in the session's time zone,
-a TIMESTAMP_NTZ a naive one, binary is bytes, a variant a VariantVal, a day-time interval a timedelta.
+a TIMESTAMP_NTZ a naive one, binary is bytes, a variant a VariantVal, a day-time interval a timedelta. In the key of a
+map, a TIMESTAMP of an hour that the zone repeats has the zone's offset in place of the zone: Python compares datetimes
+of one zone by their wall clocks, and would make one entry of two.
 
 To Spark, a check returns the value in the one form that the Arrow writer takes, or raises. It must refuse whatever
 Arrow would refuse: here that fails one row, in Arrow a whole batch. numpy's numbers count as Python's, and a member of
@@ -12,8 +14,8 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import math
 import re
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -150,7 +152,8 @@ def row_check(
 
 _NO_SINGLE: Final = 2.0**128 - 2.0**103
 """The least number that becomes infinite in single precision."""
-_INFINITE: Final = (math.inf, -math.inf)
+_SINGLE: Final = struct.Struct("=f")
+_GREATEST: Final = {"float": "3.4028235e38", "double": "1.7976931348623157e308"}
 
 
 def _check_integer(least: int, most: int, name: str, value: Any) -> int:
@@ -163,20 +166,22 @@ def _check_integer(least: int, most: int, name: str, value: Any) -> int:
 
 
 def _check_float(name: str, value: Any) -> float:
-    value = _plain_value(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = _plain_value(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
         raise Misfit(f"{shown(value)} is not of type {name}")
     try:
-        return float(value)
+        rounded = float(number) if name == "double" else _single(number)
     except OverflowError:
-        raise Misfit(f"{shown(value)} does not fit into {name}") from None
+        raise Misfit(f"{shown(value)} does not fit into {name}, whose greatest value is {_GREATEST[name]}") from None
+    if isinstance(number, int) and rounded != number:
+        raise Misfit(f"{number} would be rounded in {name}; return a float, or make the column a bigint or a decimal")
+    return float(number)
 
 
-def _check_single(value: Any) -> float:
-    number = _check_float("float", value)
-    if abs(number) >= _NO_SINGLE and number not in _INFINITE:
-        raise Misfit(f"{shown(number)} does not fit into float, whose greatest value is 3.4028235e38")
-    return number
+def _single(number: float) -> float:
+    """`number` in single precision. Raises OverflowError if it is beyond that."""
+    single: float = _SINGLE.unpack(_SINGLE.pack(float(number)))[0]
+    return single
 
 
 def _check_string(value: Any) -> str:
@@ -234,15 +239,16 @@ def _check_timestamp(zone: dt.tzinfo, value: Any) -> dt.datetime:
 
 
 def _check_local_timestamp(value: Any) -> dt.datetime:
-    if not isinstance(value, dt.datetime) or value.utcoffset() is not None:
+    if not isinstance(value, dt.datetime) or (moment := _plain(value)).utcoffset() is not None:
         raise Misfit(f"{shown(value)} is not a timestamp without a time zone")
-    return _plain(value)
+    return moment
 
 
 def _plain(value: dt.datetime) -> dt.datetime:
     """A plain datetime: Arrow refuses subclasses with nanoseconds, such as pandas'."""
     if type(value) is dt.datetime:
         return value
+    _require_microseconds(value, getattr(value, "nanosecond", 0))
     try:
         return dt.datetime.combine(
             dt.date(value.year, value.month, value.day),
@@ -257,7 +263,14 @@ def _check_interval(value: Any) -> dt.timedelta:
         raise Misfit(f"{shown(value)} is not a timedelta")
     if not -_MAX_INTERVAL <= value <= _MAX_INTERVAL:
         raise Misfit(f"{shown(value)} does not fit into an interval of 2^63 microseconds")
+    _require_microseconds(value, getattr(value, "nanoseconds", 0))
     return dt.timedelta(value.days, value.seconds, value.microseconds)
+
+
+def _require_microseconds(value: Any, nanoseconds: Any) -> None:
+    """Refuse a value of pandas with nanoseconds, which Spark's types lack. NaT has a NaN of them."""
+    if nanoseconds and nanoseconds == nanoseconds:
+        raise Misfit(f"{shown(value)} has nanoseconds, and the column microseconds; round it")
 
 
 def _check_decimal(precision: int, scale: int, value: Any) -> decimal.Decimal:
@@ -348,13 +361,13 @@ def _map(entries: T.MapType) -> Values:
     )
 
 
-def _struct(struct: T.StructType) -> Values:
-    fields = [(values_of(field.dataType), field.nullable) for field in struct.fields]
-    arrow = pa.struct([(name, values.arrow) for name, (values, _) in zip(struct.names, fields, strict=True)])
+def _struct(row: T.StructType) -> Values:
+    fields = [(values_of(field.dataType), field.nullable) for field in row.fields]
+    arrow = pa.struct([(name, values.arrow) for name, (values, _) in zip(row.names, fields, strict=True)])
 
     def check_of(rules: Rules) -> Check:
         checks = [values.check(rules, nullable) for values, nullable in fields]
-        return struct_check(struct.names, checks, refuses=rules.refuses)
+        return struct_check(row.names, checks, refuses=rules.refuses)
 
     build = partial(build_structs, arrow, [values.builder() for values, _ in fields], (None,) * len(fields))
     return Values(arrow, check_of, tuple(values.filler for values, _ in fields), build)
@@ -379,7 +392,7 @@ _TYPES: Final[dict[type[T.DataType], Callable[[Any], Values]]] = {
     T.ShortType: _integer(pa.int16(), "smallint"),
     T.IntegerType: _integer(pa.int32(), "int"),
     T.LongType: _integer(pa.int64(), "bigint"),
-    T.FloatType: _simple(pa.float32(), _check_single, 0.0, _usual_single),
+    T.FloatType: _simple(pa.float32(), partial(_check_float, "float"), 0.0, _usual_single),
     T.DoubleType: _simple(pa.float64(), partial(_check_float, "double"), 0.0, _usual_float),
     T.DecimalType: lambda number: Values(
         pa.decimal128(number.precision, number.scale),
@@ -431,28 +444,31 @@ if (_time := getattr(T, "TimeType", None)) is not None:  # not in Spark 4.0
 # -- from Arrow to Python ----------------------------------------------------------------------------------------------
 
 
-def reader_of(kind: pa.DataType, data_type: T.DataType | None = None) -> Reader:
+def reader_of(kind: pa.DataType, data_type: T.DataType | None = None, *, of_key: bool = False) -> Reader:
     """A reader of arrays of an Arrow type that Spark made.
 
     `data_type`: Spark's own, if it is known; without it, a user-defined type is read as the type that it is stored as.
+    `of_key`: the values are keys of a dict, or parts of them.
     """
     if isinstance(data_type, T.UserDefinedType):
         return _user_defined_reader(data_type, reader_of(kind, data_type.sqlType()))
     if pa.types.is_timestamp(kind):
-        return _read_local_timestamps if kind.tz is None else _read_timestamps
+        if kind.tz is None:
+            return _read_local_timestamps
+        return _read_instants if of_key else _read_timestamps
     if pa.types.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]
         if any(field.metadata == _VARIANT_METADATA for field in fields):
             return _read_variants
         inner = [None] * len(fields) if data_type is None else inner_types(data_type)
-        readers = [reader_of(field.type, within) for field, within in zip(fields, inner, strict=True)]
+        readers = [reader_of(field.type, within, of_key=of_key) for field, within in zip(fields, inner, strict=True)]
         return structs_reader([field.name for field in fields], readers)
     if pa.types.is_list(kind):
         element = reader_of(kind.value_type, None if data_type is None else inner_types(data_type)[0])
         return _read_plain if element is _read_plain else partial(read_lists, element)
     if pa.types.is_map(kind):
         key, value = (None, None) if data_type is None else inner_types(data_type)
-        return partial(read_maps, reader_of(kind.key_type, key), reader_of(kind.item_type, value))
+        return partial(read_maps, reader_of(kind.key_type, key, of_key=True), reader_of(kind.item_type, value))
     return _read_plain
 
 
@@ -464,8 +480,24 @@ def _read_plain(array: Any) -> list[Any]:
 def _read_timestamps(array: Any) -> list[Any]:
     # Ten times as fast as Arrow's own conversion.
     zone = time_zone(array.type.tz)
+    if isinstance(zone, dt.timezone):
+        epoch = _UTC_EPOCH.astimezone(zone)
+        return [epoch + dt.timedelta(microseconds=us) if us is not None else None for us in _microseconds(array)]
     made = (_UTC_EPOCH + dt.timedelta(microseconds=us) if us is not None else None for us in _microseconds(array))
     return [moment.astimezone(zone) if moment is not None else None for moment in made]
+
+
+def _read_instants(array: Any) -> list[Any]:
+    """Timestamps that are equal only if they are the same instant."""
+    return [_with_offset(moment) if moment is not None else None for moment in _read_timestamps(array)]
+
+
+def _with_offset(moment: dt.datetime) -> dt.datetime:
+    """The same instant and wall clock, but of an hour that the zone repeats, with the offset in place of the zone."""
+    offset = moment.utcoffset()
+    if offset is None or moment.replace(fold=1 - moment.fold).utcoffset() == offset:
+        return moment
+    return moment.replace(tzinfo=dt.timezone(offset), fold=0)
 
 
 def _read_local_timestamps(array: Any) -> list[Any]:
@@ -473,7 +505,7 @@ def _read_local_timestamps(array: Any) -> list[Any]:
 
 
 def _microseconds(array: Any) -> list[int | None]:
-    values: list[int | None] = array.cast(pa.int64()).to_pylist()
+    values: list[int | None] = array.view(pa.int64()).to_pylist()
     return values
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import namedtuple
 from collections.abc import Callable, Mapping
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter, call, itemgetter
 from typing import Any
 
 from pyspark.sql import Row
@@ -39,9 +40,11 @@ def row_maker(names: list[str]) -> Callable[[tuple[Any, ...]], Row]:
     belong to a subclass with a property per name. They pickle as plain Rows.
     """
     members: dict[str, Any] = {"__fields__": names, "__getattr__": _other_field, "__getitem__": _field}
-    for position, name in reversed(list(enumerate(names))):  # a Row gives the first of two columns of one name
+    # A namedtuple's properties read the tuple without a call of __getitem__.
+    fields: Any = namedtuple("fields", [f"column{place}" for place in range(len(names))])  # type: ignore[misc]
+    for place, name in reversed(list(enumerate(names))):  # a Row gives the first of two columns of one name
         if name.isidentifier() and not hasattr(Row, name):
-            members[name] = property(itemgetter(position))
+            members[name] = getattr(fields, f"column{place}")
     return partial(tuple.__new__, type("Row", (Row,), members))
 
 
@@ -67,17 +70,25 @@ def struct_check(names: list[str], checks: list[Check], *, refuses: bool, is_res
     `refuses`: names that the struct lacks. `is_result`: it is the row itself, so its only column's value will do.
     """
     known = frozenset(names)
-    takes_value = is_result and len(names) == 1
+    count = len(checks)
+    takes_value = is_result and count == 1
+    values_in = _values_in(names)
     # The reader for each class; None if the class is no record. Any thread adds one; two threads may add equal ones.
     readers: dict[type, Check | None] = {}
 
     def check_struct(result: Any) -> tuple[Any, ...]:
-        if type(result) is not tuple:
+        kind = type(result)
+        if kind is dict and len(result) == count:
+            try:
+                result = values_in(result)
+            except KeyError:
+                result = by_name(result)
+        elif kind is not tuple:
             result = in_order(result)
-        elif len(result) != len(checks):
+        elif len(result) != count:
             raise Misfit(f"{quoted(result)} has {len(result)} values; the columns are {', '.join(names)}")
         try:
-            return tuple([check(value) for check, value in zip(checks, result)])  # noqa: B905 - lengths are equal
+            return tuple(map(call, checks, result))
         except Misfit:
             pass
         for name, check, value in zip(names, checks, result, strict=True):
@@ -118,6 +129,14 @@ def struct_check(names: list[str], checks: list[Check], *, refuses: bool, is_res
         return tuple(result.get(name) for name in names)
 
     return check_struct
+
+
+def _values_in(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """A function of a dict that has `names` that gives their values as a tuple."""
+    if len(names) == 1:
+        name = names[0]
+        return lambda result: (result[name],)
+    return itemgetter(*names) if names else lambda result: ()
 
 
 def _record_reader(kind: Any, names: list[str], by_name: Check) -> Check | None:

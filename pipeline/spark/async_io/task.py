@@ -43,7 +43,7 @@ from pipeline.streaming.calls.functions import AnyFunction, name_of
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.hosts.choice import host_for, make_host
 from pipeline.streaming.calls.room import PER_CALL
-from pipeline.streaming.errors import AsyncOperatorError, CapturedError, ResultCacheError
+from pipeline.streaming.errors import AsyncOperatorError, ResultCacheError
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.options import AsyncOptions
 from pipeline.streaming.pace import ReaderGoneError, ReaderPace
@@ -78,6 +78,7 @@ class AsyncTask:
     ) -> Iterator[pa.RecordBatch]:
         """The output of one task. The calling thread reads `rows` and yields the output, and blocks for both.
 
+        `rows`: lists of rows or, if the output has columns of the input, of rows and their places in it.
         `output`: where the batches are written; None: they wait in its buffer, and more rows are called for than the
         reader asks for.
 
@@ -87,16 +88,22 @@ class AsyncTask:
         zone = time_zone(self.time_zone)
         check = self.check(zone)
         options = checked_options(self.options, check)
-        if self.columns.keeps_input:
-            options = replace(options, combine=partial(_with_input, row_check(self.columns.input_schema, zone)))
         metrics = CallMetrics()
         metrics.lost_attempts = _earlier_attempts()
         metrics.unpaced_tasks = int(output is None)
         report = TaskReport(metrics)
-        writer = self.writer(zone)
+        writer = self.writer()
         with hosts.lease(self.identity, partial(self._open_host, check, options), self.idle_s) as host:
             pace = None if output is None else _pace(options, host, output)
-            results: Any = wait_in_chunks(rows, host, options, max_chunk=_RESULTS_AT_ONCE, metrics=metrics, pace=pace)
+            results: Any = wait_in_chunks(
+                rows,
+                host,
+                options,
+                max_chunk=_RESULTS_AT_ONCE,
+                metrics=metrics,
+                pace=pace,
+                emits_pairs=self.columns.takes_input,
+            )
             reported_s = time.monotonic()
             with closing(results):
                 try:
@@ -122,8 +129,8 @@ class AsyncTask:
     def check(self, zone: dt.tzinfo) -> Check:
         return row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
 
-    def writer(self, zone: dt.tzinfo) -> ResultWriter:
-        return ResultWriter(self.columns, zone)
+    def writer(self) -> ResultWriter:
+        return ResultWriter(self.columns)
 
     def of_row(self, error: AsyncOperatorError) -> AsyncOperatorError:
         """The error with the row that has failed."""
@@ -236,12 +243,6 @@ def _pace(options: AsyncOptions, host: CallHost, output: WorkerOutput) -> Reader
         return ReaderPace(at_a_time, calls, output)
     # Finished rows of an ordered wait lie behind slow ones, and more of them the longer its queue grows.
     return ReaderPace(at_a_time, calls * PER_CALL, output, per_taken=_ROWS_PER_TAKEN)
-
-
-def _with_input(check_input: Check, row: Any, results: Sequence[Any]) -> list[Any]:
-    """Put the row's columns before each result; the writer does so with a captured error, which holds the row."""
-    values = check_input(row)
-    return [result if type(result) is CapturedError else values + result for result in results]
 
 
 def _earlier_attempts() -> int:

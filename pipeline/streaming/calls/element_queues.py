@@ -130,6 +130,11 @@ class _RecordEntry(ResultFuture[Out], Generic[In, Out]):
             output(StreamRecord(result, timestamp_ms))
 
 
+def _pairs(entry: Any) -> list[tuple[Any, Any]]:
+    element = entry.element
+    return [(element, result) for result in entry._results]
+
+
 class _WatermarkEntry(ResultFuture[Out]):
     """A queued watermark, which is complete from the start."""
 
@@ -198,6 +203,10 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         """Emit up to `most` completed elements of a queue without watermarks, passing `output` the results of each."""
 
     @abstractmethod
+    def emit_completed_pairs(self, output: Callable[[list[tuple[Any, Out]]], object], most: int) -> int:
+        """Emit as `emit_completed_results` does, but each result as a pair of the record and the result."""
+
+    @abstractmethod
     def values(self) -> list[StreamElement[In]]:
         """Return the elements not yet emitted, completed or not, as a new list for a snapshot."""
 
@@ -258,6 +267,14 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
         while emitted < most and entries and entries[0]._done:
             emitted += 1
             output(entries.popleft()._results)
+        return emitted
+
+    def emit_completed_pairs(self, output: Callable[[list[tuple[Any, Out]]], object], most: int) -> int:
+        entries = self._entries
+        emitted = 0
+        while emitted < most and entries and entries[0]._done:
+            emitted += 1
+            output(_pairs(entries.popleft()))
         return emitted
 
     def values(self) -> list[StreamElement[In]]:
@@ -376,6 +393,15 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
             emitted += 1
             self._size -= 1
             output(completed.popleft()._results)
+        return emitted
+
+    def emit_completed_pairs(self, output: Callable[[list[tuple[Any, Out]]], object], most: int) -> int:
+        completed = self._segments[0].completed
+        emitted = 0
+        while emitted < most and completed:
+            emitted += 1
+            self._size -= 1
+            output(_pairs(completed.popleft()))
         return emitted
 
     def values(self) -> list[StreamElement[In]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from dispatcher.errors import RejectedExecutionError
 from pipeline.streaming.calls.element_queues import StreamElementQueue
@@ -17,12 +17,15 @@ OutputAvailability: TypeAlias = Callable[[], "Future[None] | None"]
 A failed future fails the task.
 """
 
+Emitted: TypeAlias = Literal["elements", "results", "pairs"]
+"""What goes to the output: stream elements; the results of each element; or pairs of the element and a result."""
+
 _ELEMENTS_PER_STEP: Final = 128
 """Elements emitted before other mail gets its turn."""
 
 
 class Emission:
-    """Passes completed elements to `output`, or with `emits_values` the results of each, in the queue's order."""
+    """Passes completed elements to `output`, or what `emits` says, in the queue's order."""
 
     def __init__(
         self,
@@ -31,13 +34,17 @@ class Emission:
         output_availability: OutputAvailability | None,
         mail: EngineMailbox,
         *,
-        emits_values: bool = False,
+        emits: Emitted = "elements",
     ) -> None:
         self._queue = queue
         self._output = output
         self._output_availability = output_availability
         self._mail = mail
-        self._emit = queue.emit_completed_results if emits_values else queue.emit_completed_elements
+        self._emit: Callable[[Callable[[Any], Any], int], int] = {
+            "elements": queue.emit_completed_elements,
+            "results": queue.emit_completed_results,
+            "pairs": queue.emit_completed_pairs,
+        }[emits]
         self._is_stopped = False
         self._is_running = False  # the output, or mail it runs, may complete more: no nested run
         self._is_postponed = False  # a mail that continues is on its way, or follows when the output has room

@@ -27,7 +27,7 @@ from pipeline.streaming.calls.element_queues import (
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
-from pipeline.streaming.calls.emission import Emission, OutputAvailability
+from pipeline.streaming.calls.emission import Emission, Emitted, OutputAvailability
 from pipeline.streaming.calls.functions import as_results
 from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.calls.lateness import Bound, Lateness
@@ -35,7 +35,7 @@ from pipeline.streaming.calls.record_call import BatchCall, RecordCall
 from pipeline.streaming.calls.room import GrowingRoom
 from pipeline.streaming.calls.sharing import SharedCalls
 from pipeline.streaming.calls.thread import CallTimers, EngineMailbox
-from pipeline.streaming.elements import Watermark
+from pipeline.streaming.elements import UnreadableValue, Watermark
 from pipeline.streaming.errors import (
     AsyncOperatorError,
     AsyncTimeoutError,
@@ -43,6 +43,7 @@ from pipeline.streaming.errors import (
     ResultCacheError,
     RetryAfter,
 )
+from pipeline.streaming.keys import canonical_keys
 from pipeline.streaming.options import AsyncOptions
 
 T = TypeVar("T")
@@ -51,8 +52,9 @@ T = TypeVar("T")
 class Engine:
     """Takes records in, makes their calls, and emits their results.
 
-    `mail`, `timers`: of the thread that owns the engine. `output` gets each record and watermark; with `emits_values`,
-    which excludes watermarks, it gets the sequence of results of each value. `name`: the operator's name in messages.
+    `mail`, `timers`: of the thread that owns the engine. `output` gets each record and watermark. With `emits`
+    "results" or "pairs", which exclude watermarks, it gets the sequence of results of each value, or of pairs of the
+    value's element and a result. `name`: the operator's name in messages.
     `output_availability`: see OutputAvailability.
     """
 
@@ -66,7 +68,7 @@ class Engine:
         metrics: CallMetrics,
         name: str,
         *,
-        emits_values: bool = False,
+        emits: Emitted = "elements",
         output_availability: OutputAvailability | None = None,
     ) -> None:
         self._host = host
@@ -79,7 +81,7 @@ class Engine:
         self.queue: StreamElementQueue[Any, Any] = queue(options.first_records(host.is_batch) + options.read_ahead)
         """The records taken in and not emitted, and the watermarks between them."""
         self._try_put: Callable[[Any], ResultFuture[Any] | None] = self.queue.try_put_record
-        self.emission = Emission(self.queue, output, output_availability, mail, emits_values=emits_values)
+        self.emission = Emission(self.queue, output, output_availability, mail, emits=emits)
         self._room = GrowingRoom.of(self.queue, options, host)  # None: a given capacity
         self._box = AnswerBox(mail, self._fetch_answers)
         self._session = host.result_session  # of the cache; None without a cache
@@ -89,7 +91,9 @@ class Engine:
             self._attempts = CallMetrics()
         metrics.attempts = None if self._attempts is metrics else self._attempts
         self._asked: dict[Request, RecordCall] = {}  # of the cache, without an answer yet
-        self._key_of = options.dedupe_by or (None if self._session is None else self._session.key_of)
+        self._key_of = None if self._session is None else self._session.key_of
+        if options.dedupe_by is not None:
+            self._key_of = canonical_keys(options.dedupe_by)
         self._combine = options.combine
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._retry = options.enabled_retry
@@ -112,6 +116,9 @@ class Engine:
         if entry is None:
             return False
         call = RecordCall(value, self._box, entry, perf_counter_ns())
+        if type(value) is UnreadableValue:
+            self._refuse(call, value)
+            return True
         if self._options.deadline_ms is not None:
             self._lateness.take_in(call)
         if self._key_of is None or self._leads(call):
@@ -124,6 +131,14 @@ class Engine:
             self._under_way += 1
             path.start(call)
         return True
+
+    def _refuse(self, call: RecordCall, unreadable: UnreadableValue) -> None:
+        """Fail a record that has no value to call for."""
+        call.value = unreadable.value
+        try:
+            self._fail(call, unreadable.error)
+        finally:
+            self.emission.run()
 
     def try_put_watermark(self, watermark: Watermark) -> bool:
         """Queue a watermark behind what was taken in before it; False if the queue is full."""

@@ -28,9 +28,10 @@ _WAIT: _Wait = ("wait", None)
 class SharedCalls(Generic[Waiter, Out]):
     """The records that wait for each key. The engine's thread only.
 
-    Equal keys are one key, such as 1, 1.0 and True. A waiter is any hashable object that stands for one record; it
-    joins once. A leader ends by `finish`, `fail` or `abandon` of its key, which raise KeyError if no call for the key
-    is in flight. Another waiter ends in the list of `finish` or `fail`, by `unjoin`, or by becoming the leader.
+    Equal keys are one key, such as 1, 1.0 and True. They come in canonical form, in which equal means the same. A
+    waiter is any hashable object that stands for one record; it joins once. A leader ends by `finish`, `fail` or
+    `abandon` of its key, which raise KeyError if no call for the key is in flight. Another waiter ends in the list of
+    `finish` or `fail`, by `unjoin`, or by becoming the leader.
     """
 
     __slots__ = ("_known", "_leaders", "_remember", "_remember_ms", "_under_way")

@@ -23,6 +23,7 @@ from pipeline.streaming.calls.hosts.choice import make_host
 from pipeline.streaming.calls.hosts.loop_host import LoopHost
 from pipeline.streaming.calls.rate_limit import RateLimit
 from pipeline.streaming.calls.retry import RetryStrategy
+from pipeline.streaming.elements import UnreadableValue
 from pipeline.streaming.errors import (
     AsyncOperatorError,
     AsyncTimeoutError,
@@ -447,6 +448,44 @@ def test_results_of_one_value_may_be_more_than_a_chunk() -> None:
     lists: list[list[Any]] = list(wait_in_chunks([[1, 2]], repeat, settings(), max_chunk=10))
 
     assert [len(results) for results in lists] == [10, 10, 10, 10, 10]
+
+
+@pytest.mark.parametrize("mode", ["ordered", "unordered"])
+def test_results_come_with_what_came_with_their_values(mode: Any) -> None:
+    async def several(value: int) -> list[int]:
+        return [value] * value
+
+    settings = WaitSettings(timeout_ms=60_000, output_mode=mode, dedupe_by=lambda value: value)
+    values = [(0, "a"), (2, "b"), (1, "c"), (2, "d")]
+
+    chunks = list(wait_in_chunks([values], several, settings, emits_pairs=True))
+
+    pairs = sorted(pair for chunk in chunks for pair in chunk)
+    assert pairs == [((1, "c"), 1), *[((2, "b"), 2)] * 2, *[((2, "d"), 2)] * 2]
+
+
+@BOTH
+def test_a_value_that_could_not_be_made_fails_without_a_call(wait: Any) -> None:
+    unreadable = UnreadableValue("what is known", ValueError("no value"))
+    service = Service()
+    metrics = CallMetrics()
+
+    results = list(
+        wait([1, unreadable, 2], service, timeout=TIMEOUT, on_error="capture", metrics=metrics, dedupe_by=abs)
+    )
+
+    (captured,) = [result for result in results if isinstance(result, CapturedError)]
+    assert (captured.input, captured.message, captured.error) == ("what is known", "no value", unreadable.error)
+    assert (len(results), service.calls, metrics.calls, metrics.failed, metrics.captured) == (3, 2, 2, 1, 1)
+
+
+def test_a_value_that_could_not_be_made_fails_the_task() -> None:
+    unreadable = UnreadableValue("what is known", ValueError("no value"))
+
+    with pytest.raises(AsyncOperatorError, match="no value") as failed:
+        list(ordered_wait([unreadable], double, timeout=TIMEOUT))
+
+    assert failed.value.value == "what is known"
 
 
 def test_few_chunks_are_read_ahead() -> None:

@@ -13,20 +13,26 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.spark.async_io.arrow_values import Reader
+from pipeline.spark.async_io.rows import read_values
 from pipeline.spark.async_io.spark_types import reader_of
+from pipeline.streaming.elements import UnreadableValue
 
 Arguments = tuple[Any, ...]
 
 _NULLS_AT_ONCE: Final = 10_000
 
 
-def read_arguments(batches: Iterable[Any]) -> Iterator[list[Arguments]]:
-    """The rows of each batch: `batches` has an Array for one argument, and a tuple of Arrays for several."""
+def read_arguments(batches: Iterable[Any]) -> Iterator[list[Arguments | UnreadableValue]]:
+    """The rows of each batch: `batches` has an Array for one argument, and a tuple of Arrays for several.
+
+    A row with an argument that Python cannot hold is an UnreadableValue.
+    """
     readers: list[Reader] = []
     for batch in batches:
         columns = batch if isinstance(batch, tuple) else (batch,)
         readers = readers or [reader_of(column.type) for column in columns]
-        yield list(zip(*(reader(column) for reader, column in zip(readers, columns, strict=True)), strict=True))
+        what = [f"the argument {place}" for place in range(1, len(columns) + 1)]
+        yield read_values(columns, readers, what, tuple)
 
 
 class NullsAside:
@@ -39,13 +45,14 @@ class NullsAside:
         # In the order of the rows: how many were called and are not in the output yet, and how many nulls follow them.
         self._runs: deque[list[int]] = deque([[0, 0]])
 
-    def without_nulls(self, batches: Iterable[list[Arguments]]) -> Iterator[list[Arguments]]:
+    def without_nulls(self, batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
         """The rows of each batch that are to be called."""
         runs = self._runs
         for rows in batches:
             called = []
             for row in rows:
-                if None in row:
+                arguments: Any = row.value if type(row) is UnreadableValue else row
+                if None in arguments:
                     runs[-1][1] += 1
                     continue
                 if runs[-1][1]:

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,10 +19,11 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import read_rows, require_supported
+from pipeline.spark.async_io.rows import read_placed, read_rows, require_supported
 from pipeline.spark.async_io.spark_types import inner_types, row_check, values_of
 from pipeline.spark.async_io.structs import row_maker
-from pipeline.spark.errors import ResultSchemaError, UnknownColumnError, UnsupportedTypeError
+from pipeline.spark.errors import InputValueError, ResultSchemaError, UnknownColumnError, UnsupportedTypeError
+from pipeline.streaming.elements import UnreadableValue
 from pipeline.streaming.errors import CapturedError
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -34,12 +37,12 @@ def schema_of(*fields: tuple[str, T.DataType], nullable: bool = True) -> T.Struc
 def batch_of(schema: T.StructType, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     """The rows, checked and written as in a task."""
     check = row_check(schema, dt.UTC)
-    (batch,) = ResultWriter(OutputColumns(schema, EMPTY), dt.UTC).batches([[check(row) for row in rows]])
+    (batch,) = ResultWriter(OutputColumns(schema, EMPTY)).batches([[check(row) for row in rows]])
     return batch
 
 
-def read(schema: T.StructType, *batches: pa.RecordBatch, slice_rows: int = 500) -> list[Row]:
-    chunks: Iterator[list[Row]] = read_rows(schema, batches, slice_rows)
+def read(schema: T.StructType, *batches: pa.RecordBatch, slice_rows: int = 500) -> list[Any]:
+    chunks = read_rows(schema, batches, slice_rows)
     return [row for chunk in chunks for row in chunk]
 
 
@@ -55,6 +58,11 @@ STRUCT = schema_of(("name", T.StringType()), ("size", T.IntegerType()))
 class Point:
     x: float
     y: float
+
+
+class Big(Enum):
+    ODD = 2**53 + 1
+    EVEN = 2**53 + 2
 
 
 class PointType(T.UserDefinedType):
@@ -195,7 +203,7 @@ def test_a_column_that_a_row_lacks_is_answered_with_those_it_has() -> None:
 COLUMNS = schema_of(("id", T.LongType()), ("name", T.StringType()))
 
 
-@pytest.mark.parametrize("value", [3.4028235e38, -3.4028235e38, 1e-50, float("inf"), float("-inf"), 3 * 10**38])
+@pytest.mark.parametrize("value", [3.4028235e38, -3.4028235e38, 1e-50, float("inf"), float("-inf"), 3.1e38])
 def test_a_number_within_the_range_of_float_is_taken(value: float) -> None:
     assert row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
 
@@ -257,6 +265,12 @@ def test_result_that_is_not_a_row_of_the_schema_is_refused(result: Any, message:
         (T.LongType(), 1.0, "1.0 .float. is not of type bigint"),
         (T.DoubleType(), "1", "is not of type double"),
         (T.DoubleType(), 10**400, "does not fit into double"),
+        (T.DoubleType(), 2**53 + 1, "9007199254740993 would be rounded in double; return a float, or make"),
+        (T.DoubleType(), -(2**53) - 1, "would be rounded in double"),
+        (T.DoubleType(), np.int64(2**53 + 1), "would be rounded in double"),
+        (T.DoubleType(), Big.ODD, "would be rounded in double"),
+        (T.FloatType(), 2**24 + 1, "16777217 would be rounded in float"),
+        (T.FloatType(), np.int32(2**24 + 1), "would be rounded in float"),
         (T.BooleanType(), 1, "is not a boolean"),
         (T.StringType(), 1, "is not a string"),
         (T.StringType(), "\ud800", "a lone surrogate"),
@@ -269,6 +283,10 @@ def test_result_that_is_not_a_row_of_the_schema_is_refused(result: Any, message:
             "years 1 to 9999",
         ),
         (T.TimestampNTZType(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "without a time zone"),
+        (T.TimestampType(), pd.Timestamp(1, tz="UTC"), "has nanoseconds, and the column microseconds; round it"),
+        (T.TimestampNTZType(), pd.Timestamp(1), "has nanoseconds"),
+        (T.TimestampNTZType(), pd.NaT, "is not a timestamp"),
+        (T.DayTimeIntervalType(), pd.Timedelta(1), "has nanoseconds"),
         (T.DayTimeIntervalType(), 5, "is not a timedelta"),
         (T.DayTimeIntervalType(), dt.timedelta.max, "does not fit into an interval"),
         (T.DecimalType(5, 2), Decimal("1.234"), "1.234 has 3 digits after the point, .* takes 2; round it"),
@@ -291,11 +309,12 @@ def test_value_that_does_not_fit_its_column_is_refused_with_the_column(
     assert refused.value.column == "value"
 
 
-def test_refusal_names_the_place_in_a_nested_value() -> None:
-    inner = schema_of(("sizes", T.MapType(T.StringType(), T.ArrayType(T.IntegerType()))))
+@pytest.mark.parametrize(("element", "value"), [(T.IntegerType(), "2"), (T.DoubleType(), 2**53 + 1)])
+def test_refusal_names_the_place_in_a_nested_value(element: T.DataType, value: Any) -> None:
+    inner = schema_of(("sizes", T.MapType(T.StringType(), T.ArrayType(element))))
 
     with pytest.raises(ResultSchemaError) as refused:
-        row_check(schema_of(("top", inner)), dt.UTC)({"top": {"sizes": {"a": [1, "2"]}}})
+        row_check(schema_of(("top", inner)), dt.UTC)({"top": {"sizes": {"a": [1, value]}}})
 
     assert refused.value.column == "top.sizes['a'][1]"
 
@@ -312,6 +331,18 @@ def test_refusal_names_the_place_in_a_nested_value() -> None:
 def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: Any) -> None:
     with pytest.raises(ResultSchemaError, match="it is null"):
         row_check(schema, dt.UTC)((value,))
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), 2**53 + 2, 2**80, 0, np.int64(2**60), Big.EVEN, 2.0**53 + 1, 0.1])
+def test_a_number_that_a_double_holds_is_accepted(value: Any) -> None:
+    (number,) = row_check(schema_of(("x", T.DoubleType())), dt.UTC)((value,))
+
+    assert type(number) is float
+
+
+@pytest.mark.parametrize("value", [2**24, -(2**24) - 2, 2**100, np.int8(3), 0.1, 16777217.0])
+def test_a_whole_number_that_a_float_holds_is_accepted_and_a_float_is_rounded(value: Any) -> None:
+    assert row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
 
 
 def test_numpy_numbers_are_accepted_as_pythons() -> None:
@@ -392,9 +423,7 @@ class Clock:
 
 
 def writer_of(**bounds: Any) -> ResultWriter:
-    return ResultWriter(
-        OutputColumns(schema_of(("text", T.StringType())), EMPTY), dt.UTC, **{"clock": Clock()} | bounds
-    )
+    return ResultWriter(OutputColumns(schema_of(("text", T.StringType())), EMPTY), **{"clock": Clock()} | bounds)
 
 
 def test_small_chunks_go_together_into_one_batch() -> None:
@@ -433,9 +462,10 @@ def test_batches_of_large_rows_are_bounded_in_bytes() -> None:
 
 def test_captured_error_is_a_row_of_nulls_with_the_input() -> None:
     columns = OutputColumns(schema_of(("name", T.StringType()), nullable=False), STRUCT, error_name="error")
-    captured = CapturedError(row_maker(["name", "size"])(("in", 7)), "ValueError", "bad \ud800", 3, 12.5)
+    captured = CapturedError("the row as Arrow has it counts", "ValueError", "bad \ud800", 3, 12.5)
+    ((first, second),) = read_placed(STRUCT, [batch_of(STRUCT, [("out", 1), ("in", 7)])])
 
-    (batch,) = ResultWriter(columns, dt.UTC).batches([[("good",), captured]])
+    (batch,) = ResultWriter(columns).batches([[(first, ("good",)), (second, captured)]])
 
     good, bad = read(columns.task_schema(), batch)
     assert good == ("good", None)
@@ -449,6 +479,135 @@ def test_captured_error_is_a_row_of_nulls_with_the_input() -> None:
     }
 
 
+KEPT = OutputColumns(schema_of(("result", T.LongType())), schema_of(("id", T.LongType())), keeps_input=True)
+
+
+def numbered(numbers: Iterable[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64())], ["id"])
+
+
+@pytest.mark.parametrize(("data_type", "values"), TYPES, ids=lambda value: getattr(value, "simpleString", str)())
+def test_kept_columns_and_the_input_of_an_error_are_those_of_the_input(
+    data_type: T.DataType, values: list[Any]
+) -> None:
+    schema = schema_of(("kept", data_type))
+    columns = OutputColumns(schema_of(("id", T.LongType())), schema, error_name="error", keeps_input=True)
+    (placed,) = read_placed(schema, [batch_of(schema, [(value,) for value in values])])
+    failed = CapturedError(None, "ValueError", "bad", 1, 0.0)
+
+    (batch,) = ResultWriter(columns).batches([[(each, result) for each in placed for result in ((1,), failed)]])
+
+    rows = read(columns.task_schema(), batch)
+    assert plain([row.kept for row in rows[::2]]) == plain(values)
+    assert plain([row.error.input.kept for row in rows[1::2]]) == plain(values)
+
+
+@pytest.mark.parametrize("order", [range(100), range(99, -1, -1), [3, 3, 3], [99], [98, 5, 70], []])
+def test_results_in_any_order_meet_the_rows_that_they_are_of(order: Sequence[int]) -> None:
+    placed = [each for chunk in read_placed(KEPT.input_schema, [numbered(range(100))], slice_rows=30) for each in chunk]
+
+    batches = ResultWriter(KEPT).batches([[(placed[place], (place,)) for place in order]])
+
+    assert [tuple(row) for row in read(KEPT.task_schema(), *batches)] == [(place, place) for place in order]
+
+
+def test_a_row_in_flight_keeps_its_own_piece_of_the_input() -> None:
+    """A slow row would keep the whole batch that it came in."""
+    batch = numbered(range(100_000))
+
+    first, *_ = read_placed(KEPT.input_schema, [batch])
+
+    assert all(piece.batch.get_total_buffer_size() < batch.nbytes / 100 for _, piece, _ in first)
+
+
+def test_large_rows_of_the_input_are_written_in_several_batches() -> None:
+    schema = schema_of(("text", T.StringType()))
+    columns = OutputColumns(schema_of(("id", T.LongType())), schema, keeps_input=True)
+    (((row, piece, place),),) = read_placed(schema, [batch_of(schema, [("x" * 1000,)])])
+
+    batches = list(ResultWriter(columns, max_bytes=10_000).batches([[((row, piece, place), (1,))] * 100]))
+
+    assert sum(batch.num_rows for batch in batches) == 100
+    assert max(batch.nbytes for batch in batches) < 30_000
+
+
+# ------------------------------------------------------------------------------------ values that Python lacks
+
+
+NEW_YORK = pa.timestamp("us", tz="America/New_York")
+END = 253_402_300_800_000_000
+"""The first microsecond of the year 10000 in UTC."""
+
+
+def days(*since_1970: int | None) -> Any:
+    return pa.array(since_1970, pa.int32()).cast(pa.date32())
+
+
+@pytest.mark.parametrize(
+    ("data_type", "array", "text"),
+    [
+        (T.TimestampType(), pa.array([0, END, None], NEW_YORK), "9999-12-31 19:00:00"),
+        (T.TimestampType(), pa.array([0, -62_135_596_800_000_000, None], NEW_YORK), "0000-12-31 19:03:58"),
+        (T.TimestampNTZType(), pa.array([0, END, None], pa.timestamp("us")), "10000-01-01"),
+        (T.DateType(), days(0, 2_932_897, None), "10000-01-01"),
+        (T.DateType(), days(0, -719_163, None), "0000-12-31"),
+        (T.ArrayType(T.DateType()), pa.array([[days(0)[0]], [days(2_932_897)[0]], None]), "10000-01-01"),
+        (
+            T.MapType(T.StringType(), T.TimestampType()),
+            pa.array([[("a", 0)], [("a", END)], None], pa.map_(pa.string(), NEW_YORK)),
+            "a",
+        ),
+        (
+            schema_of(("at", T.TimestampType())),
+            pa.array([{"at": 0}, {"at": END}, None], pa.struct([("at", NEW_YORK)])),
+            "10000-01-01",
+        ),
+        (T.StringType(), pa.array([b"a", b"\xff", None], pa.binary()).view(pa.string()), "\ufffd"),
+    ],
+)
+def test_a_value_that_python_cannot_hold_is_its_own_rows_error(data_type: T.DataType, array: Any, text: str) -> None:
+    """One such value failed the task, with a bare OverflowError."""
+    schema = schema_of(("id", T.LongType()), ("value", data_type))
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64()), array], schema.names)
+
+    first, second, third = read(schema, batch)
+
+    assert (first.id, third.id, third.value) == (1, 3, None)
+    assert isinstance(second, UnreadableValue)
+    assert isinstance(second.value, Row)
+    assert second.value.id == 2
+    with pytest.raises(InputValueError, match=f"the column value is <.*{text}.*which Python cannot hold .*Cast"):
+        raise second.error
+
+
+def test_an_error_holds_the_row_that_python_could_not() -> None:
+    schema = schema_of(("on", T.DateType()))
+    columns = OutputColumns(schema_of(("id", T.LongType())), schema, error_name="error")
+    beyond = days(2_932_897)
+    ((placed,),) = read_placed(schema, [pa.RecordBatch.from_arrays([beyond], ["on"])])
+
+    (batch,) = ResultWriter(columns).batches([[(placed, CapturedError(None, "ValueError", "bad", 1, 0.0))]])
+
+    assert batch.column(1).flatten()[0].flatten()[0] == beyond
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_map_keeps_both_instants_of_a_repeated_hour(nested: bool) -> None:
+    """They compared equal, and the dict had one entry."""
+    moments = [1762061400_000_000, 1762065000_000_000]
+    key = pa.struct([("at", NEW_YORK)]) if nested else NEW_YORK
+    data_type = T.MapType(schema_of(("at", T.TimestampType())) if nested else T.TimestampType(), T.StringType())
+    keys = [{"at": moment} for moment in moments] if nested else moments
+    entries = pa.array([list(zip(keys, ["EDT", "EST"], strict=True))], pa.map_(key, pa.string()))
+
+    ((found,),) = read(schema_of(("m", data_type)), pa.RecordBatch.from_arrays([entries], ["m"]))
+
+    assert list(found.values()) == ["EDT", "EST"]
+    ats = [each.at for each in found] if nested else list(found)
+    assert [(each.hour, each.utcoffset()) for each in ats] == [(1, dt.timedelta(hours=-hours)) for hours in (4, 5)]
+    assert nested or found[dt.datetime(2025, 11, 2, 6, 30, tzinfo=dt.UTC)] == "EST"
+
+
 @pytest.mark.parametrize(
     "data_type", [T.TimestampType(), *(each for each, _ in TYPES)], ids=lambda data_type: data_type.simpleString()
 )
@@ -456,7 +615,7 @@ def test_row_of_metrics_has_a_value_in_columns_that_are_never_null(data_type: T.
     columns = OutputColumns(schema_of(("value", data_type), nullable=False), EMPTY, has_metrics=True)
     rows = [[1, 2], [3]]
 
-    batch = ResultWriter(columns, dt.UTC).metrics_batch(rows)
+    batch = ResultWriter(columns).metrics_batch(rows)
 
     assert batch.num_rows == 2
     assert batch.column(1).to_pylist() == rows

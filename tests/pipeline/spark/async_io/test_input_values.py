@@ -1,0 +1,168 @@
+"""Values of the input that are special as keys, beyond Python's range, or alike in name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from pipeline.spark import SqliteResults, async_column, ordered_wait, task_failure, unordered_wait
+from pipeline.spark.errors import UnsupportedTypeError
+
+TIMEOUT_S = 60.0
+EDT, EST = 1762061400, 1762065000
+"""The same on a clock in New York, an hour apart."""
+
+
+@pytest.fixture
+def new_york(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield spark
+    spark.conf.unset("spark.sql.session.timeZone")
+
+
+@pytest.fixture
+def exact_names(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    yield spark
+    spark.conf.unset("spark.sql.caseSensitive")
+
+
+def one_task(spark: SparkSession, *columns: str) -> DataFrame:
+    return spark.range(0, 2, 1, 1).selectExpr("id", *columns)
+
+
+async def epoch(row: Row) -> tuple[int]:
+    return (int(row.at.timestamp()),)
+
+
+async def epoch_of(at: Any) -> int:
+    return int(at.timestamp())
+
+
+async def one(row: Row) -> tuple[float]:
+    return (1.0,)
+
+
+def test_instants_of_a_repeated_hour_make_a_call_each(new_york: SparkSession) -> None:
+    """Both rows got the answer to the first."""
+    rows = one_task(new_york, f"timestamp_seconds({EDT} + 3600 * id) AS at")
+
+    found = ordered_wait(rows, epoch, "epoch long", timeout=TIMEOUT_S, dedupe_by="AT", remember=9)
+
+    assert [row.epoch for row in found.collect()] == [EDT, EST]
+
+
+def test_a_column_has_a_call_for_each_instant_of_a_repeated_hour(new_york: SparkSession) -> None:
+    rows = one_task(new_york, f"timestamp_seconds({EDT} + 3600 * id) AS at")
+
+    found = rows.select(async_column(epoch_of, "at", timeout=TIMEOUT_S, dedupe_by="at", remember=9).alias("epoch"))
+
+    assert [row.epoch for row in found.collect()] == [EDT, EST]
+
+
+def test_all_nan_share_a_call(spark: SparkSession) -> None:
+    calls = 0
+
+    async def count(row: Row) -> tuple[int]:
+        nonlocal calls
+        calls += 1
+        return (calls,)
+
+    rows = one_task(spark, "double('NaN') AS number")
+
+    found = ordered_wait(rows, count, "call long", timeout=TIMEOUT_S, dedupe_by="number", remember=9)
+
+    assert [row.call for row in found.collect()] == [1, 1]
+
+
+def test_a_kept_map_has_both_instants_of_a_repeated_hour(new_york: SparkSession) -> None:
+    rows = new_york.range(0, 1, 1, 1).selectExpr(f"map(timestamp_seconds({EDT}), 1, timestamp_seconds({EST}), 2) AS m")
+
+    async def size(row: Row) -> tuple[int]:
+        return (len(row.m),)
+
+    found = ordered_wait(rows, size, "n int", timeout=TIMEOUT_S, keep_input=True).selectExpr("size(m)", "n")
+
+    assert found.collect() == [(2, 2)]
+
+
+BEYOND = ["timestamp_seconds(if(id = 0, 0, 253402318799)) AS at", "make_date(if(id = 0, 2000, 10000), 1, 1) AS day"]
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_a_value_beyond_pythons_years_is_captured_with_its_row(new_york: SparkSession, beyond: str) -> None:
+    """It failed the task, with a bare OverflowError."""
+    rows = one_task(new_york, beyond)
+
+    found = unordered_wait(
+        rows, one, "x double", timeout=TIMEOUT_S, on_error="capture", keep_input=True, dedupe_by="id"
+    )
+
+    columns = ["x", "error.error_class", "error.input.id", f"error.input.{rows.columns[1]} = {rows.columns[1]} AS same"]
+    first, second = found.selectExpr("id", *columns).orderBy("id").collect()
+    assert first == (0, 1.0, None, None, None)
+    assert second == (1, None, "pipeline.spark.errors.InputValueError", 1, True)
+
+
+def test_a_value_beyond_pythons_years_fails_the_task_with_its_column(new_york: SparkSession) -> None:
+    with pytest.raises(Exception, match="has failed") as failed:
+        ordered_wait(one_task(new_york, BEYOND[0]), one, "x double", timeout=TIMEOUT_S).collect()
+
+    assert "the column at is <9999-12-31 23:59:59" in str(task_failure(failed.value))
+
+
+def test_a_row_with_a_value_beyond_pythons_years_is_dropped_without_a_call(new_york: SparkSession) -> None:
+    found = ordered_wait(one_task(new_york, BEYOND[1]), one, "x double", timeout=TIMEOUT_S, on_error="drop")
+
+    assert found.collect() == [(1.0,)]
+
+
+def test_an_argument_beyond_pythons_years_is_captured(new_york: SparkSession) -> None:
+    price = async_column(epoch_of, "at", timeout=TIMEOUT_S, on_error="capture", skip_nulls=True).alias("p")
+
+    first, second = one_task(new_york, BEYOND[0]).select(price).collect()
+
+    assert first.p.result == 0
+    assert "the argument 1 is <9999-12-31 23:59:59" in second.p.error.message
+
+
+@pytest.mark.parametrize("column", ["array(id)", "map(id, 1)", "named_struct('a', array(id))"])
+@pytest.mark.parametrize("key", ["k", ["id", "K"]])
+def test_a_key_that_python_cannot_compare_is_refused(spark: SparkSession, column: str, key: Any) -> None:
+    """It was accepted, and the task failed."""
+    rows = one_task(spark, f"{column} AS k")
+
+    with pytest.raises(TypeError, match=r"dedupe_by has the column k, whose type .* Give a function of the row"):
+        ordered_wait(rows, one, "x double", timeout=TIMEOUT_S, dedupe_by=key)
+
+
+@pytest.mark.parametrize("key", [None, "V"])
+def test_a_variant_in_the_key_of_a_cache_is_refused(spark: SparkSession, key: Any) -> None:
+    cache = SqliteResults("/never/opened", key=key)
+
+    with pytest.raises(TypeError, match="the cache's key has the column v, whose type variant"):
+        ordered_wait(one_task(spark, "parse_json('1') AS v"), one, "x double", timeout=TIMEOUT_S, cache=cache)
+
+
+def test_a_map_with_keys_that_no_dict_takes_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(UnsupportedTypeError, match=r"the column m has the type map<array<bigint>,int>"):
+        ordered_wait(one_task(spark, "map(array(id), 1) AS m"), one, "x double", timeout=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("schema", ["price double", "x double, X double"])
+def test_names_that_differ_in_case_alone_are_refused(spark: SparkSession, schema: str) -> None:
+    """The output had two columns that Spark could not tell apart."""
+    with pytest.raises(ValueError, match=r"both have price|2 columns x"):
+        ordered_wait(one_task(spark, "id AS Price"), one, schema, timeout=TIMEOUT_S, keep_input=True)
+
+
+def test_names_that_differ_in_case_are_two_where_spark_says_so(exact_names: SparkSession) -> None:
+    rows = one_task(exact_names, "id AS Price")
+    options: dict[str, Any] = {"keep_input": True, "on_error": "capture", "error_column": "ID"}
+
+    found = ordered_wait(rows, one, "price double", timeout=TIMEOUT_S, **options)
+
+    assert [tuple(row) for row in found.collect()] == [(0, 0, 1.0, None), (1, 1, 1.0, None)]
