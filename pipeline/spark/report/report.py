@@ -216,8 +216,8 @@ def _summary(folder: Path, rows: Mapping[str, Rows]) -> Report:
         oversubscribed_nodes=total(tables / "node_peaks", "oversubscribed"),
         unknown_transitions=total(tables / "unknown_transitions", "count"),
         refusals=_refusals(rows["failures"]),
-        damage=problems_in(tables / "damage"),
-        damage_before=problems_in(folder / "before" / "damage"),
+        damage=tuple(problems_in(tables / "damage")),
+        damage_before=tuple(problems_in(folder / "before" / "damage")),
         **{name: totals[name] for name in _TOTALS},
     )
 

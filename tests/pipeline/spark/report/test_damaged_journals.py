@@ -52,7 +52,7 @@ def test_the_report_its_page_and_the_one_compared_with_list_all_damage(
 
     report = write_report(spark, journal, tmp_path / "report", compare=journal)
 
-    assert report.damage == report.damage_before == problems_in(journal)
+    assert report.damage == report.damage_before == tuple(problems_in(journal))
     assert (report.events, report.transitions) == (
         damaged_journals.EVENTS - kind.events,
         damaged_journals.TRANSITIONS - kind.transitions,
@@ -130,7 +130,7 @@ def test_a_followed_report_remembers_the_damage_of_earlier_segments(
             assert follower.wait(120)
             report = follower.write("journal")
 
-        assert report.damage == problems_in(journal)
+        assert report.damage == tuple(problems_in(journal))
         assert follower.progress().problems == 1
 
 
