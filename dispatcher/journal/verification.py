@@ -12,7 +12,7 @@ from dispatcher.journal.format.frames import ACCEPTED, END, ROWS, SNAPSHOT, STAR
 from dispatcher.journal.format.history_index import HistoryIndex, UnsoundIndexError, index_path, segment_of
 from dispatcher.journal.format.live_states import STATES_FILES, decode_states, decode_states_file
 from dispatcher.journal.format.schema import TABLES
-from dispatcher.journal.format.segments import MANIFEST, read_end, segment_number, segment_path
+from dispatcher.journal.format.segments import MANIFEST, read_end, read_manifest, segment_number, segment_path
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import JournalSnapshot, is_retired, look_at, open_frames, parts_of, unreadable
 from dispatcher.util.files import read_file
@@ -45,8 +45,9 @@ class Finding(NamedTuple):
     """An incomplete frame at the end of an open segment, which is not a problem."""
     is_consequence: bool = False
     """It follows from another finding of the segment."""
-    of_segment: str = ""
-    """The message for a view of whole segments, if it differs from `line`."""
+    events: int | None = None
+    """How many events are lost here; like `transitions` None: unknown."""
+    transitions: int | None = None
 
 
 class Progress:
@@ -57,6 +58,8 @@ class Progress:
         self.transitions = 0
         self.next_seq: int | None = None
         self.next_accepted: int | None = None
+        self.summary: Summary | None = None
+        """At the end of the segment that was checked last; None: the end is damaged."""
 
 
 def verify(path: Path | str) -> Verification:
@@ -91,7 +94,7 @@ def _verify(path: Path) -> Verification:
     progress = Progress()
     if manifest is not None and manifest.first == 1 and (not closed or segment_number(closed[0]) == 1):
         progress.next_seq = progress.next_accepted = 1
-    problems = [finding.line for finding in check_folder(snapshot)] + list(_against_manifest(snapshot))
+    problems = [finding.line for finding in check_folder(snapshot)]
     torn: list[str] = []
     for segment in sorted((*closed, *snapshot.left_open), key=segment_number):
         try:
@@ -120,12 +123,19 @@ def _check_states_files(path: Path) -> Iterator[str]:
 
 
 def check_folder(snapshot: JournalSnapshot) -> list[Finding]:
-    """Findings that need no look into the segments: a damaged or missing manifest, missing and odd segments."""
+    """Findings about the manifest, and about missing and odd segments.
+
+    Raises:
+        JournalError: an open segment cannot be read.
+    """
     lines = [snapshot.problem] if snapshot.problem is not None else []
     if snapshot.manifest is None and snapshot.problem is None:
         lines.append(f"{MANIFEST}: is missing")
-    lines += [*snapshot.missing(), *snapshot.odd]
-    return [Finding(line.partition(":")[0], line) for line in lines]
+    return [
+        *(Finding(line.partition(":")[0], line) for line in (*lines, *snapshot.missing())),
+        *(Finding(line.partition(":")[0], line, events=0, transitions=0) for line in snapshot.odd),
+        *(Finding(line.partition(":")[0], line) for line in _against_manifest(snapshot)),
+    ]
 
 
 def _check_indexes(snapshot: JournalSnapshot) -> Iterator[str]:
@@ -157,8 +167,13 @@ def _unsound_index(line: str) -> str:
     return f"{line}; the journal can be read without it, and dispatcher journal history makes a new one"
 
 
-def _against_manifest(snapshot: JournalSnapshot) -> Iterator[str]:
-    """Where the segments contradict each other or the manifest."""
+def _against_manifest(snapshot: JournalSnapshot) -> list[str]:
+    """Where the segments contradict each other or the manifest; nothing if a writer has changed it meanwhile."""
+    found = list(_contradictions(snapshot))
+    return found if not found or read_manifest(snapshot.path)[0] == snapshot.manifest else []
+
+
+def _contradictions(snapshot: JournalSnapshot) -> Iterator[str]:
     manifest = snapshot.manifest
     last = max(map(segment_number, (*snapshot.closed[-1:], *snapshot.left_open[-1:])), default=0)
     for segment in snapshot.left_open:
@@ -200,23 +215,28 @@ def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -
     Raises:
         OSError: it cannot be read.
     """
-    name, frames, last, is_damaged = segment.name, 0, 0, False
+    name, frames, last, is_damaged, is_cut = segment.name, 0, 0, False, False
+    progress.summary = None
     before = progress.events, progress.transitions
     with open_frames(segment) as reader:
         for found in reader.frames():
             if isinstance(found, Damage):
-                is_damaged = True
-                yield Finding(name, str(found), found.offset, found.length, is_torn=is_open and found.at_end)
+                is_damaged, is_cut = True, found.at_end
+                is_torn = is_open and found.at_end
+                lost = found.events, found.transitions
+                yield Finding(name, str(found), found.offset, found.length, is_torn, False, *lost)
                 continue
             where, length = f"{name}, frame {found.header.number}", found.end - found.offset
             if last == END:
                 yield Finding(name, f"{where}: comes after the end", found.offset, length)
             frames, last = found.header.number + 1, found.header.kind
-            for problem in _out_of_order(found, progress):
-                yield Finding(name, f"{where}: {problem}", found.offset, length, is_consequence=is_damaged)
+            for problem, gap in _out_of_order(found, progress):
+                yield Finding(name, f"{where}: {problem}", found.offset, length, False, is_damaged, gap)
             try:
                 if last == END:
-                    yield from _lost_rows(found, where, name, before, progress)
+                    for problem, events, transitions in _lost_rows(found, before, progress):
+                        line = f"{where}: {problem}"
+                        yield Finding(name, line, found.offset, length, False, is_damaged, events, transitions)
                 else:
                     for problem in _unfit(found, segment, progress):
                         yield Finding(name, f"{where}: {problem}", found.offset, length)
@@ -226,9 +246,11 @@ def check_segment(segment: Path, progress: Progress, *, is_open: bool = False) -
         if is_open:
             return
         if last != END:
-            yield Finding(name, f"{name}: has no end")
+            yield Finding(name, f"{name}: has no end", is_consequence=is_cut)
         if reader.last_frame() is None:
-            yield Finding(name, f"{name}: its trailer does not point to its end", is_consequence=last != END)
+            yield Finding(
+                name, f"{name}: its trailer does not point to its end", is_consequence=is_damaged or last != END
+            )
         if not frames:
             yield Finding(name, f"{name}: has no intact frame", is_consequence=True)
 
@@ -238,14 +260,17 @@ def is_whole(segment: Path) -> bool:
     return next(check_segment(segment, Progress()), None) is None
 
 
-def _out_of_order(frame: Frame, progress: Progress) -> Iterator[str]:
-    """Check that the frame's first seq follows the previous frame."""
+def _out_of_order(frame: Frame, progress: Progress) -> Iterator[tuple[str, int | None]]:
+    """Check that the frame's first seq follows the previous frame; with each problem, how many events are between."""
     header = frame.header
     if header.kind == ROWS:
-        yield from _order("seq", header.first_seq, progress.next_seq)
+        for problem in _order("seq", header.first_seq, progress.next_seq):
+            gap = header.first_seq - (progress.next_seq or 0)
+            yield problem, gap if gap > 0 else None
         progress.next_seq = header.first_seq + header.events
     elif header.kind == ACCEPTED:
-        yield from _order("accepted seq", header.first_seq, progress.next_accepted)
+        for problem in _order("accepted seq", header.first_seq, progress.next_accepted):
+            yield problem, 0
         progress.next_accepted = header.first_seq + header.events
 
 
@@ -276,15 +301,11 @@ def _unfit(frame: Frame, segment: Path, progress: Progress) -> Iterator[str]:
         yield f"is of the unknown kind {header.kind}"
 
 
-def _lost_rows(end: Frame, where: str, name: str, before: tuple[int, int], progress: Progress) -> Iterator[Finding]:
-    """Compare the segment's rows with the counts in its END frame. Raises as `_unfit`."""
-    had = Summary(**json.loads(end.payload))
+def _lost_rows(end: Frame, before: tuple[int, int], progress: Progress) -> Iterator[tuple[str, int, int]]:
+    """Compare the segment's rows with the counts in its END frame; with the problem, the difference. Raises as
+    `_unfit`."""
+    had = progress.summary = Summary(**json.loads(end.payload))
     events, transitions = progress.events - before[0], progress.transitions - before[1]
     if (had.events, had.transitions) != (events, transitions):
-        yield Finding(
-            name,
-            f"{where}: the segment had {had.events} events and {had.transitions} transitions, "
-            f"now {events} and {transitions}",
-            of_segment=f"{name}: {events} of {had.events} events and {transitions} of {had.transitions} transitions "
-            "are left",
-        )
+        line = f"the segment had {had.events} events and {had.transitions} transitions, now {events} and {transitions}"
+        yield line, had.events - events, had.transitions - transitions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,6 +21,7 @@ from dispatcher.journal.snapshot import parts_of
 from dispatcher.supervision.signals import StopSignals
 from dispatcher.util.figures import counted, duration
 from pipeline.cli.sessions import Master, open_spark
+from pipeline.journal.damage import Problem, lacks_rows, total_lost
 
 if TYPE_CHECKING:
     from pyspark import StatusTracker
@@ -51,7 +52,10 @@ def report(
         bool, typer.Option("--follow", help="Keep the report up to date while the journal is written, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Run the Spark jobs over a journal, and write tables as Parquet and an HTML page with plots."""
+    """Run the Spark jobs over a journal, and write tables as Parquet and an HTML page with plots.
+
+    The exit code is 1 if a part of the journal, or of the one to compare with, cannot be read.
+    """
     for path in filter(None, (journal, compare)):
         check_journal(path)  # before the seconds that starting Spark takes
     parts = parts_of(journal)
@@ -74,8 +78,8 @@ def report(
             else:
                 written = write_report(spark, journal, folder, compare=compare, on_step=progress.step)
     print_report(written, console)
-    if exit_code:
-        raise typer.Exit(exit_code)
+    if exit_code or written.damage or written.damage_before:
+        raise typer.Exit(exit_code or 1)
 
 
 def _import() -> None:
@@ -89,7 +93,6 @@ def _import() -> None:
 def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) -> tuple[Report, int]:
     """Rewrite the report as the journal grows; returns the last one after a stop signal, and the exit code."""
     from pipeline.spark.report.follow import FollowProgress, follow_journal
-    from pipeline.spark.source.journal import journal_damage
 
     shown: FollowProgress | None = None
     written: Report | None = None
@@ -101,10 +104,11 @@ def _follow(spark: SparkSession, journal: Path, folder: Path, console: Console) 
             progress = follower.progress()
             if progress == shown and written is not None:
                 continue
-            damage, run_config = journal_damage(journal), read_run_config(journal)
-            written, shown = follower.write(str(journal), damage=damage, config=run_config), progress
+            written, shown = follower.write(str(journal), config=read_run_config(journal)), progress
             missing = f", {progress.missing:,} events missing" if progress.missing else ""
-            say(console, f"{progress.events:,} events{missing}, {progress.transitions:,} transitions: report written")
+            damage = f", {counted(len(written.damage), 'part')} damaged" if written.damage else ""
+            rows = f"{progress.events:,} events{missing}, {progress.transitions:,} transitions"
+            say(console, f"{rows}{damage}: report written")
     assert written is not None, "the loop writes a report before it ends"
     return written, signals.exit_code
 
@@ -180,24 +184,32 @@ def print_refusals(refusals: Mapping[str, int], console: Console) -> None:
         say(console, f"and more for {len(ordered) - _REASONS_PRINTED:,} other reasons", style="red")
 
 
+def _print_damage(whose: str, damage: Sequence[Problem], console: Console) -> None:
+    if damage:
+        say(console, f"{whose} is damaged. Missing from its figures: {total_lost(damage)}.", style="red")
+    for problem in damage[:_DAMAGE_PRINTED]:
+        say(console, f"  {problem}", style="red")
+    if len(damage) > _DAMAGE_PRINTED:
+        say(console, f"  and {len(damage) - _DAMAGE_PRINTED:,} more: see the page, or the table damage", style="red")
+
+
 def print_report(report: Report, console: Console) -> None:
     summary = summary_table()
     summary.add_row("Applications", f"{report.applications:,}")
     for state, number in report.applications_by_final_state.items():
         summary.add_row(cell(f"  {state}"), f"{number:,}")
     summary.add_row("Containers", f"{report.containers:,}", f"on {report.nodes:,} nodes")
-    summary.add_row("Events", f"{report.events:,}", f"in {duration(report.span_s)} of the run's clock")
+    least = "at least " if lacks_rows(report.damage) else ""
+    summary.add_row("Events", f"{least}{report.events:,}", f"in {duration(report.span_s)} of the run's clock")
     for name, problems, of in (
         ("Failed events", report.failed_events, report.events),
         ("Unknown transitions", report.unknown_transitions, report.transitions),
         ("Oversubscribed nodes", report.oversubscribed_nodes, report.nodes),
     ):
         summary.add_row(name, f"{problems:,}", f"of {of:,}", style="red" if problems else None)
-    if report.damage:
-        summary.add_row("Damage", f"{len(report.damage):,}", "skipped in the journal", style="red")
     console.print(summary)
     print_refusals(report.refusals, console)
-    for line in report.damage[:_DAMAGE_PRINTED]:
-        say(console, f"  {line}", style="red")
+    _print_damage("The journal", report.damage, console)
+    _print_damage("The earlier run's journal", report.damage_before, console)
     say(console, f"Tables: {report.tables}")
     say(console, f"Page: {report.page}")

@@ -7,7 +7,7 @@ Unix ns as int64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ _TYPES: Final[dict[ColumnType, pa.DataType]] = {"long": pa.int64(), "string": pa
 _NUMPY_TYPES: Final = {"B": "u1", "H": "<u2", "I": "<u4", "i": "<i4", "q": "<i8"}
 
 Numbers = npt.NDArray[np.int64]
+Place = TypeVar("Place")
 
 
 class UnknownColumnError(DispatcherError, ValueError):
@@ -56,16 +57,16 @@ def arrow_schema(table: Table, columns: Sequence[str] | None = None, *, coded: b
     return pa.schema([pa.field(column.name, type_of(column), column.nullable) for column in wanted])
 
 
-class OpenedFrame(NamedTuple):
+class OpenedFrame(NamedTuple, Generic[Place]):
     """A ROWS frame, split into columns but not decoded."""
 
     header: Header
     payload: RowsPayload
-    where: str
-    """Its name in messages."""
+    place: Place
+    """Where its reader has found it."""
 
 
-def open_frame(header: Header, payload: bytes, where: str) -> OpenedFrame:
+def open_frame(header: Header, payload: bytes, place: Place) -> OpenedFrame[Place]:
     """
     Raises:
         DamagedFrameError: a column's length contradicts the header.
@@ -77,10 +78,10 @@ def open_frame(header: Header, payload: bytes, where: str) -> OpenedFrame:
         raise DamagedFrameError(f"cannot be read: {type(error).__name__}: {error}") from error
     if misfit is not None:
         raise DamagedFrameError(misfit)
-    return OpenedFrame(header, opened, where)
+    return OpenedFrame(header, opened, place)
 
 
-def decode_frames(frames: Sequence[OpenedFrame], table: Table, schema: pa.Schema) -> pa.RecordBatch:
+def decode_frames(frames: Sequence[OpenedFrame[Any]], table: Table, schema: pa.Schema) -> pa.RecordBatch:
     """The table's rows in these frames, with the columns of `schema`, as from `arrow_schema`.
 
     Raises:
@@ -98,7 +99,7 @@ def decode_frames(frames: Sequence[OpenedFrame], table: Table, schema: pa.Schema
 class _Rows:
     """A table's rows in consecutive frames. A column is decoded when it is requested."""
 
-    def __init__(self, frames: Sequence[OpenedFrame], table: Table) -> None:
+    def __init__(self, frames: Sequence[OpenedFrame[Any]], table: Table) -> None:
         self.table = table
         self.frames = frames
         self.rows = np.fromiter((table.rows_in(frame.header) for frame in frames), np.int64, len(frames))
@@ -245,19 +246,19 @@ def _strings(lengths: Numbers, text: bytes, valid: npt.NDArray[np.bool_] | None)
 
 
 def join_frames(
-    frames: Iterable[OpenedFrame],
+    frames: Iterable[OpenedFrame[Place]],
     wanted: Sequence[tuple[Table, pa.Schema]],
-    on_damage: Callable[[str], None],
+    on_damage: Callable[[Header, Place, str], None],
     *,
     rows: int = 1 << 16,
     payload_bytes: int = 1 << 25,
 ) -> Iterator[tuple[pa.RecordBatch, ...]]:
     """For some frames after the others, a batch of each wanted table: about `rows` rows, fewer if rows are large.
 
-    Holds the frames of one step at a time. `on_damage` gets a line for each frame that is skipped because it cannot be
-    decoded.
+    Holds the frames of one step at a time. `on_damage` gets each frame that is skipped because it cannot be decoded:
+    its header, its place, and what is wrong.
     """
-    waiting: list[OpenedFrame] = []
+    waiting: list[OpenedFrame[Place]] = []
     waiting_rows = waiting_bytes = 0
     for frame in frames:
         more = max(table.rows_in(frame.header) for table, _ in wanted)
@@ -271,7 +272,9 @@ def join_frames(
 
 
 def _decoded(
-    frames: list[OpenedFrame], wanted: Sequence[tuple[Table, pa.Schema]], on_damage: Callable[[str], None]
+    frames: list[OpenedFrame[Place]],
+    wanted: Sequence[tuple[Table, pa.Schema]],
+    on_damage: Callable[[Header, Place, str], None],
 ) -> Iterator[tuple[pa.RecordBatch, ...]]:
     if not frames:
         return
@@ -279,7 +282,7 @@ def _decoded(
         yield tuple(decode_frames(frames, table, schema) for table, schema in wanted)
     except DamagedFrameError as error:
         if len(frames) == 1:
-            on_damage(f"{frames[0].where}: {error}")
+            on_damage(frames[0].header, frames[0].place, str(error))
             return
         for frame in frames:
             yield from _decoded([frame], wanted, on_damage)

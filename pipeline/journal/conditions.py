@@ -2,14 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+from dispatcher.errors import DispatcherError
 from dispatcher.journal.format.columns import RowsPayload
 from dispatcher.journal.format.frames import Header
 from dispatcher.journal.format.schema import EVENTS, Table
 from dispatcher.journal.format.summary import Summary
+
+_KIND_TYPES: Final = {"string": str, "boolean": bool, "long": int}
+_LEAST: Final = {"=": 0, ">": 1, ">=": 0}
+_MOST: Final = {"=": 0, "<": -1, "<=": 0}
+_LITERAL: Final = r"-?\d+|'[^'\\]*'|true|false"
+_COMPARISON: Final = re.compile(
+    rf"\s*(?P<column>[a-z_]+)\s*(?:(?P<operator><=|>=|==|=|<|>)\s*(?P<value>{_LITERAL})"
+    rf"|\s+in\s*\(\s*(?P<among>(?:{_LITERAL})(?:\s*,\s*(?:{_LITERAL}))*)\s*\)"
+    rf"|\s+between\s+(?P<least>-?\d+)\s+and\s+(?P<most>-?\d+))\s*(?:\band\b|$)",
+    re.IGNORECASE,
+)
+
+
+class ConditionError(DispatcherError, ValueError):
+    """A text is not a conjunction of comparisons."""
+
+
+class Comparison(NamedTuple):
+    """`operator`: =, <, <=, >, >=, or in, whose value is a tuple."""
+
+    column: str
+    operator: str
+    value: Any
+
+
+def comparisons_in(text: str) -> list[Comparison]:
+    """The comparisons of a text such as "seq >= 17 and event_type = 'PLACED'", which is also SQL.
+
+    Raises:
+        ConditionError: it is something else.
+    """
+    found: list[Comparison] = []
+    position, is_open = 0, True
+    while is_open:
+        match = _COMPARISON.match(text, position)
+        if match is None:
+            raise ConditionError(
+                f"where: {text[position:].strip() or text!r} is not a comparison of a column with a value. Join "
+                "comparisons with =, <, <=, >, >=, IN and BETWEEN by AND, and leave other filters to the DataFrame."
+            )
+        column, operator, value, among, least, most = match.groups()
+        if operator is not None:
+            found.append(Comparison(column.lower(), operator.replace("==", "="), _value(value)))
+        elif among is not None:
+            values = tuple(_value(one) for one in re.findall(_LITERAL, among, re.IGNORECASE))
+            found.append(Comparison(column.lower(), "in", values))
+        else:
+            found += (Comparison(column.lower(), ">=", int(least)), Comparison(column.lower(), "<=", int(most)))
+        position = match.end()
+        is_open = match.group().lower().endswith("and")
+    return found
+
+
+def _value(literal: str) -> Any:
+    if literal.startswith("'"):
+        return literal[1:-1]
+    return int(literal) if literal.lower() not in ("true", "false") else literal.lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +79,27 @@ class Conditions:
     """Least and greatest value, both inclusive, of `seq` and time columns."""
     values: Mapping[str, frozenset[Any]] = field(default_factory=dict)
     """The allowed values of the table's `kind_columns`."""
+
+    @staticmethod
+    def of(comparisons: Iterable[Comparison], table: Table) -> Conditions:
+        """What comparisons say about `seq`, times and kinds; those of other columns and types are ignored."""
+        ranges: dict[str, tuple[int | None, int | None]] = {}
+        values: dict[str, frozenset[Any]] = {}
+        types = {column.name: column.type for column in table.columns}
+        for name, operator, value in comparisons:
+            if name == "seq" or name in table.time_columns:
+                for least, most in _spans(operator, value):
+                    old_least, old_most = ranges.get(name, (None, None))
+                    ranges[name] = _tighter(max, old_least, least), _tighter(min, old_most, most)
+            elif name in table.kind_columns and operator in ("=", "in"):
+                among = frozenset(value) if operator == "in" else frozenset((value,))
+                if {type(one) for one in among if one is not None} == {_KIND_TYPES[types[name]]}:
+                    values[name] = values[name] & among if name in values else among
+        return Conditions(ranges, values)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.ranges and not self.values
 
     def and_also(self, other: Conditions) -> Conditions:
         """Both together; where both restrict a column, only `other` applies, which reads more but loses nothing."""
@@ -46,3 +126,20 @@ class Conditions:
         places = [(table.kind_columns.index(name), values) for name, values in self.values.items()]
         kinds = payload.kinds[table.name]
         return not places or any(all(kind[place] in values for place, values in places) for kind in kinds)
+
+
+def _spans(operator: str, value: Any) -> Iterable[tuple[int | None, int | None]]:
+    """The least and greatest value that pass a comparison; empty for an unsupported one."""
+    if operator == "in":
+        numbers = [one for one in value if one is not None]
+        if numbers and all(type(one) is int for one in numbers):
+            yield min(numbers), max(numbers)
+    elif type(value) is int:
+        yield (
+            value + _LEAST[operator] if operator in _LEAST else None,
+            value + _MOST[operator] if operator in _MOST else None,
+        )
+
+
+def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    return choose(one, other) if one is not None and other is not None else one if other is None else other

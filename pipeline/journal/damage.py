@@ -1,43 +1,96 @@
-"""Damaged and missing parts of a journal as rows: a quick check of the folder and the segments' ends, or of every byte.
+"""Damaged and missing parts of a journal, as every reader lists them.
 
-A view of the findings of `dispatcher.journal.verification`, without consequences of other findings. Only `dispatcher
-journal verify` also checks that seqs continue from segment to segment.
+A view of the findings of `dispatcher.journal.verification`, without consequences of other findings, and with the rows
+that are lost. Only `dispatcher journal verify` also checks the history indexes, and that seqs continue from segment to
+segment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dispatcher.journal.snapshot import Parts, unreadable
+from dispatcher.journal.format.segments import read_manifest, read_summary, segment_number, segment_path
+from dispatcher.journal.format.summary import Summary
+from dispatcher.journal.snapshot import MANY, JournalSnapshot, Parts, is_retired, unreadable
 from dispatcher.journal.verification import Finding, Progress, check_folder, check_segment
-from pipeline.journal.scan import why_gone
+from dispatcher.util.figures import counted
 from pipeline.journal.whole import WholeJournal
 
 
 class Problem(NamedTuple):
-    """A damaged or missing stretch of a journal."""
+    """A damaged or missing part of a journal. As a string, one line of text."""
 
     segment: str
     """Name of a file in the journal's folder, or of its partition."""
     offset: int | None
-    """In bytes; like `length` null if the problem is about the whole file."""
+    """In bytes; like `length` None if the problem is about the whole file."""
     length: int | None
     problem: str
-    """One line of text, which names the segment."""
+    """What is wrong, in one line that names the segment."""
+    events: int | None = None
+    """How many events are lost here; like `transitions` None if that is unknown."""
+    transitions: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {rows_lost(self.events, self.transitions)}"
 
 
-def _problem(finding: Finding) -> Problem:
-    return Problem(finding.segment, finding.offset, finding.length, finding.of_segment or finding.line)
+def rows_lost(events: int | None, transitions: int | None) -> str:
+    """How many rows are lost, in words; None: unknown."""
+    if events is transitions is None:
+        return "an unknown number of rows lost"
+    if not events and not transitions and None not in (events, transitions):
+        return "no row lost"
+    of_events = "an unknown number of events" if events is None else counted(events, "event")
+    of_transitions = "an unknown number of transitions" if transitions is None else counted(transitions, "transition")
+    return f"{of_events} and {of_transitions} lost"
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """By file and place; a problem about a whole file comes first."""
+    return sorted(problems, key=lambda one: (one.segment, -1 if one.offset is None else one.offset, one.problem))
+
+
+def lacks_rows(problems: Iterable[Problem]) -> bool:
+    """Whether rows are lost, or may be."""
+    return any(problem.events != 0 or problem.transitions != 0 for problem in problems)
+
+
+def total_lost(problems: Sequence[Problem]) -> str:
+    """How many rows are lost in all, as far as known, in words."""
+    if not lacks_rows(problems):
+        return "no row"
+    events, transitions = ([getattr(each, name) for each in problems] for name in ("events", "transitions"))
+    known = sum(filter(None, events)), sum(filter(None, transitions))
+    is_whole = None not in (*events, *transitions)
+    if not any(known) and not is_whole:
+        return "an unknown number of rows"
+    return f"{'' if is_whole else 'at least '}{counted(known[0], 'event')} and {counted(known[1], 'transition')}"
 
 
 def folder_problems(journal: WholeJournal) -> list[Problem]:
-    """Problems that need no look into the segments."""
+    """Problems that need no look into the closed segments.
+
+    Raises:
+        JournalError: an open segment cannot be read.
+    """
     found = [Problem(line.partition(":")[0], None, None, line) for line in journal.parts.problems]
     for snapshot in journal.snapshots:
-        found += (named(journal.parts, snapshot.path, _problem(finding)) for finding in check_folder(snapshot))
+        problems = (_of_folder(snapshot, finding) for finding in check_folder(snapshot))
+        found += (named(journal.parts, snapshot.path, problem) for problem in problems)
     return found
+
+
+def _of_folder(snapshot: JournalSnapshot, finding: Finding) -> Problem:
+    problem = _problem(finding)
+    segment = snapshot.path / finding.segment
+    if problem.events is None and segment == segment_path(snapshot.path, segment_number(segment)):
+        if segment in snapshot.closed:  # which is read
+            return problem._replace(events=0, transitions=0)
+        return problem._replace(events=_events_between(segment))
+    return problem
 
 
 def named(parts: Parts, folder: Path, problem: Problem) -> Problem:
@@ -45,31 +98,112 @@ def named(parts: Parts, folder: Path, problem: Problem) -> Problem:
     return problem._replace(segment=parts.named(folder, problem.segment), problem=parts.named(folder, problem.problem))
 
 
-def quick_check(journal: WholeJournal) -> list[Problem]:
-    """Missing partitions and segments, and segments whose end is damaged.
+def all_problems(journal: WholeJournal) -> Iterator[Problem]:
+    """Problems of the folder and of each byte of the closed segments.
 
     Raises:
         JournalError: a file cannot be read.
     """
-    found = folder_problems(journal)
-    for segment in journal.summarized:
-        if segment.summary is None and not segment.is_gone:
-            name = journal.parts.named(segment.path.parent, segment.path.name)
-            found.append(Problem(name, None, None, f"{name}: its end is damaged"))
-    return found
+    yield from folder_problems(journal)
+    for segment, _ in journal.closed:
+        for problem in segment_problems(segment):
+            yield named(journal.parts, segment.parent, problem)
 
 
-def segment_problems(segment: Path) -> Iterator[Problem]:
+def segment_problems(segment: Path) -> list[Problem]:
     """Check each byte of a closed segment, and the order of its frames.
 
     Raises:
         JournalError: it cannot be read.
     """
+    progress = Progress()
     try:
-        for finding in check_segment(segment, Progress()):
-            if not finding.is_consequence:
-                yield _problem(finding)
+        findings = list(check_segment(segment, progress))
     except FileNotFoundError:
-        yield Problem(segment.name, None, None, why_gone(segment))
+        return [gone(segment)]
     except OSError as error:
         raise unreadable(segment, error) from error
+    problems = _with_gaps(findings)
+    if (had := progress.summary) is not None:
+        problems = _with_rest(problems, "events", had.events - progress.events)
+        return _with_rest(problems, "transitions", had.transitions - progress.transitions)
+    between = _events_between(segment) if problems else None
+    return problems if between is None else _with_rest(problems, "events", between - progress.events)
+
+
+def gone(segment: Path) -> Problem:
+    """A segment that does not exist."""
+    return Problem(segment.name, None, None, why_gone(segment), _events_between(segment))
+
+
+def why_gone(segment: Path) -> str:
+    """A line about a segment that does not exist."""
+    is_removed = is_retired(segment.parent, segment_number(segment))
+    return f"{segment.name}: {'was removed by retention before it was read' if is_removed else 'is missing'}"
+
+
+def why_each_gone(journal: Path, first: int, last: int) -> Iterator[str]:
+    """A line about each of these segments, which do not exist; one or two about all of them if they are many."""
+    if last - first < MANY:
+        yield from (why_gone(segment_path(journal, number)) for number in range(first, last + 1))
+        return
+    manifest, _ = read_manifest(journal)
+    kept = first if manifest is None else max(first, min(manifest.first, last + 1))
+    if first < kept:
+        yield f"{_range(journal, first, kept - 1)}: were removed by retention before they were read"
+    if kept <= last:
+        yield f"{_range(journal, kept, last)}: are missing"
+
+
+def _range(journal: Path, first: int, last: int) -> str:
+    return f"{segment_path(journal, first).name} to {segment_path(journal, last).name}"
+
+
+def _problem(finding: Finding) -> Problem:
+    return Problem(finding.segment, finding.offset, finding.length, finding.line, finding.events, finding.transitions)
+
+
+def _with_gaps(findings: Iterable[Finding]) -> list[Problem]:
+    """The findings that are no consequences; those of unknown numbers of events with the gap in seq that follows, if
+    there is only one of them before it."""
+    problems: list[Problem] = []
+    behind = 0  # where those begin that no gap has followed yet
+    for finding in findings:
+        if not finding.is_consequence:
+            problems.append(_problem(finding))
+        elif finding.events:
+            since = _with_rest(problems[behind:], "events", finding.events)
+            problems[behind:] = since
+            behind = len(problems)
+    return problems
+
+
+def _with_rest(problems: list[Problem], column: str, lost: int) -> list[Problem]:
+    """The problems of a stretch in which so many rows are lost in all: the rest goes to the only one with an unknown
+    number."""
+    rest = lost - sum(getattr(problem, column) or 0 for problem in problems)
+    unknown = [index for index, problem in enumerate(problems) if getattr(problem, column) is None]
+    # That a file has no end loses nothing by itself if a place is known where rows are lost.
+    placed = [index for index in unknown if problems[index].offset is not None] or unknown
+    if rest < 0 or (rest and len(placed) > 1):
+        return problems
+    numbers = dict.fromkeys(unknown, 0) | dict.fromkeys(placed, rest)
+    return [
+        Problem(**{**problem._asdict(), column: numbers[index]}) if index in numbers else problem
+        for index, problem in enumerate(problems)
+    ]
+
+
+def _events_between(segment: Path) -> int | None:
+    """How many events a segment had, by the seqs of the segments next to it; None: unknown."""
+    number = segment_number(segment)
+    before, after = (_summary(segment_path(segment.parent, other)) for other in (number - 1, number + 1))
+    first_seq = 1 if number == 1 else None if before is None else before.next_seq
+    return None if after is None or first_seq is None or after.first_seq < first_seq else after.first_seq - first_seq
+
+
+def _summary(segment: Path) -> Summary | None:
+    try:
+        return read_summary(segment)
+    except OSError:
+        return None

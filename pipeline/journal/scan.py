@@ -8,17 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from dispatcher.journal.accepted_fields import AcceptedFields
 from dispatcher.journal.format.frames import END, ROWS, Frame, FrameReader, Header
 from dispatcher.journal.format.schema import EVENTS, Table
-from dispatcher.journal.format.segments import read_manifest, segment_number, segment_path
-from dispatcher.journal.snapshot import MANY, ClosedSegment, is_retired, unreadable
+from dispatcher.journal.snapshot import ClosedSegment, unreadable
 from pipeline.journal.arrow import DamagedFrameError, OpenedFrame, arrow_schema, join_frames, open_frame
 from pipeline.journal.conditions import Conditions
+from pipeline.journal.damage import Problem, folder_problems, gone, segment_problems
 from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole
 
 log = logging.getLogger(__name__)
@@ -26,13 +26,18 @@ log = logging.getLogger(__name__)
 TASK_BYTES: Final = 16 << 20
 """About how much of a journal one task reads: large against a task's overhead, small enough to keep all cores busy."""
 
+TO_THE_END: Final = 1 << 62
+
+Report: TypeAlias = Callable[[Problem], None]
+"""Takes each problem that a reader meets; may raise."""
+
 
 class JournalPart(NamedTuple):
     """The frames of a segment that begin at or after byte `start` and before byte `end`."""
 
     segment: str
     start: int = 0
-    end: int = 1 << 62
+    end: int = TO_THE_END
     partition: int | None = None
     """As of ClosedSegment."""
 
@@ -41,9 +46,24 @@ class JournalPart(NamedTuple):
         """What is added to the seqs of the segment."""
         return (self.partition or 0) * SEQS_PER_PARTITION
 
-    def named(self, line: str) -> str:
-        """A line that begins with the segment's name."""
-        return line if self.partition is None else f"{Path(self.segment).parent.name}/{line}"
+    def holds(self, problem: Problem) -> bool:
+        """Whether a problem of the segment is in this part; one about the whole file is in the last part."""
+        return self.end == TO_THE_END if problem.offset is None else self.start <= problem.offset < self.end
+
+    def named(self, problem: Problem) -> Problem:
+        """A problem of the segment, with a name that is unique among all partitions."""
+        if self.partition is None:
+            return problem
+        folder = Path(self.segment).parent.name
+        return problem._replace(segment=f"{folder}/{problem.segment}", problem=f"{folder}/{problem.problem}")
+
+
+class FramePlace(NamedTuple):
+    """Where a frame was read."""
+
+    part: JournalPart
+    offset: int
+    length: int
 
 
 def read_batches(
@@ -52,13 +72,13 @@ def read_batches(
     columns: Sequence[str] | None = None,
     *,
     conditions: Conditions | None = None,
-    on_damage: Callable[[str], None] | None = None,
+    on_damage: Report | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read a table's rows in closed segments, in the order of their frames, with these columns, by default all.
 
     For a partitioned journal, you get one partition after the other, with seqs as in `pipeline.journal.whole`.
-    `conditions` skip whole frames and segments, but don't filter individual rows. `on_damage` gets a line for each
-    damaged stretch and each missing segment. By default they're logged.
+    `conditions` skip whole frames and segments, but don't filter individual rows. `on_damage` gets each problem of the
+    folder and of the segments that are read; its string is one line. By default they're logged.
 
     Raises:
         JournalError: it isn't a journal, or a file can't be read.
@@ -67,14 +87,14 @@ def read_batches(
     journal = look_at_whole(path)
     schema = arrow_schema(table, columns)
     report = on_damage or logged(path)
-    for line in journal.missing():
-        report(line)
+    for problem in folder_problems(journal):
+        report(problem)
     parts = [JournalPart(str(segment), partition=partition) for segment, partition in journal.closed]
     yield from scan(parts, table, schema, conditions or Conditions(), report)
 
 
-def logged(path: Path | str) -> Callable[[str], None]:
-    return lambda line: log.warning("%s: %s", path, line)
+def logged(path: Path | str) -> Report:
+    return lambda problem: log.warning("%s: %s", path, problem)
 
 
 def plan(
@@ -92,7 +112,7 @@ def plan(
         pieces = max(1, round(size / task_bytes))
         for piece in range(pieces):
             start, end = size * piece // pieces, size * (piece + 1) // pieces
-            part = JournalPart(str(segment), start, end if piece < pieces - 1 else 1 << 62, partition)
+            part = JournalPart(str(segment), start, end if piece < pieces - 1 else TO_THE_END, partition)
             if pieces > 1 or size > room or not tasks:
                 tasks.append([])
                 room = task_bytes if pieces == 1 else 0
@@ -112,7 +132,7 @@ def divide(closed: Sequence[ClosedSegment], tasks: int) -> list[list[JournalPart
         for parts, least, limit in zip(found, limits, limits[1:], strict=False):
             start, end = max(0, least - begins), limit - begins
             if start < size and end > 0:
-                parts.append(JournalPart(str(segment), start, end if limit < ends else 1 << 62, partition))
+                parts.append(JournalPart(str(segment), start, end if limit < ends else TO_THE_END, partition))
         if not size:  # it is gone: a reader reports it
             found[-1].append(JournalPart(str(segment), partition=partition))
         begins = ends
@@ -124,28 +144,28 @@ def scan(
     table: Table,
     schema: pa.Schema,
     conditions: Conditions,
-    report: Callable[[str], None],
-    report_gone: Callable[[str], None] | None = None,
+    report: Report,
+    report_gone: Report | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows in `parts`, with the columns of `schema`, in batches of about 64k rows.
 
-    `report` gets a line for each damaged stretch, `report_gone`, by default the same function, for each segment that no
-    longer exists. Both may raise.
+    `report` gets each problem of the segments, `report_gone`, by default the same function, each segment that no longer
+    exists. Both may raise.
 
     Raises:
         JournalError: a file cannot be read.
     """
     wanted = _Wanted([(table, schema)], conditions, report, report_gone or report)
     frames = (frame for part in parts for frame in wanted.frames(part))
-    for (batch,) in join_frames(frames, [(table, schema)], report):
+    for (batch,) in join_frames(frames, [(table, schema)], wanted.tell_of_frame):
         yield batch
 
 
 def scan_together(
     parts: Sequence[JournalPart],
     wanted: Sequence[tuple[Table, pa.Schema]],
-    report: Callable[[str], None],
-    report_gone: Callable[[str], None] | None = None,
+    report: Report,
+    report_gone: Report | None = None,
     *,
     rows: int = 1 << 16,
 ) -> Iterator[tuple[pa.RecordBatch, ...]]:
@@ -155,41 +175,22 @@ def scan_together(
     """
     of_both = _Wanted(wanted, Conditions(), report, report_gone or report)
     frames = (frame for part in parts for frame in of_both.frames(part))
-    yield from join_frames(frames, wanted, report, rows=rows)
-
-
-def why_gone(segment: Path) -> str:
-    """A line about a segment that does not exist."""
-    is_removed = is_retired(segment.parent, segment_number(segment))
-    return f"{segment.name}: {'was removed by retention before it was read' if is_removed else 'is missing'}"
-
-
-def why_each_gone(journal: Path, first: int, last: int) -> Iterator[str]:
-    """A line about each of these segments, which do not exist; one or two about all of them if they are many."""
-    if last - first < MANY:
-        yield from (why_gone(segment_path(journal, number)) for number in range(first, last + 1))
-        return
-    manifest, _ = read_manifest(journal)
-    kept = first if manifest is None else max(first, min(manifest.first, last + 1))
-    if first < kept:
-        yield f"{_range(journal, first, kept - 1)}: were removed by retention before they were read"
-    if kept <= last:
-        yield f"{_range(journal, kept, last)}: are missing"
-
-
-def _range(journal: Path, first: int, last: int) -> str:
-    return f"{segment_path(journal, first).name} to {segment_path(journal, last).name}"
+    yield from join_frames(frames, wanted, of_both.tell_of_frame, rows=rows)
 
 
 class _Wanted:
-    """Finds the frames that can hold matching rows of any of the tables, without decoding them."""
+    """Finds the frames that can hold matching rows of any of the tables, without decoding them.
+
+    Without conditions, it checks every byte. Once it meets damage in a segment, it reports what a check of the whole
+    segment finds in its part of it.
+    """
 
     def __init__(
         self,
         wanted: Sequence[tuple[Table, pa.Schema]],
         conditions: Conditions,
-        report: Callable[[str], None],
-        report_gone: Callable[[str], None],
+        report: Report,
+        report_gone: Report,
     ) -> None:
         self._tables = [table for table, _ in wanted]
         self._has_payloads = any(table is EVENTS and "payload" in schema.names for table, schema in wanted)
@@ -197,23 +198,27 @@ class _Wanted:
         self._report = report
         self._report_gone = report_gone
         self._fields: dict[Path, AcceptedFields] = {}  # of each journal
+        self._told: dict[JournalPart, set[int | None]] = {}  # offsets of what was reported of a part
 
-    def frames(self, part: JournalPart) -> Iterator[OpenedFrame]:
+    def frames(self, part: JournalPart) -> Iterator[OpenedFrame[FramePlace]]:
         segment = Path(part.segment)
         try:
             with FrameReader(segment) as reader:
                 yield from self._frames(reader, part)
         except FileNotFoundError:
-            self._report_gone(part.named(why_gone(segment)))
+            self._report_gone(part.named(gone(segment)))
         except OSError as error:
             raise unreadable(segment, error) from error
 
-    def _frames(self, reader: FrameReader, part: JournalPart) -> Iterator[OpenedFrame]:
-        position, has_end = 0, False
+    def _frames(self, reader: FrameReader, part: JournalPart) -> Iterator[OpenedFrame[FramePlace]]:
+        position, has_end, is_cut = 0, False, False
 
         def is_wanted(header: Header) -> bool:
-            is_read = position >= part.start and header.kind == ROWS
-            return is_read and any(self._conditions.can_hold(table, numbered(header)) for table in self._tables)
+            if position < part.start or self._conditions.is_empty:
+                return position >= part.start
+            return header.kind == ROWS and any(
+                self._conditions.can_hold(table, numbered(header)) for table in self._tables
+            )
 
         def numbered(header: Header) -> Header:
             return header._replace(first_seq=header.first_seq + part.first_seq) if part.partition else header
@@ -223,23 +228,24 @@ class _Wanted:
             if found.offset >= part.end:
                 return
             if not isinstance(found, Frame):
-                position = found.offset + found.length
-                if found.offset >= part.start:
-                    self._report(part.named(str(found)))
+                position, is_cut = found.offset + found.length, found.at_end
+                lost = found.events, found.transitions
+                self.tell(part, Problem(reader.path.name, found.offset, found.length, str(found), *lost))
                 continue
             position, has_end = found.end, found.header.kind == END
-            if found.payload:
-                where = part.named(f"{reader.path.name}, frame {found.header.number}")
-                yield from self._opened(numbered(found.header), found.payload, where, reader.path.parent)
-        if not has_end:
-            self._report(part.named(f"{reader.path.name}: has no end"))
+            if found.payload and found.header.kind == ROWS:
+                yield from self._opened(numbered(found.header), found, part)
+        if not (has_end or is_cut):
+            self.tell(part, Problem(reader.path.name, None, None, f"{reader.path.name}: has no end"))
 
-    def _opened(self, header: Header, payload: bytes, where: str, journal: Path) -> Iterator[OpenedFrame]:
+    def _opened(self, header: Header, frame: Frame, part: JournalPart) -> Iterator[OpenedFrame[FramePlace]]:
+        place = FramePlace(part, frame.offset, frame.end - frame.offset)
         try:
-            opened = open_frame(header, payload, where)
+            opened = open_frame(header, frame.payload, place)
             if not any(self._conditions.can_hold_kinds(table, opened.payload) for table in self._tables):
                 return
             if self._has_payloads:
+                journal = Path(part.segment).parent
                 fields = self._fields.setdefault(journal, AcceptedFields(journal))
                 opened = opened._replace(payload=fields.complete_frame(opened.payload))
         except (
@@ -247,6 +253,29 @@ class _Wanted:
             ValueError,
             IndexError,
         ) as error:  # the last two of columns that contradict each other
-            self._report(f"{where}: {error}")
+            self.tell_of_frame(header, place, str(error))
             return
         yield opened
+
+    def tell_of_frame(self, header: Header, place: FramePlace, problem: str) -> None:
+        """Report a frame that cannot be decoded, although it passed its checksum."""
+        name = Path(place.part.segment).name
+        line = f"{name}, frame {header.number}: {problem}"
+        lost = header.events, header.transitions
+        self.tell(place.part, Problem(name, place.offset, place.length, line, *lost))
+
+    def tell(self, part: JournalPart, seen: Problem) -> None:
+        """Report all problems in the part of the segment, once, and the one that was seen if it is not among them.
+
+        Does nothing if it was seen in another part.
+        """
+        if not part.holds(seen):
+            return
+        problems = [seen]
+        if part not in self._told:
+            self._told[part] = set()
+            problems = [*filter(part.holds, segment_problems(Path(part.segment))), seen]
+        for problem in problems:
+            if problem.offset not in self._told[part]:
+                self._told[part].add(problem.offset)
+                self._report(part.named(problem))

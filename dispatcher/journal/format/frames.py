@@ -83,6 +83,9 @@ class Damage(NamedTuple):
     """No intact frame follows: in an open segment, a tail cut off by a crash."""
     missing: int = 0
     """Number of frames missing here."""
+    events: int | None = None
+    """Rows that the stretch held, if it is one frame with an intact header; like `transitions` None: unknown."""
+    transitions: int | None = None
 
     def __str__(self) -> str:
         if self.missing:
@@ -169,7 +172,10 @@ class FrameReader:
             was_damaged = True
             following = self._next_intact(position + 1, end, expected or 0)
             upto = end if following is None else following
-            yield Damage(self.path, position, upto - position, following is None)
+            held: tuple[int | None, int | None] = (None, None)
+            if header is not None and position + _HEADER.size + header.length == upto:
+                held = (header.events, header.transitions) if header.kind == ROWS else (0, 0)
+            yield Damage(self.path, position, upto - position, following is None, 0, *held)
             position = upto
 
     def frames_of(self, kind: int, start: int = 0, *, bytes_at_once: int = _CHUNK) -> Iterator[Frame]:

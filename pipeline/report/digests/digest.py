@@ -20,8 +20,10 @@ import pyarrow.parquet as pq
 from dispatcher.errors import DispatcherError, JournalError
 from dispatcher.journal.format.schema import EVENTS, TRANSITIONS
 from pipeline.journal.arrow import arrow_schema
-from pipeline.journal.scan import JournalPart, logged, scan_together
+from pipeline.journal.damage import Problem
+from pipeline.journal.scan import JournalPart, Report, scan_together
 from pipeline.report.digests import event_digest, transition_digest
+from pipeline.report.digests.arrow_rows import schema_of
 from pipeline.report.digests.buckets import PER_OCTAVE, TimeBuckets
 from pipeline.report.digests.event_digest import ROWS_AT_ONCE, SLOWEST, DigestRow, EventDigest
 from pipeline.report.digests.run import Run
@@ -31,7 +33,13 @@ from pipeline.report.digests.transition_digest import LONGEST, Ends, TransitionD
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-KINDS: Final[Mapping[str, pa.Schema]] = {**event_digest.KINDS, **transition_digest.KINDS}
+_PROBLEM: Final = "problem"
+KINDS: Final[Mapping[str, pa.Schema]] = {
+    **event_digest.KINDS,
+    **transition_digest.KINDS,
+    # What could not be read of the part: its rows are in none of the other kinds.
+    _PROBLEM: schema_of("segment string, offset long, length long, problem string, events long, transitions long"),
+}
 _MEMORY_LIMIT: Final = "1GB"
 _DISTINCT: Final = ("entity", "payload", "error")
 _PATTERN: Final = re.compile(r"[*?\[]")
@@ -102,28 +110,41 @@ class DigestedPart(NamedTuple):
     span: tuple[int, int] | None
     """About the time that the whole run covers (Unix ns), if known."""
     fails_on_loss: bool = False
-    """Whether a segment that no longer exists is an error; otherwise it is logged."""
+    """Whether a segment that no longer exists is an error; otherwise it is damage."""
 
     def write(self) -> None:
         """
         Raises:
             JournalError: a segment cannot be read, or no longer exists and `fails_on_loss` is set.
         """
+        damage: list[Problem] = []
         with PartWriter(self.folder, self.number) as writer:
-            writer.write(digest_together(self.batches(), self.ends, self.span))
+            writer.write(digest_together(self.batches(damage.append), self.ends, self.span))
+            writer.write([_rows_of(damage)])
 
-    def batches(self) -> Iterator[tuple[pa.RecordBatch, ...]]:
+    def batches(self, report: Report) -> Iterator[tuple[pa.RecordBatch, ...]]:
         """The part's rows as pairs of batches, of events and of transitions."""
         columns = ((EVENTS, event_digest.READS), (TRANSITIONS, transition_digest.READS))
         wanted = [(table, arrow_schema(table, names, coded=True)) for table, names in columns]
         report_gone = self._refuse if self.fails_on_loss else None
-        return scan_together(self.parts, wanted, logged(self.journal), report_gone, rows=ROWS_AT_ONCE)
+        return scan_together(self.parts, wanted, report, report_gone, rows=ROWS_AT_ONCE)
 
-    def _refuse(self, line: str) -> None:
+    def _refuse(self, problem: Problem) -> None:
         raise JournalError(
-            f"{self.journal}: {line}, and the report has not counted it. "
+            f"{self.journal}: {problem.problem}, and the report has not counted it. "
             "To start over with the remaining segments, name another folder for the report."
         )
+
+
+def write_problems(problems: Sequence[Problem], folder: Path) -> None:
+    """Write a digest of nothing but problems to the new folder `folder`."""
+    folder.mkdir(parents=True)
+    with PartWriter(folder, 0) as writer:
+        writer.write([_rows_of(problems)])
+
+
+def _rows_of(problems: Sequence[Problem]) -> DigestRow:
+    return _PROBLEM, pa.RecordBatch.from_pylist([problem._asdict() for problem in problems], KINDS[_PROBLEM])
 
 
 def require_engine() -> None:
@@ -233,6 +254,7 @@ def _longest(stays: str) -> str:
 
 # A table for each kind, in an order in which each can be made.
 _MERGED: Final[Sequence[Callable[[Run], str]]] = (
+    lambda _: f"VIEW {_PROBLEM} AS FROM part_{_PROBLEM}",
     lambda _: (
         """
         TABLE event_totals AS

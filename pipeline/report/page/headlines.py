@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from dispatcher.util.figures import count, counted, duration, gibibytes, percent, thousandths
+from pipeline.journal.damage import total_lost
 from pipeline.report.page.columns import TableRow
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_views import ROWS_SHOWN, Figure, table_anchor
@@ -27,7 +28,7 @@ _USES = (
 
 def headlines(data: PageData) -> list[Figure]:
     """The sentences, worst first. For a journal without rows: that it is empty, after any damage."""
-    checks = [(problem, check(data)) for problem, check in _CHECKS]
+    checks = [(problem, check(data)) for problem, check in _CHECKS if data.compared_with or check is not _damage_before]
     found = [figure for _, figure in checks if figure is not None]
     if data.first_at is None:
         why = "nothing has run, or nothing is written yet."
@@ -35,7 +36,8 @@ def headlines(data: PageData) -> list[Figure]:
     figures = [*found, *(figure for fact in _FACTS if (figure := fact(data)) is not None)]
     absent = [f"no {problem}" for problem, figure in checks if figure is None]
     if absent:
-        value = f"Nothing {'else ' if any(figure.mood for figure in figures) else ''}is wrong:"
+        of_rest = " with what can be read" if data.is_incomplete else ""
+        value = f"Nothing {'else ' if any(figure.mood for figure in figures) else ''}is wrong{of_rest}:"
         figures.append(Figure("Problems", value, f"{', '.join(absent)}.", "good", "problems"))
     return sorted(figures, key=lambda figure: _MOODS.index(figure.mood))[:MOST]
 
@@ -43,8 +45,17 @@ def headlines(data: PageData) -> list[Figure]:
 def _damage(data: PageData) -> Figure | None:
     if not data.damage:
         return None
-    value = f"{counted(len(data.damage), 'part')} of the journal cannot be read,"
-    return Figure("Damage", value, "and no figure on this page counts what was there.", "bad", "damage")
+    value = f"{counted(len(data.damage), 'part')} of the journal cannot be read;"
+    detail = f"missing from the figures on this page: {total_lost(data.damage)}."
+    return Figure("Damage", value, detail, "bad", "damage")
+
+
+def _damage_before(data: PageData) -> Figure | None:
+    if not data.damage_before:
+        return None
+    value = f"{counted(len(data.damage_before), 'part')} of the earlier run's journal cannot be read;"
+    detail = f"missing from its figures: {total_lost(data.damage_before)}."
+    return Figure("Damage before", value, detail, "bad", "damage")
 
 
 def _failures(data: PageData) -> Figure | None:
@@ -187,11 +198,12 @@ def _fullness(row: TableRow) -> str:
 def _run(data: PageData) -> Figure:
     totals = _totals(data)
     events, span_s = totals.get("events", 0), data.span_s
+    least = "at least " if data.is_incomplete else ""
     rate = f", {events / span_s:,.3g} per second" if span_s else ""
     return Figure(
         "Events over time",
         f"{duration(span_s)} from the first event to the last:",
-        f"{counted(events, 'event')}{rate}, and {counted(totals.get('transitions', 0), 'state transition')}.",
+        f"{least}{counted(events, 'event')}{rate}, and {counted(totals.get('transitions', 0), 'state transition')}.",
         "",
         "plot-events-in-the-queue-over-time",
     )
@@ -239,6 +251,7 @@ def _times(number: int) -> str:
 _Headline: TypeAlias = Callable[[PageData], Figure | None]
 _CHECKS: Final[Sequence[tuple[str, _Headline]]] = (
     ("damage in the journal", _damage),
+    ("damage in the earlier journal", _damage_before),
     ("failure", _failures),
     ("stuck entity", _stuck),
     ("undeclared or refused transition", _unknown_transitions),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dispatcher.util.figures import NOTHING, count, decimal, duration, moment, percent
+from pipeline.journal.damage import Problem, lacks_rows, total_lost
 from pipeline.report.page.columns import TableColumn, TableRow, columns, text_column
 from pipeline.report.page.headlines import headlines
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_tables import tables_of
 from pipeline.report.page.page_views import (
     ROWS_SHOWN,
+    DamageView,
     GraphView,
     PlotView,
     Section,
@@ -35,16 +39,27 @@ _REAL_FROM_NS = 31_536_000_000_000_000  # an earlier time (before 1971) comes fr
 
 def render_page(data: PageData) -> str:
     """Render the page as text, to be written in UTF-8. Deterministic."""
-    left_out = len(data.damage) - _DAMAGE_SHOWN
     return render(
         title="Resource manager report",
         subtitle=_subtitle(data),
         figures=headlines(data),
         sections=sections_of(data),
-        damage=data.damage[:_DAMAGE_SHOWN],
-        damage_left_out=count(left_out) if left_out > 0 else "",
+        damage=[
+            *_damage("this run", data.damage),
+            *_damage(f"the earlier run, {data.compared_with}", data.damage_before),
+        ],
+        is_incomplete=data.is_incomplete,
         reload_s=_RELOAD_S if data.is_live else None,
     )
+
+
+def _damage(whose: str, damage: Sequence[Problem]) -> list[DamageView]:
+    if not damage:
+        return []
+    left_out = len(damage) - _DAMAGE_SHOWN
+    text = f"Missing from the figures of {whose}: {total_lost(damage)}."
+    lines = [str(problem) for problem in damage[:_DAMAGE_SHOWN]]
+    return [DamageView(text, lines, count(left_out) if left_out > 0 else "")]
 
 
 def _subtitle(data: PageData) -> str:
@@ -61,15 +76,14 @@ def _subtitle(data: PageData) -> str:
 def sections_of(data: PageData) -> list[Section]:
     first = [] if data.compared_with is None else [_comparison(data)]
     last = [] if data.config is None else [configuration(data.config)]
-    return [
-        *first,
+    of_run = [
         Section("problems", "Problems", tables=tables_of("problems", data)),
         Section("applications", "Applications", _plots_of_applications(data), tables=tables_of("applications", data)),
         Section("cluster", "Cluster", _plots_of_cluster(data), tables=tables_of("cluster", data)),
         Section("events", "Events", _plots_of_events(data), tables=tables_of("events", data)),
         _machines(data),
-        *last,
     ]
+    return [*first, *(each._replace(is_incomplete=data.is_incomplete) for each in of_run), *last]
 
 
 def _plots_of_applications(data: PageData) -> list[PlotView]:
@@ -205,9 +219,14 @@ def _comparison(data: PageData) -> Section:
         TableColumn("Change", lambda row: _change(row["change"]), lambda row: row["change"]),
     ]
     text = f"Before is {data.compared_with}, after is {data.journal}."
+    if lacks_rows(data.damage_before):
+        text += " The journal of before is damaged."
+    if data.is_incomplete:
+        text += " The journal of after is damaged."
     drawings = [plot("Largest changes", text, plots.changes_plot(metrics), wide=True)]
     tables = [table("Before and after", text, shown, metrics, "comparison")]
-    return Section("comparison", "Comparison", drawings, tables=tables)
+    is_incomplete = data.is_incomplete or lacks_rows(data.damage_before)
+    return Section("comparison", "Comparison", drawings, tables=tables, is_incomplete=is_incomplete)
 
 
 def _measure(title: str, key: str) -> TableColumn:

@@ -65,6 +65,14 @@ class TextView(NamedTuple):
     lines: str
 
 
+class DamageView(NamedTuple):
+    """`lines`: the parts of a journal that cannot be read; `left_out`: how many more there are, or empty."""
+
+    text: str
+    lines: Sequence[str]
+    left_out: str
+
+
 class Section(NamedTuple):
     anchor: str
     title: str
@@ -72,6 +80,8 @@ class Section(NamedTuple):
     graphs: Sequence[GraphView] = ()
     tables: Sequence[TableView] = ()
     texts: Sequence[TextView] = ()
+    is_incomplete: bool = False
+    """Rows that its figures would count cannot be read."""
 
 
 def plot(title: str, text: str, chart: Chart | None, wide: bool = False) -> PlotView:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from pipeline.report.page.page_views import Figure, Section
+from pipeline.report.page.page_views import DamageView, Figure, Section
 
 
 class _Assets(NamedTuple):
@@ -37,14 +37,14 @@ def render(
     figures: Sequence[Figure],
     sections: Sequence[Section],
     *,
-    damage: Sequence[str] = (),
-    damage_left_out: str = "",
+    damage: Sequence[DamageView] = (),
+    is_incomplete: bool = False,
     reload_s: int | None = None,
 ) -> str:
     """Render the page as text, to be written in UTF-8.
 
-    `damage`: a line for each unreadable part of the data. `reload_s`: a browser loads the page again this many seconds
-    after it has loaded it; None: never.
+    `damage`: what cannot be read of the data. `is_incomplete`: the headline figures lack some of it. `reload_s`: a
+    browser loads the page again this many seconds after it has loaded it; None: never.
     """
     assets = _assets()
     return assets.template.render(
@@ -53,7 +53,7 @@ def render(
         figures=figures,
         sections=sections,
         damage=damage,
-        damage_left_out=damage_left_out,
+        is_incomplete=is_incomplete,
         reload_s=reload_s,
         assets=assets,
     )

@@ -11,6 +11,7 @@ from pipeline.report.tables import (
     applications,
     comparison,
     containers,
+    damage,
     events,
     failures,
     machines,
@@ -115,6 +116,13 @@ TABLES: Final = (
         "run",
         "numbers of events, failed events and transitions; first and last moment",
         Shown(["events"], 1),
+    ),
+    ReportTable(
+        "damage",
+        damage.damage,
+        _columns("segment string, offset long?, length long?, problem string, events long?, transitions long?"),
+        "damaged or missing part of the journal",
+        "file, place and size in bytes, a line of text, and how many events and transitions are lost; null: unknown",
     ),
     ReportTable(
         "events_by_type",

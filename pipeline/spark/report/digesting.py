@@ -50,7 +50,7 @@ def digest_segments(
 ) -> None:
     """Write the digest of these segments to `folder`; tasks must see both. One job; blocks.
 
-    `fails_on_loss`: a segment that no longer exists fails the job; otherwise the tasks log it.
+    `fails_on_loss`: a segment that no longer exists fails the job; otherwise it is damage.
     """
     tasks = divide(closed, _number_of_tasks(spark, sum(segment.size for segment in closed)))
     known = [segment.summary for segment in closed if segment.summary is not None]

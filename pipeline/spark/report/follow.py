@@ -30,16 +30,18 @@ from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.journal.format.segments import segment_path
 from dispatcher.journal.snapshot import summarize
 from dispatcher.util.folders import drafts
-from pipeline.report.digests.digest import add_parts, engine, require_engine, write_merged
+from pipeline.journal.damage import folder_problems
+from pipeline.journal.whole import look_at_whole
+from pipeline.report.digests.digest import add_parts, engine, require_engine, write_merged, write_problems
 from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.tables.writing import Finish
 from pipeline.spark.report.digesting import digest_segments, finish
 from pipeline.spark.report.follow_store import DigestStore
-from pipeline.spark.report.report import PAGE, Report, declared_by_resource_manager, write_page
+from pipeline.spark.report.report import PAGE, Report, declared_by_resource_manager, removed, write_page
 from pipeline.spark.source.journal import journal_failure, stream_segments
 from pipeline.spark.source.journal_source import local_path
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 
 
 class FollowError(DispatcherError):
@@ -56,6 +58,8 @@ class FollowProgress:
     last_seq: int | None
     missing: int
     """Events between the first and the last that the journal lacks."""
+    problems: int = 0
+    """Damaged parts of the segments."""
 
 
 def follow_journal(
@@ -104,6 +108,7 @@ class JournalFollower:
     def __init__(self, spark: SparkSession, journal: Path, folder: Path, declared: Sequence[tuple[str, ...]]) -> None:
         self._spark = spark
         self._declared = declared
+        self._journal = journal
         self.folder = folder
         self.query: StreamingQuery | None = None
         kept, ends = folder / "follow", Ends.of(declared)
@@ -125,23 +130,25 @@ class JournalFollower:
             what = journal_failure(error) or f"the journal cannot be followed: {_headline(error)}"
             raise FollowError(what) from error
 
-    def write(self, journal: str, *, damage: Sequence[str] = (), config: str | None = None) -> Report:
+    def write(self, journal: str, *, config: str | None = None) -> Report:
         """Write the report's tables and page from all committed batches to OUTPUT. Blocks.
 
         Parameters as of `write_page`. The page reloads itself.
         """
-        with drafts(self.folder, "tables", PAGE, what="report") as place:
-            finish(self._spark, Finish(self.store.committed(), place / "tables", self._declared))
-            return write_page(place, journal, damage=damage, config=config, is_live=True).at(self.folder)
+        problems = folder_problems(look_at_whole(self._journal)) if self._journal.is_dir() else []
+        with drafts(self.folder, "tables", PAGE, what="report") as place, removed(place / "digests") as digests:
+            write_problems(problems, digests)
+            finish(self._spark, Finish([*self.store.committed(), digests], place / "tables", self._declared))
+            return write_page(place, journal, config=config, is_live=True).at(self.folder)
 
     def progress(self) -> FollowProgress:
         with engine() as database:
             add_parts(database, self.store.committed())
             row = database.execute(_PROGRESS).fetchone()
         assert row is not None, "a row of sums"
-        events, transitions, first, last = row
+        events, transitions, first, last, problems = row
         known = 0 if first is None else last - first + 1
-        return FollowProgress(events, transitions, first, last, max(0, known - events))
+        return FollowProgress(events, transitions, first, last, max(0, known - events), problems)
 
     def stop(self) -> None:
         """Stop the query. The next `follow_journal` repeats an interrupted micro-batch. Blocks."""
@@ -157,7 +164,8 @@ class JournalFollower:
 
 _PROGRESS: Final = """
     SELECT coalesce(sum("count"), 0)::BIGINT,
-        (SELECT coalesce(sum("count"), 0)::BIGINT FROM part_transition_totals), min(first_seq), max(last_seq)
+        (SELECT coalesce(sum("count"), 0)::BIGINT FROM part_transition_totals), min(first_seq), max(last_seq),
+        (SELECT count(*) FROM part_problem)
     FROM part_event_totals
 """
 

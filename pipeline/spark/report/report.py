@@ -16,18 +16,19 @@ from dispatcher.errors import DispatcherError
 from dispatcher.journal.run_config import read_run_config
 from dispatcher.util.files import replace_file
 from dispatcher.util.folders import drafts
-from pipeline.journal.damage import quick_check
+from pipeline.journal.damage import Problem, folder_problems
 from pipeline.journal.whole import WholeJournal, look_at_whole
-from pipeline.report.digests.digest import require_engine
+from pipeline.report.digests.digest import require_engine, write_problems
 from pipeline.report.digests.transition_digest import Ends
 from pipeline.report.page.page_data import PageData
 from pipeline.report.page.page_sections import render_page
 from pipeline.report.plots.plot_style import Rows
+from pipeline.report.tables.damage import problems_in
 from pipeline.report.tables.shown import row_count, rows_of_page, total
 from pipeline.report.tables.writing import Finish
 from pipeline.spark.report.digesting import digest_segments, digest_tables, finish
 from pipeline.spark.shipping import is_remote, ship_packages
-from pipeline.spark.source.journal import JournalTables, load_tables
+from pipeline.spark.source.journal import JournalTables, list_damage, load_tables
 from pipeline.spark.source.journal_source import local_path
 
 PAGE: Final = "report.html"
@@ -55,8 +56,10 @@ class Report:
     last_at: int | None
     refusals: Mapping[str, int] = field(default_factory=dict)
     """Number of rejected applications by the scheduler's reason, for the most frequent reasons."""
-    damage: Sequence[str] = ()
-    """A line for each unreadable part of the journal, which was skipped."""
+    damage: Sequence[Problem] = ()
+    """The parts of the journal that cannot be read, in order. None of the figures counts what was there."""
+    damage_before: Sequence[Problem] = ()
+    """The same for the journal of the earlier run that this one is compared with."""
 
     @property
     def span_s(self) -> float:
@@ -97,28 +100,26 @@ def write_report(
     require_engine()
     ship_packages(spark)
     folder = Path(output).absolute()
-    damage: Sequence[str] = ()
     config = snapshot = None
     if tables is None:
         # One snapshot, so that the whole report sees the same state of a journal that is being written.
         snapshot = look_at_whole(local_path(str(journal_path)).absolute())
-        damage = [problem.problem for problem in quick_check(snapshot)]
         config = read_run_config(snapshot.path)
     before = None if compare is None else look_at_whole(local_path(str(compare)).absolute())
     rows = declared_by_resource_manager() if declared is None else [tuple(row) for row in declared.collect()]
-    with drafts(folder, "tables", "before", PAGE, what="report") as place, _removed(place / _DIGESTS) as digests:
+    with drafts(folder, "tables", "before", PAGE, what="report") as place, removed(place / _DIGESTS) as digests:
         if before is not None:
             on_step(f"Reading the earlier journal: {_rows_in(before)}")
-            _digest(spark, before, None, digests / "before", rows)
-            finish(spark, Finish([digests / "before"], place / "before", rows))
+            parts = _digest(spark, before, None, digests / "before", rows)
+            finish(spark, Finish(parts, place / "before", rows))
         on_step("Reading the tables" if snapshot is None else f"Reading the journal: {_rows_in(snapshot)}")
-        _digest(spark, snapshot, tables, digests / "run", rows)
+        parts = _digest(spark, snapshot, tables, digests / "run", rows)
         on_step("Making the tables")
         earlier = None if before is None else place / "before"
-        finish(spark, Finish([digests / "run"], place / "tables", rows, earlier))
+        finish(spark, Finish(parts, place / "tables", rows, earlier))
         on_step("Drawing the page")
         before_name = None if compare is None else str(compare)
-        report = write_page(place, str(journal_path), damage=damage, compared_with=before_name, config=config)
+        report = write_page(place, str(journal_path), compared_with=before_name, config=config)
     return report.at(folder)
 
 
@@ -128,17 +129,22 @@ def _digest(
     tables: JournalTables | None,
     folder: Path,
     declared: Sequence[tuple[str, ...]],
-) -> None:
-    """Write the digest of the tables, or of the journal in the snapshot."""
-    folder.mkdir(parents=True)
+) -> list[Path]:
+    """Write the digests of the tables, or of the journal in the snapshot, with its damage; returns their folders."""
+    rows, problems = folder / "rows", folder / "problems"
+    rows.mkdir(parents=True)
     ends = Ends.of(declared)
-    if tables is None:
-        assert snapshot is not None, "a journal or its tables"
-        if not is_remote(spark):
-            digest_segments(spark, snapshot.path, snapshot.summarized, folder, ends)
-            return
-        tables = load_tables(spark, snapshot.path)
-    digest_tables(tables, folder, ends)
+    if tables is not None:
+        digest_tables(tables, rows, ends)
+        return [rows]
+    assert snapshot is not None, "a journal or its tables"
+    if is_remote(spark):
+        digest_tables(load_tables(spark, snapshot.path), rows, ends)
+        write_problems(list_damage(spark, snapshot.path), problems)
+    else:
+        write_problems(folder_problems(snapshot), problems)
+        digest_segments(spark, snapshot.path, snapshot.summarized, rows, ends)
+    return [rows, problems]
 
 
 def _rows_in(journal: WholeJournal) -> str:
@@ -149,7 +155,7 @@ def _rows_in(journal: WholeJournal) -> str:
 
 
 @contextmanager
-def _removed(folder: Path) -> Iterator[Path]:
+def removed(folder: Path) -> Iterator[Path]:
     """The folder, which is removed at the end."""
     try:
         yield folder
@@ -161,7 +167,6 @@ def write_page(
     folder: Path,
     journal: str,
     *,
-    damage: Sequence[str] = (),
     compared_with: str | None = None,
     config: str | None = None,
     is_live: bool = False,
@@ -177,16 +182,27 @@ def write_page(
     rows = rows_of_page(folder / "tables")
     if compared_with is None:
         rows.pop("comparison", None)
-    report = _summary(folder, rows, damage)
+    report = _summary(folder, rows)
     totals = {name: getattr(report, name) for name in _PAGE_TOTALS}
-    data = PageData(journal, report.first_at, report.last_at, rows, damage, compared_with, config, is_live, totals)
+    data = PageData(
+        journal,
+        report.first_at,
+        report.last_at,
+        rows,
+        report.damage,
+        compared_with,
+        config,
+        is_live,
+        totals,
+        report.damage_before,
+    )
     with _writing_to(report.page):
         text = render_page(data)
         replace_file(report.page, text.encode("utf-8"), draft=folder / f".{PAGE}.new", sync=False)
     return report
 
 
-def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> Report:
+def _summary(folder: Path, rows: Mapping[str, Rows]) -> Report:
     tables = folder / "tables"
     states = {row["final_state"]: row["applications"] for row in rows["applications_by_final_state"]}
     [totals] = rows["run_totals"] or [dict.fromkeys(_TOTALS, 0) | {"first_at": None, "last_at": None}]
@@ -200,7 +216,8 @@ def _summary(folder: Path, rows: Mapping[str, Rows], damage: Sequence[str]) -> R
         oversubscribed_nodes=total(tables / "node_peaks", "oversubscribed"),
         unknown_transitions=total(tables / "unknown_transitions", "count"),
         refusals=_refusals(rows["failures"]),
-        damage=tuple(damage),
+        damage=tuple(problems_in(tables / "damage")),
+        damage_before=tuple(problems_in(folder / "before" / "damage")),
         **{name: totals[name] for name in _TOTALS},
     )
 

@@ -15,7 +15,8 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import TABLES, Table
 from dispatcher.journal.snapshot import check_journal
 from pipeline.journal.arrow import UnknownColumnError
-from pipeline.journal.damage import quick_check
+from pipeline.journal.conditions import comparisons_in
+from pipeline.journal.damage import Problem, all_problems, in_order
 from pipeline.journal.whole import look_at_whole
 from pipeline.spark.failures import causes
 from pipeline.spark.shipping import is_remote
@@ -53,6 +54,7 @@ def read_journal(
     mode: str = "PERMISSIVE",
     since: int | None = None,
     until: int | None = None,
+    where: Mapping[str, str] | None = None,
 ) -> JournalTables:
     """Read the closed segments of the journal in the folder `path`, which can be a file: URI.
 
@@ -62,6 +64,8 @@ def read_journal(
     `columns`: the columns to decode, by table name. A table not named has all.
     `since`, `until`: read only events started and transitions made from `since` until before `until`, in Unix ns. Other
         segments aren't read.
+    `where`: by table name, the rows to read, as comparisons in SQL, joined by AND, such as `{"events": "seq = 17 and
+        event_type = 'PLACED'"}`. Segments that can't hold such a row aren't read.
     `mode`: with `PERMISSIVE` a job returns the rows of intact frames, and `journal_damage` lists the damage. With
         `FAILFAST` damage fails the job, and `journal_failure` finds the reason.
 
@@ -69,6 +73,7 @@ def read_journal(
         JournalError: `path` isn't a journal folder. With Spark Connect, where the folder is on another machine, the job
             raises it.
         UnknownColumnError: a table has no such column.
+        ConditionError: `where` has something else than comparisons.
     """
     folder = local_path(str(path)).absolute()
     if not is_remote(spark):
@@ -77,8 +82,13 @@ def read_journal(
     made = []
     for table in TABLES:
         asked = list((columns or {}).get(table.name, table.names))
-        read = dict.fromkeys([*asked, table.time]) if span else asked
-        rows = _load(spark, spark.read, folder, table, list(read), {"mode": mode} | span)
+        only = (where or {}).get(table.name)
+        named = [] if only is None else [comparison.column for comparison in comparisons_in(only)]
+        read = dict.fromkeys([*asked, *([table.time] if span else []), *named])
+        options = {"mode": mode} | span | ({} if only is None else {"where": only})
+        rows = _load(spark, spark.read, folder, table, list(read), options)
+        if only is not None:
+            rows = rows.where(only)
         if since is not None:
             rows = rows.where(F.col(table.time) >= since)
         if until is not None:
@@ -146,23 +156,27 @@ def _load(
 def journal_damage(path: str | Path, *, spark: SparkSession | None = None) -> list[str]:
     """List the damage to a journal: one line for each damaged stretch and each missing closed segment.
 
-    Without `spark`, this checks the folder and the segments' ends. With `spark`, a job with a task for each segment
-    checks all bytes, and you get up to 200 lines and a count of the rest.
+    Checks all bytes: with `spark` in a job with a task for each segment, otherwise in this process. You get up to 200
+    lines and a count of the rest.
 
     Raises:
         JournalError: `path` isn't a journal folder, or a file can't be read.
     """
     folder = local_path(str(path)).absolute()
-    if spark is None:
-        return [problem.problem for problem in quick_check(look_at_whole(folder))]
+    found = in_order(all_problems(look_at_whole(folder))) if spark is None else list_damage(spark, folder)
+    lines = [str(problem) for problem in found[:_LINES]]
+    if len(found) <= _LINES:
+        return lines
+    return [*lines, f"{len(found) - _LINES:,} more; see: dispatcher journal verify {folder}"]
+
+
+def list_damage(spark: SparkSession, folder: Path) -> list[Problem]:
+    """All problems of a journal, found by a job that checks all bytes. Raises as `journal_damage`."""
     if not is_remote(spark):
         check_journal(folder)
     register_journal(spark)
     found = spark.read.format(FORMAT).option("table", DAMAGE).load(str(folder))
-    lines = [row["problem"] for row in found.orderBy("segment", "offset").limit(_LINES + 1).collect()]
-    if len(lines) <= _LINES:
-        return lines
-    return [*lines[:_LINES], f"{found.count() - _LINES:,} more; see: dispatcher journal verify {folder}"]
+    return in_order(Problem(**row.asDict()) for row in found.collect())
 
 
 def journal_failure(error: BaseException | None) -> str | None:

@@ -15,9 +15,11 @@ Options:
               the task.
     since     Unix ns: skips segments and frames that ended before; rows of those on the border are not filtered
     until     Unix ns: the same for segments and frames that began at this time or later
-    pushFilters   true: filters on seq and times, and equality filters on repeating values such as event_type or
-              machine, also skip segments and frames. Use it only for a DataFrame of a single query: Spark (4.1 to 4.3)
-              keeps a query's filters with the DataFrame, so its next query would lack rows. Default: false.
+    where     comparisons such as "seq = 17 and event_type = 'PLACED'", joined by AND: skips segments and frames
+              without a row that passes; rows of the others are not filtered, so repeat it as a filter
+    pushFilters   true: the filters of a query do the same by themselves. The default, where it is safe: Spark 4.1 to
+              4.3 keeps a query's filters with the DataFrame, so that the next query, or the other side of a join,
+              would lack rows. Set it there only for a DataFrame of a single query with one scan.
 
 Options of streams:
 
@@ -47,7 +49,7 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import TABLES, ColumnType, table_named
 from dispatcher.journal.snapshot import check_journal
 from pipeline.journal.arrow import UnknownColumnError
-from pipeline.journal.conditions import Conditions
+from pipeline.journal.conditions import Conditions, comparisons_in
 from pipeline.spark.shipping import ship_packages
 from pipeline.spark.source.journal_source_reading import DamageReader, FilteringReader, JournalReader, JournalReading
 from pipeline.spark.source.journal_source_stream import JournalStreamReader, SegmentStreamReader
@@ -56,6 +58,9 @@ FORMAT: Final = "dispatcher_journal"
 DAMAGE: Final = "damage"
 SEGMENTS: Final = "segments"
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+_KEEPS_FILTERS_APART: Final = hasattr(DataSourceReader, "pushLimit")
+"""Whether Spark keeps the filters of one scan from the next scan of the same DataFrame. It has done so since it pushes
+limits, too."""
 _MODES: Final = ("PERMISSIVE", "FAILFAST")
 _TYPES: Final[dict[ColumnType, DataType]] = {"long": LongType(), "string": StringType(), "boolean": BooleanType()}
 _ARROW_TYPES: Final[dict[DataType, pa.DataType]] = {
@@ -65,7 +70,14 @@ _ARROW_TYPES: Final[dict[DataType, pa.DataType]] = {
 }
 _COLUMNS: Final[dict[str, dict[str, ColumnType]]] = {
     **{table.name: {column.name: column.type for column in table.columns} for table in TABLES},
-    DAMAGE: {"segment": "string", "offset": "long", "length": "long", "problem": "string"},
+    DAMAGE: {
+        "segment": "string",
+        "offset": "long",
+        "length": "long",
+        "problem": "string",
+        "events": "long",
+        "transitions": "long",
+    },
     SEGMENTS: {"segment": "long"},
 }
 
@@ -117,9 +129,10 @@ class JournalSource(DataSource):
             return DamageReader(path, arrow)
         if table == SEGMENTS:
             raise JournalError(f"{FORMAT}: the table {SEGMENTS} is for streams; list the folder instead")
-        takes_filters = not self._choice("pushFilters", ("false", "true"))
+        choices = ("true", "false") if _KEEPS_FILTERS_APART else ("false", "true")
+        takes_filters = self._choice("pushFilters", choices) == _KEEPS_FILTERS_APART
         reader = FilteringReader if takes_filters else JournalReader
-        return reader(JournalReading(path, table, arrow, self._fails_fast()), self._span(table))
+        return reader(JournalReading(path, table, arrow, self._fails_fast()), self._conditions(table))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         table = self._table()
@@ -152,13 +165,15 @@ class JournalSource(DataSource):
                 return choice == choices[0]
         raise JournalError(f"{FORMAT}: the option {option} is {given!r}; give it one of: {', '.join(choices)}")
 
-    def _span(self, table: str) -> Conditions:
-        """The conditions of `since` and `until` on a row's times."""
+    def _conditions(self, table: str) -> Conditions:
+        """The conditions of `where`, and of `since` and `until` on a row's times."""
+        named = self.options.get("where")
+        given = Conditions() if named is None else Conditions.of(comparisons_in(named), table_named(table))
         least, most = (self._number(name, r"-?\d{1,19}", "a time in Unix ns") for name in ("since", "until"))
         if least is None and most is None:
-            return Conditions()
+            return given
         last = None if most is None else most - 1
-        return Conditions(dict.fromkeys(table_named(table).time_columns, (least, last)))
+        return Conditions(dict.fromkeys(table_named(table).time_columns, (least, last))).and_also(given)
 
     def _number(self, option: str, pattern: str, what: str) -> int | None:
         given = self.options.get(option)

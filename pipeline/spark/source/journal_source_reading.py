@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,14 +12,21 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from dispatcher.errors import JournalError
 from dispatcher.journal.format.schema import Table, table_named
 from dispatcher.journal.snapshot import ClosedSegment, parts_of
-from pipeline.journal.conditions import Conditions
+from pipeline.journal.conditions import Comparison, Conditions
 from pipeline.journal.damage import Problem, folder_problems, named, segment_problems
-from pipeline.journal.scan import JournalPart, logged, plan, scan
+from pipeline.journal.scan import JournalPart, Report, logged, plan, scan
 from pipeline.journal.whole import look_at_whole
 
 _PROBLEMS_IN_A_BATCH = 1000
-_LEAST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "GreaterThan": 1, "GreaterThanOrEqual": 0}
-_MOST: Final = {"EqualTo": 0, "EqualNullSafe": 0, "LessThan": -1, "LessThanOrEqual": 0}
+_OPERATORS: Final = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "In": "in",
+}
 
 
 class JournalReading(NamedTuple):
@@ -34,7 +41,7 @@ class JournalReading(NamedTuple):
         return [PartsPartition(parts) for parts in plan(closed, table_named(self.table), conditions)]
 
     def read(
-        self, partition: InputPartition, conditions: Conditions, report_gone: Callable[[str], None] | None = None
+        self, partition: InputPartition, conditions: Conditions, report_gone: Report | None = None
     ) -> Iterator[pa.RecordBatch]:
         """
         Raises:
@@ -45,12 +52,12 @@ class JournalReading(NamedTuple):
         return scan(parts, table_named(self.table), self.schema, conditions, self.report, report_gone)
 
     @property
-    def report(self) -> Callable[[str], None]:
-        """Takes a line for each damaged stretch."""
+    def report(self) -> Report:
+        """Logs damage, or raises JournalError."""
         return self._refuse if self.fails_fast else logged(self.path)
 
-    def _refuse(self, line: str) -> None:
-        raise JournalError(f"{self.path}: damaged journal: {line}. See: dispatcher journal verify {self.path}")
+    def _refuse(self, problem: Problem) -> None:
+        raise JournalError(f"{self.path}: damaged journal: {problem}. See: dispatcher journal verify {self.path}")
 
 
 class PartsPartition(InputPartition):
@@ -71,8 +78,8 @@ class JournalReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         journal = look_at_whole(self._reading.path)
-        for line in journal.missing():
-            self._reading.report(line)
+        for problem in folder_problems(journal):
+            self._reading.report(problem)
         return self._reading.plan(journal.summarized, self._conditions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -80,7 +87,7 @@ class JournalReader(DataSourceReader):
 
 
 class FilteringReader(JournalReader):
-    """Accepts filters from Spark, which keeps the reader with the DataFrame: they apply to all its later queries."""
+    """Accepts filters from Spark."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """Skip frames by the supported filters; Spark still applies all of them to the rows."""
@@ -129,36 +136,11 @@ def conditions_of(filters: Iterable[Any], table: Table) -> Conditions:
 
     Filter classes are matched by name, because Spark 4.0 has none to import.
     """
-    ranges: dict[str, tuple[int | None, int | None]] = {}
-    values: dict[str, frozenset[Any]] = {}
-    for one in filters:
-        kind, value = type(one).__name__, getattr(one, "value", None)
-        name = ".".join(getattr(one, "attribute", ()))
-        if value is None:
-            continue
-        if name == "seq" or name in table.time_columns:
-            for least, most in _spans(kind, value):
-                old_least, old_most = ranges.get(name, (None, None))
-                ranges[name] = _tighter(max, old_least, least), _tighter(min, old_most, most)
-        elif name in table.kind_columns:
-            among = frozenset(value) if kind == "In" else frozenset((value,))
-            if kind in ("In", "EqualTo", "EqualNullSafe"):
-                values[name] = values[name] & among if name in values else among
-    return Conditions(ranges, values)
-
-
-def _spans(kind: str, value: Any) -> Iterable[tuple[int | None, int | None]]:
-    """The least and greatest value that pass a filter; empty for an unsupported one."""
-    if kind == "In":
-        numbers = [one for one in value if one is not None]
-        if numbers and all(type(one) is int for one in numbers):
-            yield min(numbers), max(numbers)
-    elif type(value) is int and (kind in _LEAST or kind in _MOST):
-        yield (
-            value + _LEAST[kind] if kind in _LEAST else None,
-            value + _MOST[kind] if kind in _MOST else None,
-        )
-
-
-def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
-    return choose(one, other) if one is not None and other is not None else one if other is None else other
+    return Conditions.of(
+        (
+            Comparison(".".join(one.attribute), operator, one.value)
+            for one in filters
+            if (operator := _OPERATORS.get(type(one).__name__)) is not None and one.value is not None
+        ),
+        table,
+    )

@@ -19,7 +19,7 @@ from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.format.segments import Manifest, read_manifest, segment_number, segments
 from dispatcher.journal.snapshot import ClosedSegment, gaps, parts_of, summarize
 from pipeline.journal.conditions import Conditions
-from pipeline.journal.scan import why_each_gone
+from pipeline.journal.damage import Problem, why_each_gone
 from pipeline.journal.whole import of_partition
 from pipeline.spark.source.journal_source_reading import JournalReading
 
@@ -94,13 +94,16 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Only what the folder has is listed: a manifest may name two billion segments.
         for gap in gaps(map(segment_number, there), first, last):
             for line in why_each_gone(folder, *gap):
-                self._report_gone(line if key == _ALONE else f"{folder.name}/{line}")
+                self._refuse_gone(line if key == _ALONE else f"{folder.name}/{line}")
         return there
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reading.read(partition, Conditions(), self._report_gone)
 
-    def _report_gone(self, line: str) -> None:
+    def _report_gone(self, problem: Problem) -> None:
+        self._refuse_gone(str(problem))
+
+    def _refuse_gone(self, line: str) -> None:
         path = self._reading.path
         if self._fails_on_loss:
             raise JournalError(
@@ -115,7 +118,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not parts.is_partitioned:
             return {_ALONE: parts.path}
         for name in parts.missing:
-            self._report_gone(f"{name}: is missing")
+            self._refuse_gone(f"{name}: is missing")
         return {str(partition_number(folder)): folder for folder in parts.folders}
 
     def _begin(self, start: Offset, key: str) -> int:

@@ -116,4 +116,4 @@ def duckdb_tables(folder: Path, threads: int) -> None:
 def count_rows(journal: Path, parts: Sequence[JournalPart]) -> int:
     """Decode what a report reads of these parts, and do nothing with it."""
     nowhere = DigestedPart(journal, parts, Path(), 0, Ends(frozenset(), frozenset()), None)
-    return sum(batch.num_rows for pair in nowhere.batches() for batch in pair)
+    return sum(batch.num_rows for pair in nowhere.batches(print) for batch in pair)

@@ -23,7 +23,7 @@ from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import summarize
 from pipeline.journal.arrow import DamagedFrameError, UnknownColumnError, arrow_schema, decode_frames, open_frame
 from pipeline.journal.conditions import Conditions
-from pipeline.journal.damage import quick_check, segment_problems
+from pipeline.journal.damage import Problem, all_problems, segment_problems
 from pipeline.journal.scan import JournalPart, plan, read_batches, scan
 from pipeline.journal.whole import look_at_whole
 
@@ -94,8 +94,8 @@ def seqs(batches: Any) -> list[int]:
     return [row["seq"] for row in rows_of(batches)]
 
 
-def no_damage(line: str) -> None:
-    raise AssertionError(line)
+def no_damage(problem: Problem) -> None:
+    raise AssertionError(str(problem))
 
 
 # -- decoding --------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_each_row_is_read_by_one_task(tmp_path: Path, task_bytes: int) -> None:
     data = bytearray(segment.read_bytes())
     data[1500] ^= 1  # the search for the next frame goes across borders of tasks
     segment.write_bytes(data)
-    lines: list[str] = []
+    lines: list[Problem] = []
 
     tasks = plan(summarize([segment_path(journal, 1), segment]), EVENTS, Conditions(), task_bytes=task_bytes)
     found = [seqs(scan(task, EVENTS, arrow_schema(EVENTS), Conditions(), lines.append)) for task in tasks]
@@ -323,15 +323,14 @@ def sound(tmp_path: Path) -> Path:
 
 
 def damage(journal: Path, table: Table = EVENTS) -> list[str]:
-    lines: list[str] = []
-    for _ in read_batches(journal, table, on_damage=lines.append):
+    found: list[Problem] = []
+    for _ in read_batches(journal, table, on_damage=found.append):
         pass
-    return lines
+    return [problem.problem for problem in found]
 
 
 def test_a_sound_journal_has_no_problems(sound: Path) -> None:
-    assert quick_check(look_at_whole(sound)) == []
-    assert [list(segment_problems(segment_path(sound, number))) for number in (1, 2)] == [[], []]
+    assert list(all_problems(look_at_whole(sound))) == []
     assert damage(sound) == []
 
 
@@ -343,48 +342,21 @@ def test_every_flipped_byte_is_found_and_no_wrong_row_is_read(sound: Path) -> No
     for offset in range(len(data)):
         segment.write_bytes(data[:offset] + bytes([data[offset] ^ 0x10]) + data[offset + 1 :])
 
-        assert list(segment_problems(segment)), offset
+        assert segment_problems(segment), offset
         for table in TABLES:
             found = rows_of(read_batches(sound, table, on_damage=lambda _: None))
             assert all(row in rows[table.name] for row in found)
             assert len(found) in (len(rows[table.name]), 2 * len(rows[table.name]) // 3)
 
 
-def test_a_segment_cut_between_two_frames_is_reported(sound: Path) -> None:
-    segment = segment_path(sound, 1)
-    frame = segment.read_bytes().rindex(b"\xffDJF", 0, segment.read_bytes().rindex(b"\xffDJF"))
-    segment.write_bytes(segment.read_bytes()[:frame])
-
-    assert damage(sound) == ["segment-00000001.journal: has no end"]
-    assert [problem.problem for problem in quick_check(look_at_whole(sound))] == [
-        "segment-00000001.journal: its end is damaged"
-    ]
-    assert [problem.problem for problem in segment_problems(segment)] == ["segment-00000001.journal: has no end"]
-
-
-def test_a_missing_segment_is_reported(sound: Path) -> None:
-    segment_path(sound, 1).unlink()
-
-    assert damage(sound) == ["segment-00000001.journal: is missing"]
-    assert quick_check(look_at_whole(sound)) == [
-        ("segment-00000001.journal", None, None, "segment-00000001.journal: is missing"),
-    ]
-    assert [p.problem for p in segment_problems(segment_path(sound, 1))] == ["segment-00000001.journal: is missing"]
-
-
 def test_a_segment_removed_by_retention_is_reported_where_it_is_read_and_is_no_damage(sound: Path) -> None:
     segment_path(sound, 1).unlink()
     Manifest(2, 2, True).write(sound, sync=False)
-    lines: list[str] = []
+    found: list[Problem] = []
 
-    list(scan([JournalPart(str(segment_path(sound, 1)))], EVENTS, arrow_schema(EVENTS), Conditions(), lines.append))
+    list(scan([JournalPart(str(segment_path(sound, 1)))], EVENTS, arrow_schema(EVENTS), Conditions(), found.append))
 
     assert damage(sound) == []
-    assert quick_check(look_at_whole(sound)) == []
-    assert lines == ["segment-00000001.journal: was removed by retention before it was read"]
-
-
-def test_a_damaged_manifest_is_a_problem_of_its_own(sound: Path) -> None:
-    (sound / "journal.json").write_text("{}")
-
-    assert [problem.problem for problem in quick_check(look_at_whole(sound))] == ["journal.json: is damaged"]
+    assert [problem.problem for problem in found] == [
+        "segment-00000001.journal: was removed by retention before it was read"
+    ]

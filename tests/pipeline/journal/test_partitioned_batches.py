@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 from dispatcher.journal import EVENTS, TABLES, TRANSITIONS
 from dispatcher.journal.format.schema import Table
 from pipeline.journal.conditions import Conditions
-from pipeline.journal.damage import quick_check
+from pipeline.journal.damage import Problem, all_problems
 from pipeline.journal.scan import plan, read_batches
 from pipeline.journal.whole import SEQS_PER_PARTITION, look_at_whole
 
@@ -54,17 +54,12 @@ def test_damage_names_its_partition(journal: Path) -> None:
     segment = journal / "partition-2" / "segment-00000001.journal"
     segment.write_bytes(segment.read_bytes()[:-1])
     shutil.rmtree(journal / "partition-1")
-    lines: list[str] = []
+    found: list[Problem] = []
 
-    list(read_batches(journal, EVENTS, on_damage=lines.append))
+    list(read_batches(journal, EVENTS, on_damage=found.append))
 
-    assert lines[0] == "partition-1: is missing"
-    assert all(line.startswith("partition-2/segment-00000001.journal") for line in lines[1:])
-    assert [problem[:2] + problem[3:] for problem in quick_check(look_at_whole(journal))] == [
-        ("partition-1", None, "partition-1: is missing"),
-        (
-            "partition-2/segment-00000001.journal",
-            None,
-            "partition-2/segment-00000001.journal: its end is damaged",
-        ),
-    ]
+    assert found == list(all_problems(look_at_whole(journal)))
+    assert [problem.segment for problem in found] == ["partition-1", "partition-2/segment-00000001.journal"]
+    assert str(found[0]) == "partition-1: is missing; an unknown number of rows lost"
+    assert str(found[1]).startswith("partition-2/segment-00000001.journal: 15 bytes from byte ")
+    assert str(found[1]).endswith(" hold no intact frame; no row lost")

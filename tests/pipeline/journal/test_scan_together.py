@@ -17,6 +17,7 @@ from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_pa
 from dispatcher.journal.format.summary import Summary
 from dispatcher.journal.snapshot import look_at, summarize
 from pipeline.journal.arrow import arrow_schema
+from pipeline.journal.damage import Problem
 from pipeline.journal.scan import JournalPart, divide, scan_together
 
 KINDS = [("rm", "AType", "A", "handled"), ("nm", "AType", "A", "failed"), ("rm", "BType", "B", "handled")]
@@ -96,9 +97,9 @@ def test_a_segment_that_is_gone_is_in_a_part_too(journal: Path) -> None:
     """So that its reader reports it."""
     listed = look_at(journal).closed
     segment_path(journal, 3).unlink()
-    lines: list[str] = []
+    found: list[Problem] = []
 
     for parts in divide(summarize(listed), 2):
-        list(scan_together(parts, WANTED, lines.append))
+        list(scan_together(parts, WANTED, found.append))
 
-    assert [line.partition(":")[0] for line in lines] == [segment_path(journal, 3).name]
+    assert [problem.segment for problem in found] == [segment_path(journal, 3).name]

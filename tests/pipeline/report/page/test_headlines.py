@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline.journal.damage import Problem
 from pipeline.report.page.headlines import MOST, headlines
 from pipeline.report.page.page_views import Figure
 
 from .page_rows import Tables, page_data, small_tables
+
+CUT = Problem("segment-00000001.journal", 8, 9, "segment-00000001.journal: cut", 3, 1)
 
 
 def by_name(rows: Tables, **more: Any) -> dict[str, Figure]:
@@ -30,7 +33,7 @@ def sound_tables() -> Tables:
 
 
 def test_there_are_at_most_ten_sentences_and_the_worst_come_first() -> None:
-    figures = headlines(page_data(small_tables(), damage=["cut"]))
+    figures = headlines(page_data(small_tables(), damage=[CUT]))
 
     assert [(figure.name, figure.mood) for figure in figures] == [
         ("Damage", "bad"),
@@ -57,11 +60,14 @@ def test_a_sound_run_has_nothing_red_and_names_what_was_looked_for() -> None:
 
 
 def test_next_to_a_problem_only_the_rest_is_sound() -> None:
-    figures = by_name(sound_tables(), damage=["cut", "cut"])
+    figures = by_name(sound_tables(), damage=[CUT, CUT])
 
-    assert figures["Problems"].value == "Nothing else is wrong:"
+    assert figures["Problems"].value == "Nothing else is wrong with what can be read:"
     assert "damage" not in figures["Problems"].detail
-    assert figures["Damage"].value == "2 parts of the journal cannot be read,"
+    assert sentence(figures["Damage"]) == (
+        "2 parts of the journal cannot be read; missing from the figures on this page: 6 events and 2 transitions."
+    )
+    assert ": at least 4 events" in sentence(figures["Events over time"])
 
 
 def test_failures_are_counted_by_kind_with_the_most_frequent_cause() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.journal.damage import Problem
 from pipeline.report.page.page_sections import render_page
 from pipeline.report.page.page_views import ROWS_SHOWN
 
@@ -146,13 +147,38 @@ def test_the_plot_of_the_waits_has_the_queues_of_the_table() -> None:
     assert drawings(page)["Waiting time per queue"].count('<line class="span') == ROWS_SHOWN
 
 
-def test_damage_is_shown_in_red_with_at_most_twenty_lines() -> None:
-    page = rendered(small_tables(), damage=[f"segment-{number}.journal: <cut>" for number in range(1, 23)])
+def test_damage_is_shown_in_red_with_at_most_twenty_lines_and_the_rows_lost() -> None:
+    damage = [Problem(f"segment-{number}", 8, 9, f"segment-{number}: <cut>", 2, 1) for number in range(1, 23)]
+
+    page = rendered(small_tables(), damage=damage)
 
     assert re.search(r'<li class="bad"><a href="#damage">Damage</a><p><strong>22 parts of the journal', page)
     [panel] = re.findall(r'<section class="panel damage" id="damage">.*?</section>', page, re.DOTALL)
-    assert re.findall(r"<li>([^<]*)</li>", panel) == [f"segment-{n}.journal: &lt;cut&gt;" for n in range(1, 21)]
+    assert "Missing from the figures of this run: 44 events and 22 transitions." in panel
+    lines = [f"segment-{n}: &lt;cut&gt;; 2 events and 1 transition lost" for n in range(1, 21)]
+    assert re.findall(r"<li>([^<]*)</li>", panel) == lines
     assert "And 2 more: dispatcher journal verify lists all." in page
+
+
+@pytest.mark.parametrize(("events", "is_marked"), [(None, True), (3, True), (0, False)])
+def test_figures_plots_graphs_and_tables_are_marked_if_rows_are_missing(events: int | None, is_marked: bool) -> None:
+    """The page showed 195,904 of 200,000 events as all."""
+    page = rendered(small_tables(), damage=[Problem("a", 8, 9, "a: cut", events, 0)], config="name: rm")
+
+    marked = len(re.findall('<a class="incomplete" href="#damage">incomplete</a>', page))
+    [answers] = re.findall(r'<ul class="answers">.*?</ul>', page, re.DOTALL)
+    panels = len(re.findall("<h3[ >]", page)) - 2  # the damage's own and the configuration's
+    assert marked == (answers.count("<li") - 1 + panels if is_marked else 0)
+    assert ("at least 4 events" in page) == is_marked
+
+
+def test_damage_of_the_earlier_run_is_told_apart_and_marks_the_comparison_alone() -> None:
+    page = rendered(small_tables(), compared_with="/other", damage_before=[Problem("a", 8, 9, "a: cut", 1, 0)])
+
+    assert "Missing from the figures of the earlier run, /other: 1 event and 0 transitions." in page
+    assert "1 part of the earlier run&#39;s journal cannot be read;" in page
+    assert page.count(">incomplete</a>") == 2
+    assert "The journal of before is damaged." in page
 
 
 def test_a_sound_journal_has_no_damage_on_its_page(page: str) -> None:
@@ -178,7 +204,7 @@ def test_without_a_second_journal_nothing_is_compared(page: str) -> None:
 
 
 def test_names_that_are_markup_stay_text_in_tables_graphs_and_plots() -> None:
-    page = rendered(small_tables(NASTY), damage=[NASTY], compared_with=NASTY)
+    page = rendered(small_tables(NASTY), damage=[Problem(NASTY, 1, 1, NASTY, 0, 0)], compared_with=NASTY)
 
     assert "<img" not in page
     assert len(scripts(page)) == 1
@@ -222,7 +248,11 @@ def test_the_page_needs_no_other_file(page: str) -> None:
 
 
 def test_every_link_leads_to_an_element_of_the_page(page: str) -> None:
-    for shown in (page, rendered({}), rendered(small_tables(), compared_with="/other", damage=["cut"])):
+    for shown in (
+        page,
+        rendered({}),
+        rendered(small_tables(), compared_with="/other", damage=[Problem("a", None, None, "a: cut")]),
+    ):
         links = set(re.findall(r'href="#([^"]*)"', shown))
 
         assert len(links) > 15

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.journal.damage import Problem
 from pipeline.report.page.page_sections import render_page
 
 from .browser import Browser
@@ -55,7 +56,9 @@ def nasty_tables() -> Tables:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = tmp_path_factory.mktemp("page") / "report.html"
-    text = render_page(page_data(nasty_tables(), damage=[NASTY], compared_with=NASTY, config=NASTY))
+    text = render_page(
+        page_data(nasty_tables(), damage=[Problem(NASTY, 1, 1, NASTY)], compared_with=NASTY, config=NASTY)
+    )
     page.write_text(text, encoding="utf-8")
     return page
 

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from dispatcher.errors import ConfigError, DispatcherError, JournalError
 from pipeline.cli import report_command as cli
+from pipeline.journal.damage import Problem
 from pipeline.report.tables.registry import TABLES
 from pipeline.spark import Report, write_report
 from pipeline.spark.report.follow import FollowProgress
@@ -170,20 +171,6 @@ def test_given_tables_are_checked_against_the_resource_managers_machines(
     assert "Journal rm.log, " in report.page.read_text(encoding="utf-8")
 
 
-def test_a_report_of_a_journal_with_a_missing_segment_says_so(
-    journal: Any, spark: SparkSession, declared: DataFrame, tmp_path: Path
-) -> None:
-    for seq in (1, 3, 5):  # each in a segment of its own, as there are gaps between
-        journal.event(seq, "AType", "A")
-    (journal.path / "segment-00000002.journal").unlink()
-
-    report = write_report(spark, journal.path, tmp_path / "report", declared=declared)
-
-    [line] = report.damage
-    assert "2" in line
-    assert line in report.page.read_text(encoding="utf-8")
-
-
 def test_the_report_compares_with_a_second_journal(
     journal: Any, run: Path, spark: SparkSession, declared: DataFrame, tmp_path: Path
 ) -> None:
@@ -267,14 +254,15 @@ def test_the_summary_has_the_figures_and_the_page(shown: Callable[[Report], str]
     ]
 
 
-def test_damage_is_in_the_summary_with_its_first_lines(shown: Callable[[Report], str]) -> None:
-    damage = [f"segment-0000000{number}.journal: a frame is cut" for number in range(1, 13)]
+def test_damage_is_told_below_the_figures_with_its_first_lines(shown: Callable[[Report], str]) -> None:
+    damage = [Problem(f"segment-{number}", 8, 9, f"segment-{number}: cut", 2, 1) for number in range(1, 13)]
 
     lines = [" ".join(line.split()) for line in shown(replace(SUMMARY, damage=damage)).splitlines()]
 
-    assert lines[8:10] == ["Damage 12 skipped in the journal", damage[0]]
-    assert lines.count(damage[9]) == 1
-    assert lines[-3:] == [damage[9], "Tables: /some/folder/tables", "Page: /some/folder/report.html"]
+    assert lines[4] == "Events at least 150,000 in 1 min 30 s of the run's clock"
+    assert lines[8] == "The journal is damaged. Missing from its figures: 24 events and 12 transitions."
+    assert lines[9:19] == [f"segment-{number}: cut; 2 events and 1 transition lost" for number in range(1, 11)]
+    assert lines[19] == "and 2 more: see the page, or the table damage"
 
 
 def test_a_long_path_is_not_cut(shown: Callable[[Report], str]) -> None:

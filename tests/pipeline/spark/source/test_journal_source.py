@@ -22,6 +22,7 @@ from pipeline.spark.source.journal_source_reading import conditions_of
 try:
     from pyspark.sql.datasource import (
         CaseInsensitiveDict,
+        DataSourceReader,
         EqualNullSafe,
         EqualTo,
         Filter,
@@ -137,6 +138,58 @@ def test_a_filter_of_one_query_does_not_apply_to_the_next(spread: Path, spark: S
     assert both.count() == 1
 
 
+def test_rows_are_asked_for_where_no_other_segment_is_read(spread: Path, spark: SparkSession) -> None:
+    """A filter on the DataFrame read every segment, and no page said what skips them."""
+    damage_third(spread)
+    where = {"events": "seq = 11 and event_class = 'AType'", "transitions": "at between 2000000000 and 11000000000"}
+
+    events, transitions = read_journal(spark, spread, columns={"events": ["entity"]}, mode="FAILFAST", where=where)
+
+    assert (events.columns, events.count()) == (["entity"], 1)
+    assert events.where("entity is null").union(events).count() == 2  # each scan has the same rows
+    assert [row.seq for row in transitions.collect()] == [11]
+
+
+@pytest.mark.parametrize(
+    ("where", "segments"),
+    [
+        ("seq = 11", "2"),
+        ("seq > 1 AND seq <= 20", "2"),
+        ("seq in (1, 11)", "12"),
+        ("SEQ BETWEEN 11 AND 40", "23"),
+        (f"started_at >= {11 * SECOND} and event_type = 'B'", "23"),
+        ("event_type = 'B'", "123"),
+        ("entity = 'x' and handling_ns > 5", "123"),
+    ],
+)
+def test_only_segments_that_can_hold_such_a_row_are_read(spread: Path, where: str, segments: str) -> None:
+    asked = source(spread, where=where)
+
+    assert "".join(numbers(list(asked.reader(asked.schema()).partitions()))) == segments
+
+
+def test_views_in_sql_take_the_option_too(spread: Path, spark: SparkSession) -> None:
+    damage_third(spread)
+    register_journal(spark)
+    options = f"path '{spread}', table 'events', mode 'FAILFAST', where 'seq < 20'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW early USING {FORMAT} OPTIONS ({options})")
+
+    assert spark.sql("SELECT seq FROM early WHERE seq = 11").count() == 1
+    assert spark.sql("SELECT seq FROM early").count() == 2
+
+
+@pytest.mark.skipif(hasattr(DataSourceReader, "pushLimit"), reason="this Spark keeps the filters of scans apart")
+def test_spark_still_mixes_the_filters_of_queries_where_they_are_not_pushed_by_default(
+    spread: Path, spark: SparkSession
+) -> None:
+    """Once this fails, filters can be pushed by default with this Spark."""
+    register_journal(spark)
+    events = spark.read.format(FORMAT).option("table", "events").option("pushFilters", "true").load(str(spread))
+
+    assert events.where("seq = 11").count() == 1
+    assert events.count() == 1
+
+
 def test_since_and_until_are_exact_and_skip_segments(spread: Path, spark: SparkSession) -> None:
     damage_third(spread)
     columns = {"events": ["seq"], "transitions": ["entity", "seq"]}
@@ -233,11 +286,8 @@ def test_damage_is_a_table(spread: Path, spark: SparkSession, assert_table: Any)
     name = "segment-00000002.journal"
     assert_table(
         found,
-        "segment string, offset long, length long, problem string",
-        [
-            (name, 0, 7, f"{name}: 7 bytes from byte 0 on hold no intact frame"),
-            (name, None, None, f"{name}: has no end"),
-        ],
+        "segment string, offset long, length long, problem string, events long, transitions long",
+        [(name, 0, 7, f"{name}: 7 bytes from byte 0 on hold no intact frame", 19, None)],
     )
 
 

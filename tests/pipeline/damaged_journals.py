@@ -1,0 +1,140 @@
+"""A small journal, and the kinds of damage that its readers must tell alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dispatcher.journal.format.columns import encode_rows
+from dispatcher.journal.format.frames import Frame, walk
+from dispatcher.journal.format.schema import EventRow, TransitionRow
+from dispatcher.journal.format.segments import Manifest, SegmentFile, segment_path
+from dispatcher.journal.format.summary import Summary
+from pipeline.journal.damage import Problem
+
+EVENTS: Final = 60
+"""Of the sound journal: three segments with five frames of four events, of which two make a transition."""
+TRANSITIONS: Final = 30
+
+
+class Lost(NamedTuple):
+    """What readers say about a damaged part; like them, without a place if it is about the whole file."""
+
+    segment: str
+    has_place: bool
+    events: int | None
+    transitions: int | None
+
+    @staticmethod
+    def of(problem: Problem) -> Lost:
+        return Lost(problem.segment, problem.offset is not None, problem.events, problem.transitions)
+
+
+class Kind(NamedTuple):
+    name: str
+    damage: Callable[[Path], None]
+    """Damages the journal in a folder."""
+    lost: list[Lost]
+    events: int = 0
+    """How many events are not read, and how many transitions."""
+    transitions: int = 0
+
+
+def write_sound_journal(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    summary = Summary(1)
+    for number in (1, 2, 3):
+        segment = SegmentFile(folder, number, summary)
+        for _ in range(5):
+            first = segment.summary.next_seq
+            events = [EventRow(kind=0, entity=f"e{n}", started_at=first + n) for n in range(4)]
+            moves = [TransitionRow(kind=0, seq=first + n, entity=f"e{n}", at=first + n) for n in (0, 2)]
+            kinds = [("rm", "AType", "A", "handled")]
+            moved = [("RMApp", "NEW", "START", "RUNNING", True)]
+            segment.append_rows(encode_rows(events, moves, first, kinds, moved, virtual=True))
+        segment.close(sync=False, recover_from=number + 1)
+        summary = segment.summary.following()
+    Manifest(1, 3, closed=True).write(folder, sync=False)
+    return folder
+
+
+def _frames(journal: Path) -> list[Frame]:
+    """Of the second segment: START, five frames of rows, END."""
+    return [found for found in walk(segment_path(journal, 2)) if isinstance(found, Frame)]
+
+
+def _change(journal: Path, change: Callable[[bytearray, list[Frame]], bytes | bytearray | None]) -> None:
+    segment = segment_path(journal, 2)
+    data = bytearray(segment.read_bytes())
+    changed = change(data, _frames(journal))
+    segment.write_bytes(data if changed is None else changed)
+
+
+def _flip_in_body(data: bytearray, frames: list[Frame]) -> None:
+    data[frames[3].end - 5] ^= 1
+
+
+def _flip_in_header(data: bytearray, frames: list[Frame]) -> None:
+    data[frames[3].offset + 20] ^= 1
+
+
+def _flip_in_two_headers(data: bytearray, frames: list[Frame]) -> None:
+    data[frames[2].offset + 20] ^= 1
+    data[frames[4].offset + 20] ^= 1
+
+
+def _flip_in_footer(data: bytearray, frames: list[Frame]) -> None:
+    data[frames[6].end - 5] ^= 1
+
+
+def _zero(data: bytearray, frames: list[Frame]) -> None:
+    data[frames[2].offset + 10 : frames[4].offset - 10] = bytes(frames[4].offset - frames[2].offset - 20)
+
+
+def _double(data: bytearray, frames: list[Frame]) -> bytes:
+    return bytes(data[: frames[3].end] + data[frames[3].offset : frames[3].end] + data[frames[3].end :])
+
+
+def _cut(data: bytearray, frames: list[Frame]) -> bytes:
+    return bytes(data[: frames[4].offset + 30])
+
+
+def _cut_between(data: bytearray, frames: list[Frame]) -> bytes:
+    return bytes(data[: frames[4].offset])
+
+
+def _write_foreign(journal: Path) -> None:
+    segment_path(journal, 4).write_bytes(b"not a segment")
+
+
+SECOND, FOURTH = "segment-00000002.journal", "segment-00000004.journal"
+KINDS: Final = (
+    Kind("flipped in a body", lambda journal: _change(journal, _flip_in_body), [Lost(SECOND, True, 4, 2)], 4, 2),
+    Kind("flipped in a header", lambda journal: _change(journal, _flip_in_header), [Lost(SECOND, True, 4, 2)], 4, 2),
+    Kind(
+        "flipped in two headers",
+        lambda journal: _change(journal, _flip_in_two_headers),
+        [Lost(SECOND, True, 4, None), Lost(SECOND, True, 4, None)],
+        8,
+        4,
+    ),
+    Kind("flipped in the footer", lambda journal: _change(journal, _flip_in_footer), [Lost(SECOND, True, 0, 0)]),
+    Kind("zeroed", lambda journal: _change(journal, _zero), [Lost(SECOND, True, 8, 4)], 8, 4),
+    Kind("a frame twice", lambda journal: _change(journal, _double), [Lost(SECOND, True, 0, 0)]),
+    Kind(
+        "cut in a frame",
+        lambda journal: _change(journal, _cut),
+        [Lost(SECOND, True, 8, None)],
+        8,
+        4,
+    ),
+    Kind("cut between frames", lambda j: _change(j, _cut_between), [Lost(SECOND, False, 8, None)], 8, 4),
+    Kind("missing", lambda journal: segment_path(journal, 2).unlink(), [Lost(SECOND, False, 20, None)], 20, 10),
+    Kind(
+        "no segment",
+        _write_foreign,
+        [Lost(FOURTH, False, 0, 0), Lost(FOURTH, True, None, None)],
+    ),
+    Kind("manifest", lambda j: j.joinpath("journal.json").unlink(), [Lost("journal.json", False, None, None)]),
+)

@@ -1,0 +1,162 @@
+"""What each reader in Spark says about a damaged journal: the report, its page and command, the source, the stream."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+import pytest
+import typer
+from pyspark.sql import SparkSession
+
+from dispatcher.errors import JournalError
+from dispatcher.journal.format.segments import segment_path
+from pipeline.cli import report_command as cli
+from pipeline.journal.damage import Problem, all_problems, in_order
+from pipeline.journal.whole import look_at_whole
+from pipeline.spark import write_report
+from pipeline.spark.report.follow import follow_journal
+from pipeline.spark.source.journal import list_damage
+from pipeline.spark.source.journal_source import JournalSource
+
+from ... import damaged_journals
+from ...damaged_journals import KINDS, Kind, write_sound_journal
+
+Rows: TypeAlias = Iterator[pa.RecordBatch]
+QUICK, SLOW = KINDS[:1], KINDS[1:]
+KIND = pytest.mark.parametrize(
+    "kind",
+    [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)],
+    ids=[kind.name for kind in KINDS],
+)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return write_sound_journal(tmp_path / "journal")
+
+
+def problems_in(journal: Path) -> list[Problem]:
+    return in_order(all_problems(look_at_whole(journal)))
+
+
+@KIND
+def test_the_report_its_page_and_the_one_compared_with_list_all_damage(
+    journal: Path, kind: Kind, spark: SparkSession, tmp_path: Path
+) -> None:
+    """One flipped byte: the page said "no damage", and showed 195,904 of 200,000 events as all."""
+    kind.damage(journal)
+
+    report = write_report(spark, journal, tmp_path / "report", compare=journal)
+
+    assert report.damage == report.damage_before == tuple(problems_in(journal))
+    assert (report.events, report.transitions) == (
+        damaged_journals.EVENTS - kind.events,
+        damaged_journals.TRANSITIONS - kind.transitions,
+    )
+    page = html.unescape(report.page.read_text(encoding="utf-8"))
+    assert [page.count(f"<li>{problem}</li>") for problem in report.damage] == [2] * len(report.damage)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+def test_the_source_skips_the_same_damage_and_logs_it_or_fails_on_it(
+    journal: Path, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind.damage(journal)
+    expected = problems_in(journal)
+
+    assert batch(journal) == damaged_journals.EVENTS - kind.events
+    assert sorted(caplog.messages) == sorted(f"{journal}: {problem}" for problem in expected)
+    with pytest.raises(JournalError) as failed:
+        batch(journal, mode="FAILFAST")
+    assert any(f"damaged journal: {problem}. See" in str(failed.value) for problem in expected)
+
+
+IN_SEGMENTS = [kind for kind in KINDS if any(lost.has_place for lost in kind.lost) or kind.name == "cut between frames"]
+
+
+@pytest.mark.parametrize("kind", IN_SEGMENTS, ids=[kind.name for kind in IN_SEGMENTS])
+def test_a_stream_skips_the_same_damage_and_logs_it_or_fails_on_it(
+    journal: Path, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind.damage(journal)
+    expected = [problem for problem in problems_in(journal) if "manifest" not in problem.problem]
+
+    assert stream(journal) == damaged_journals.EVENTS - kind.events
+    assert sorted(caplog.messages) == sorted(f"{journal}: {problem}" for problem in expected)
+    with pytest.raises(JournalError) as failed:
+        stream(journal, mode="FAILFAST")
+    assert any(f"damaged journal: {problem}. See" in str(failed.value) for problem in expected)
+
+
+def test_a_stream_fails_on_a_missing_segment_and_says_what_is_lost(journal: Path) -> None:
+    segment_path(journal, 2).unlink()
+
+    with pytest.raises(JournalError, match=r"segment-00000002\.journal: is missing, and the stream has not read it"):
+        stream(journal)
+
+
+def batch(journal: Path, **options: str) -> int:
+    """How many events the data source reads, called as Spark calls it."""
+    source = JournalSource({"path": str(journal), "table": "events", **options})
+    reader = source.reader(source.schema())
+    return sum(rows.num_rows for partition in reader.partitions() for rows in cast(Rows, reader.read(partition)))
+
+
+def stream(journal: Path, **options: str) -> int:
+    """How many events a stream reads."""
+    source = JournalSource({"path": str(journal), "table": "events", **options})
+    reader = source.streamReader(source.schema())
+    partitions = reader.partitions(reader.initialOffset(), reader.latestOffset())
+    return sum(rows.num_rows for partition in partitions for rows in cast(Rows, reader.read(partition)))
+
+
+def test_a_job_lists_all_damage(journal: Path, spark: SparkSession) -> None:
+    KINDS[0].damage(journal)
+
+    assert list_damage(spark, journal) == problems_in(journal)
+
+
+def test_a_followed_report_remembers_the_damage_of_earlier_segments(
+    journal: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    KINDS[0].damage(journal)
+
+    for _ in range(2):  # a restart reads the digests that are there
+        with follow_journal(spark, journal, tmp_path / "report", until_idle=True) as follower:
+            assert follower.wait(120)
+            report = follower.write("journal")
+
+        assert report.damage == tuple(problems_in(journal))
+        assert follower.progress().problems == 1
+
+
+def test_the_command_prints_the_damage_and_exits_with_1(
+    journal: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    KINDS[0].damage(journal)
+    monkeypatch.setattr("pipeline.spark.spark_session", lambda master, **_: _Borrowed(spark))
+
+    with pytest.raises(typer.Exit) as ended:
+        cli.report(journal, tmp_path / "report")
+
+    assert ended.value.exit_code == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Missing from its figures: 4 events and 2 transitions." in said
+    assert all(str(problem) in said for problem in problems_in(journal))
+
+
+class _Borrowed:
+    """A session that belongs to all tests, so the command must not stop it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __enter__(self) -> SparkSession:
+        return self._spark
+
+    def __exit__(self, *exc: object) -> None:
+        pass
