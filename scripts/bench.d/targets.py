@@ -114,6 +114,18 @@ ASYNC_TARGETS = (
     Target("unordered, 1 in 100 takes 500 ms : the limit", "async-tail.unordered", "async.tail-limit", 0.9),
     Target("    ordered : unordered", "async-tail.ordered", "async-tail.unordered", 0.85),
     Target("    async_column : unordered", "async-tail.column", "async-tail.unordered", 0.85),
+    *(
+        Target(f"processor time of a row: {name}", f"async-row.{key}", None, bound, at_most=True, unit=" us")
+        for key, name, bound in (
+            ("tuple", "a tuple", 13.4),
+            ("dict", "a dict, ordered", 15),
+            ("dict_unordered", "a dict, unordered", 15),
+            ("keep_input", "keep_input", 17),
+            ("threads", "on threads", 22),
+            ("gather", "mapInArrow, gather", None),
+            ("identity", "mapInPandas, nothing called", None),
+        )
+    ),
     Target("no latency, no engine: StreamTask, ordered", "async-core.task-ordered", None, 100_000, unit="/s"),
     Target("no latency, no engine: StreamTask, unordered", "async-core.task-unordered", None, 100_000, unit="/s"),
     Target("no latency, no engine: ordered_wait", "async-core.wait-ordered", None, 100_000, unit="/s"),

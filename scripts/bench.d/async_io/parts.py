@@ -17,6 +17,7 @@ from async_io.edges import edges
 from async_io.http_service import LATENCY_MS, http_service
 from async_io.limits import limits
 from async_io.memory import memory
+from async_io.row_costs import row_costs
 from async_io.service import CAPACITY, LATENCY_S, TASKS, limit, mean_tail_latency_s
 from async_io.workers import (
     SparkWorker,
@@ -28,7 +29,7 @@ from async_io.workers import (
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
-PARTS = ("latency", "tail", "none", "tasks", "lookup", "blocking", "peers", "http", "limits", "edges", "memory")
+PARTS = ("latency", "tail", "none", "rows", "tasks", "lookup", "blocking", "peers", "http", "limits", "edges", "memory")
 ROWS_PER_TASK = 10
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
@@ -199,6 +200,8 @@ def async_io(chosen: list[str], settings: Settings) -> Figures:
             pyflink = pyflink_python() if "peers" in chosen else None
             if tables := _tables(chosen, Tables(spark, settings, pyflink)):
                 figures |= _measure(RatePart(*tables), settings)
+            if "rows" in chosen:
+                figures |= row_costs(spark, settings)
             if "limits" in chosen:
                 figures |= limits(spark, settings)
             if "edges" in chosen:

@@ -178,6 +178,10 @@ class SparkMeasurements:
             from async_io.http_calls import HTTP_PEERS
 
             return HTTP_PEERS[what](frame)
+        if what.startswith("row_"):
+            from async_io.row_functions import ROW_COSTS
+
+            return ROW_COSTS[what](frame)
         if what.startswith("lookup_"):
             from async_io.lookups import LOOKUPS
 
