@@ -16,9 +16,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from pipeline.spark.async_io.sizes import size_of_rows
 from pipeline.spark.async_io.spark_types import row_check, values_of
 from pipeline.spark.async_io.structs import Check
 from pipeline.spark.call_metrics import METRICS_COLUMN, METRICS_TYPE
+from pipeline.streaming.calls.room import approximate_bytes
 from pipeline.streaming.errors import CapturedError
 from pipeline.streaming.pace import ReaderPace
 
@@ -87,6 +89,7 @@ class ResultWriter:
         self._arrow_schema = pa.schema([(field.name, values_of(field.dataType).arrow) for field in schema.fields])
         values = [values_of(field.dataType) for field in columns.schema.fields]
         self._builders = [each.builder() for each in values]
+        self._size_of_rows = size_of_rows(columns.schema)
         self._captures = columns.error_name is not None
         self._error_check: Check = row_check(columns.error_type(), time_zone)
         self._error_builder = values_of(columns.error_type()).builder()
@@ -121,9 +124,10 @@ class ResultWriter:
             if pace is not None and pace.is_probe_due():
                 self.results_in_batch = 0
                 yield self._empty
-        if waiting:
-            for start in range(0, len(waiting), size := self._batch_rows()):
-                yield from self._bounded(waiting[start : start + size])
+        while waiting:
+            size = self._batch_rows()
+            yield from self._bounded(waiting[:size])
+            del waiting[:size]
 
     def metrics_batch(self, metrics: Sequence[Sequence[int | None]]) -> pa.RecordBatch:
         """Rows with metrics only: values of METRICS_TYPE."""
@@ -144,14 +148,29 @@ class ResultWriter:
         return max(1, min(self._max_rows, int(self._max_bytes / max(1.0, self._row_bytes))))
 
     def _bounded(self, results: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        """One batch, or several if these rows are larger than the earlier rows suggested."""
-        batch = self._batch(results)
-        self._row_bytes = batch.nbytes / batch.num_rows
-        step = max(1, int(2 * self._max_bytes / max(1.0, self._row_bytes)))
-        for start in range(0, batch.num_rows, step):
-            part = batch.slice(start, step)
-            self.results_in_batch = part.num_rows
-            yield part
+        """One batch, or several if these rows are larger than the earlier rows suggested.
+
+        Arrow's arrays are made of few enough rows: of 2 GiB of strings it would make several.
+        """
+        parts = [results]
+        while parts:
+            part = parts.pop()
+            if len(part) > 1 and self._bytes_of(part) > 2 * self._max_bytes:
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
+                continue
+            batch = self._batch(part)
+            self._row_bytes = batch.nbytes / batch.num_rows
+            self.results_in_batch = batch.num_rows
+            yield batch
+
+    def _bytes_of(self, results: Sequence[Any]) -> int:
+        """About how many bytes the results take in Arrow."""
+        if not self._captures:
+            return self._size_of_rows(results)
+        errors = [result for result in results if type(result) is CapturedError]
+        rows = [result for result in results if type(result) is not CapturedError] if errors else results
+        return self._size_of_rows(rows) + sum(approximate_bytes(error.input) for error in errors)
 
     def _batch(self, results: Sequence[Any]) -> pa.RecordBatch:
         errors: list[Any] | None = None
