@@ -200,6 +200,23 @@ def test_blocking_calls_run_side_by_side(desk: OpenDesk) -> None:
     assert sorted(results) == [[0], [1], [2]]
 
 
+@pytest.mark.parametrize("pool_size", [2, 3, 4])
+def test_answer_is_announced_although_all_threads_go_on_with_calls_that_hang(desk: OpenDesk, pool_size: int) -> None:
+    """A thread leaves its announcement to one that is about to run, which must not forget it."""
+
+    def hang(value: int) -> list[int]:
+        assert value == 0 or released.wait(TIMEOUT_S)
+        return [value]
+
+    released = threading.Event()
+    opened = desk(hang, pool_size=pool_size)
+    opened.submit(*range(2 * pool_size))
+
+    assert opened.wait_for(1)[0].value == 0
+    released.set()
+    opened.wait_for(2 * pool_size)
+
+
 def test_a_pool_starts_no_threads_that_it_does_not_need(desk: OpenDesk) -> None:
     opened = desk(blocking_double, pool_size=50)
     before = threading.active_count()
