@@ -15,7 +15,7 @@ from typing import Any
 
 from async_io.edges import edges
 from async_io.http_service import LATENCY_MS, http_service
-from async_io.limits import limits
+from async_io.limits import limit_costs, limits
 from async_io.memory import memory
 from async_io.row_costs import row_costs
 from async_io.service import CAPACITY, LATENCY_S, TASKS, limit, mean_tail_latency_s
@@ -29,7 +29,21 @@ from async_io.workers import (
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
-PARTS = ("latency", "tail", "none", "rows", "tasks", "lookup", "blocking", "peers", "http", "limits", "edges", "memory")
+PARTS = (
+    "latency",
+    "tail",
+    "none",
+    "rows",
+    "tasks",
+    "lookup",
+    "blocking",
+    "peers",
+    "http",
+    "limits",
+    "limit_costs",
+    "edges",
+    "memory",
+)
 ROWS_PER_TASK = 10
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
@@ -204,6 +218,8 @@ def async_io(chosen: list[str], settings: Settings) -> Figures:
                 figures |= row_costs(spark, settings)
             if "limits" in chosen:
                 figures |= limits(spark, settings)
+            if "limit_costs" in chosen:
+                figures |= limit_costs(spark, settings)
             if "edges" in chosen:
                 figures |= edges(spark, settings)
     if "memory" in chosen:
