@@ -227,6 +227,26 @@ def test_a_pool_starts_no_threads_that_it_does_not_need(desk: OpenDesk) -> None:
     assert threading.active_count() - before <= 2
 
 
+@pytest.mark.parametrize("earlier", [0, 1], ids=["a new worker", "an idle worker"])
+def test_call_submitted_on_the_loop_is_made_although_its_worker_is_cancelled_first(
+    desk: OpenDesk, earlier: int
+) -> None:
+    def submit_and_cancel() -> None:
+        opened.submit(7)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+
+    opened = desk(double)
+    assert isinstance(opened.host, LoopHost)
+    loop = opened.host.loop
+    assert loop is not None
+    opened.results(*range(earlier))
+
+    loop.call_soon_threadsafe(submit_and_cancel)
+
+    assert opened.wait_for(earlier + 1)[-1].results == [14]
+
+
 def test_coroutines_run_side_by_side_and_start_in_order(desk: OpenDesk) -> None:
     function = HandFunction()
     opened = desk(function)
