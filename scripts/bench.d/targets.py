@@ -172,6 +172,14 @@ ASYNC_TARGETS = (
     Target("    the same, 2000 ms", "async-look.unordered.take.2000.later", None, 0, True, ""),
     Target("calls of a cached job's second run", "async-cached.second", None, 0, at_most=True, unit=""),
     Target("RSS growth from 10 % to 100 % of the rows", "async.memory.growth", None, 0.05, at_most=True, unit="%"),
+    Target("processor time at a rate limit : gather by hand", "async.limits.cost", None, 1.2, at_most=True),
+    Target("    its calls refused", "async.limits.cost-refused", None, 0, at_most=True, unit=""),
+    Target("10,000,000 rows on a cluster", "async.millions.rate", None, None, unit="/s"),
+    Target("    requests refused", "async.millions.refused", None, 0, at_most=True, unit=""),
+    Target(
+        "    RSS of the driver from 10 % to 100 %", "async.millions.driver-growth", None, 0.05, at_most=True, unit="%"
+    ),
+    Target("    of the workers", "async.millions.workers-growth", None, 0.05, at_most=True, unit="%"),
 )
 
 JOURNAL_TARGETS = (

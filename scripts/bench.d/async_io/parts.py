@@ -17,6 +17,7 @@ from async_io.edges import edges
 from async_io.http_service import LATENCY_MS, http_service
 from async_io.limits import limit_costs, limits
 from async_io.memory import memory
+from async_io.millions import millions
 from async_io.row_costs import row_costs
 from async_io.service import CAPACITY, LATENCY_S, TASKS, limit, mean_tail_latency_s
 from async_io.workers import (
@@ -43,6 +44,7 @@ PARTS = (
     "limit_costs",
     "edges",
     "memory",
+    "millions",
 )
 ROWS_PER_TASK = 10
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
@@ -209,7 +211,7 @@ def async_io(chosen: list[str], settings: Settings) -> Figures:
     with ExitStack() as stack:
         if {"http", "edges"} & set(chosen):
             stack.enter_context(http_service())
-        if set(chosen) - {"memory"}:
+        if set(chosen) - {"memory", "millions"}:
             spark = stack.enter_context(spark_worker())
             pyflink = pyflink_python() if "peers" in chosen else None
             if tables := _tables(chosen, Tables(spark, settings, pyflink)):
@@ -224,6 +226,8 @@ def async_io(chosen: list[str], settings: Settings) -> Figures:
                 figures |= edges(spark, settings)
     if "memory" in chosen:
         figures |= memory(settings)
+    if "millions" in chosen:
+        figures |= millions(settings)
     return figures
 
 
