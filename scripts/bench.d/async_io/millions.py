@@ -102,12 +102,15 @@ def millions(settings: Any) -> dict[str, float]:
         started_s = time.perf_counter()
         command = [sys.executable, __file__, url, str(port), str(rows)]
         with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as driver:
-            while driver.poll() is None:
-                time.sleep(INTERVAL_S)
-                part = Service.keys / rows
-                samples.append((part, _bytes_of(tree_of(driver.pid)), _bytes_of(_cluster_processes(driver.pid))))
-                if not killed and part >= KILL_AT:
-                    killed = _kill_an_executor(driver.pid)
+            try:
+                while driver.poll() is None:
+                    time.sleep(INTERVAL_S)
+                    part = Service.keys / rows
+                    samples.append((part, _bytes_of(tree_of(driver.pid)), _bytes_of(_cluster_processes(driver.pid))))
+                    if not killed and part >= KILL_AT:
+                        killed = _kill_an_executor(driver.pid)
+            finally:
+                driver.terminate()  # only if this was interrupted, it runs
             assert driver.stdout is not None
             answer = json.loads(driver.stdout.read().splitlines()[-1])
         whole_s = time.perf_counter() - started_s
