@@ -114,6 +114,18 @@ ASYNC_TARGETS = (
     Target("unordered, 1 in 100 takes 500 ms : the limit", "async-tail.unordered", "async.tail-limit", 0.9),
     Target("    ordered : unordered", "async-tail.ordered", "async-tail.unordered", 0.85),
     Target("    async_column : unordered", "async-tail.column", "async-tail.unordered", 0.85),
+    *(
+        Target(f"processor time of a row: {name}", f"async-row.{key}", None, bound, at_most=True, unit=" us")
+        for key, name, bound in (
+            ("tuple", "a tuple", 13.4),
+            ("dict", "a dict, ordered", 15),
+            ("dict_unordered", "a dict, unordered", 15),
+            ("keep_input", "keep_input", 17),
+            ("threads", "on threads", 22),
+            ("gather", "mapInArrow, gather", None),
+            ("identity", "mapInPandas, nothing called", None),
+        )
+    ),
     Target("no latency, no engine: StreamTask, ordered", "async-core.task-ordered", None, 100_000, unit="/s"),
     Target("no latency, no engine: StreamTask, unordered", "async-core.task-unordered", None, 100_000, unit="/s"),
     Target("no latency, no engine: ordered_wait", "async-core.wait-ordered", None, 100_000, unit="/s"),
@@ -160,6 +172,14 @@ ASYNC_TARGETS = (
     Target("    the same, 2000 ms", "async-look.unordered.take.2000.later", None, 0, True, ""),
     Target("calls of a cached job's second run", "async-cached.second", None, 0, at_most=True, unit=""),
     Target("RSS growth from 10 % to 100 % of the rows", "async.memory.growth", None, 0.05, at_most=True, unit="%"),
+    Target("processor time at a rate limit : gather by hand", "async.limits.cost", None, 1.2, at_most=True),
+    Target("    its calls refused", "async.limits.cost-refused", None, 0, at_most=True, unit=""),
+    Target("10,000,000 rows on a cluster", "async.millions.rate", None, None, unit="/s"),
+    Target("    requests refused", "async.millions.refused", None, 0, at_most=True, unit=""),
+    Target(
+        "    RSS of the driver from 10 % to 100 %", "async.millions.driver-growth", None, 0.05, at_most=True, unit="%"
+    ),
+    Target("    of the workers", "async.millions.workers-growth", None, 0.05, at_most=True, unit="%"),
 )
 
 JOURNAL_TARGETS = (

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.rows import Piece, taken
+from pipeline.spark.async_io.sizes import size_of_rows
 from pipeline.spark.async_io.spark_types import values_of
 from pipeline.spark.observed_calls import METRICS_COLUMN, METRICS_TYPE
 from pipeline.streaming.errors import CapturedError
@@ -93,6 +94,7 @@ class ResultWriter:
         self._arrow_schema = pa.schema([(field.name, values_of(field.dataType).arrow) for field in schema.fields])
         self._columns = columns
         self._builders = [values_of(field.dataType).builder() for field in columns.results.fields]
+        self._size_of_rows = size_of_rows(columns.results)
         self._input_type = values_of(columns.input_schema).arrow
         first = len(columns.kept)
         self._no_values = tuple(map(_no_value, schema.fields[first : first + len(self._builders)]))
@@ -122,9 +124,10 @@ class ResultWriter:
             if pace is not None and pace.is_probe_due():
                 self.results_in_batch = 0
                 yield self._empty
-        if waiting:
-            for start in range(0, len(waiting), size := self._batch_rows()):
-                yield from self._bounded(waiting[start : start + size])
+        while waiting:
+            size = self._batch_rows()
+            yield from self._bounded(waiting[:size])
+            del waiting[:size]
 
     def metrics_batch(self, metrics: Sequence[Sequence[int | None]]) -> pa.RecordBatch:
         """Rows with metrics only: values of METRICS_TYPE."""
@@ -143,34 +146,38 @@ class ResultWriter:
         return max(1, min(self._max_rows, int(self._max_bytes / max(1.0, self._row_bytes))))
 
     def _bounded(self, results: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        """One batch, or several if these rows are larger than the earlier rows suggested."""
+        """One batch, or several if these rows are larger than the earlier rows suggested.
+
+        Arrow's arrays are made of few enough rows: of 2 GiB of strings it would make several.
+        """
+        parts = [results]
+        while parts:
+            part = parts.pop()
+            if len(part) > 1 and self._bytes_of(part) > 2 * self._max_bytes:
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
+                continue
+            batch = self._batch(part)
+            self._row_bytes = batch.nbytes / batch.num_rows
+            self.results_in_batch = batch.num_rows
+            yield batch
+
+    def _bytes_of(self, results: Sequence[Any]) -> float:
+        """About how many bytes the results take in Arrow, with the columns of the input that their rows have."""
         if not self._columns.takes_input:
-            yield from self._parts((), (), results)
-            return
-        placed, results = zip(*results, strict=True)
-        _, pieces, places = zip(*placed, strict=True)
-        largest = max(piece.row_bytes for piece in set(pieces))
-        most = self._most_rows(largest)
-        for start in range(0, len(results), most):
-            end = start + most
-            yield from self._parts(pieces[start:end], places[start:end], results[start:end])
+            return self._size_of_rows(results)
+        made = [result for _, result in results if type(result) is not CapturedError]
+        keeps = self._columns.keeps_input
+        with_input = (element for element, result in results if keeps or type(result) is CapturedError)
+        input_bytes: float = sum(piece.row_bytes for _, piece, _ in with_input)
+        return self._size_of_rows(made) + input_bytes
 
-    def _parts(
-        self, pieces: Sequence[Piece], places: Sequence[int], results: Sequence[Any]
-    ) -> Iterator[pa.RecordBatch]:
-        batch = self._batch(pieces, places, results)
-        self._row_bytes = batch.nbytes / batch.num_rows
-        step = self._most_rows(self._row_bytes)
-        for start in range(0, batch.num_rows, step):
-            part = batch.slice(start, step)
-            self.results_in_batch = part.num_rows
-            yield part
-
-    def _most_rows(self, row_bytes: float) -> int:
-        """How many rows of this size a batch may have."""
-        return max(1, int(2 * self._max_bytes / max(1.0, row_bytes)))
-
-    def _batch(self, pieces: Sequence[Piece], places: Sequence[int], results: Sequence[Any]) -> pa.RecordBatch:
+    def _batch(self, results: Sequence[Any]) -> pa.RecordBatch:
+        pieces: Sequence[Piece] = ()
+        places: Sequence[int] = ()
+        if self._columns.takes_input:
+            elements, results = zip(*results, strict=True)
+            _, pieces, places = zip(*elements, strict=True)
         failed: list[int] = []
         if self._columns.error_name is not None and CapturedError in map(type, results):
             failed = [at for at, result in enumerate(results) if type(result) is CapturedError]

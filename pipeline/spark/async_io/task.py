@@ -28,6 +28,7 @@ from pipeline.spark.async_io.checked_calls import checked_function, checked_opti
 from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import require_distinct
+from pipeline.spark.async_io.sizes import limited
 from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone
 from pipeline.spark.async_io.structs import Check
 from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
@@ -127,7 +128,8 @@ class AsyncTask:
                 yield writer.metrics_batch(report.take(is_last=True))
 
     def check(self, zone: dt.tzinfo) -> Check:
-        return row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
+        check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
+        return limited(check, self.result_schema)
 
     def writer(self) -> ResultWriter:
         return ResultWriter(self.columns)

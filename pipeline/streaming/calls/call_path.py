@@ -194,6 +194,8 @@ class CallPath:
     def flush(self) -> None:
         """Send the batch as it is: no more calls are coming to fill it."""
         self._is_flush_sent = False
+        if not self._batch:
+            return
         if self._batch_timer is not None:
             self._batch_timer.cancel()
             self._batch_timer = None
@@ -244,6 +246,8 @@ class CallPath:
                     return
                 start_ms = self._turns.try_take(call, now_ms)
                 if start_ms > now_ms:
+                    if len(self._line) + len(self._again) > 1:
+                        start_ms += self._turns.group_ms
                     self._line_timer = self._timers.register_timer(math.ceil(start_ms), self._advance_line)
                     return
                 self._gather(call)

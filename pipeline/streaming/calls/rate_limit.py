@@ -38,7 +38,8 @@ class RateLimit:
     """Up to `burst + calls_per_s * t` calls start in any t seconds.
 
     `burst`: how many calls can start at once after a rest. By default, the calls allowed by `calls_per_s` in 20 ms, and
-        at least 1. So up to 50 calls/s are spaced evenly, and above that a late timer costs no calls.
+        at least 1. So up to 50 calls/s are spaced evenly, and above that a late timer costs no calls. With a burst of
+        3 calls or more, calls that wait start in groups of up to half a burst, or 10 ms of the rate.
     `cost`: value -> the cost of its call. By default, 1. The rate and the burst then have its unit, such as bytes or
         tokens. It's called on the engine's thread. A call that costs more than the burst starts when the burst is full,
         and later calls wait until it's paid off. The bound then has that cost in place of the burst. Limits are equal
@@ -114,6 +115,12 @@ class RateLimiter:
         self._full_ms = -math.inf
         self._last_ms = -math.inf  # guarded by _lock; the latest start handed out, which no later one precedes
         self._paused_until_ms = -math.inf  # written under _lock, read without it: one reference, which only grows
+
+    @property
+    def spare_ms(self) -> float:
+        """How much later than reserved each call can start without lowering the rate; 0 where calls are spaced."""
+        spare_ms = self._burst_ms - self._ms_per_unit
+        return spare_ms if spare_ms >= 2 * self._ms_per_unit else 0.0
 
     def reserve(self, now_ms: float, cost: float = 1.0) -> float:
         """Reserve a start for a call of this `cost`; return its time, `now_ms` or later.

@@ -1,4 +1,7 @@
-"""A service that answers 429 to calls beyond its limit: a job's time against the ideal, and the calls refused."""
+"""A service that answers 429 to calls beyond its limit: a job's time against the ideal, and the calls refused.
+
+And what a job that keeps to the limit costs, next to one by hand with a limiter of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from async_io.processes import tree_cpu_s
 from async_io.service import TASKS
 from async_io.workers import SparkWorker
-from measure import Figures, Settings
+from measure import Figures, Settings, Spread, print_table
 
 LIMIT_PER_S = 300
 BURST_S = 0.2
@@ -30,16 +34,20 @@ class Log:
     """The calls of one run, and its token bucket. The loop's thread only, until the run has ended."""
 
     schedule: tuple[tuple[float, float], ...]
+    limit_per_s: float
+    burst_s: float
     accepted: int = 0
     refused: int = 0
-    tokens: float = LIMIT_PER_S * BURST_S
     at_s: float = 0.0
     began_s: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        self.tokens = self.burst_s * self.limit_per_s
+
     def try_accept(self) -> bool:
         at_s = time.monotonic() - self.began_s
-        limit = [part for from_s, part in self.schedule if from_s <= at_s][-1] * LIMIT_PER_S
-        self.tokens = min(BURST_S * limit, self.tokens + (at_s - self.at_s) * limit)
+        limit = [part for from_s, part in self.schedule if from_s <= at_s][-1] * self.limit_per_s
+        self.tokens = min(self.burst_s * limit, self.tokens + (at_s - self.at_s) * limit)
         self.at_s = at_s
         if self.tokens < 1:
             self.refused += 1
@@ -54,6 +62,9 @@ class LimitedService:
 
     def __init__(self) -> None:
         self.schedule = STEADY
+        self.limit_per_s: float = LIMIT_PER_S
+        self.burst_s = BURST_S
+        self.call_s = CALL_S
         self.logs: dict[str, Log] = {}
         self.port = 0
         self.ended = asyncio.Event()
@@ -69,9 +80,9 @@ class LimitedService:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 path = head.split()[1].decode()
-                log = self.logs.setdefault(path, Log(self.schedule))
+                log = self.logs.setdefault(path, Log(self.schedule, self.limit_per_s, self.burst_s))
                 if log.try_accept():
-                    await asyncio.sleep(CALL_S)
+                    await asyncio.sleep(self.call_s)
                     writer.write(ANSWER)
                 else:
                     writer.write(REFUSAL)
@@ -125,6 +136,45 @@ def limits(spark: SparkWorker, settings: Settings) -> Figures:
             figures[f"async.limits.{key}{suffix}-time"] = statistics.median(times)
             figures[f"async.limits.{key}{suffix}-refused"] = statistics.median(refused)
     return figures
+
+
+COST_LIMIT_PER_S = 600
+COST_CALL_S = 0.02
+COST_BURST_S = 1.0
+"""A machine that others use may stop the service for longer than `BURST_S`."""
+COST_ROWS = 9_000
+
+
+def limit_costs(spark: SparkWorker, settings: Settings) -> Figures:
+    """Processor seconds of a job that keeps to the service's limit, round by round: of the JVM and the workers."""
+    ways = {
+        "operator": ("unordered_wait, RateLimit", "unordered-limited"),
+        "by_hand": ("mapInPandas, gather, a limiter", "limited_by_hand"),
+    }
+    rows = settings.count(COST_ROWS)
+    costs: dict[str, list[float]] = {key: [] for key in ways}
+    refused = dict.fromkeys(ways, 0)
+    with limited_service() as service:
+        service.limit_per_s, service.call_s, service.burst_s = COST_LIMIT_PER_S, COST_CALL_S, COST_BURST_S
+        for what in (what for _, what in ways.values()):
+            spark.took_s(what, rows // 4, port=service.port, calls_per_s=COST_LIMIT_PER_S)
+        for _ in range(settings.repeats):
+            for key, (_, what) in ways.items():
+                service.logs.clear()
+                before_s = tree_cpu_s(spark.pid)
+                spark.took_s(what, rows, port=service.port, calls_per_s=COST_LIMIT_PER_S)
+                costs[key].append(tree_cpu_s(spark.pid) - before_s)
+                log = service.logs[f"/{rows}"]
+                assert log.accepted == rows, f"{log.accepted} calls accepted of {rows} rows"
+                refused[key] += log.refused
+    title = f"Processor seconds of {rows:,} calls of {COST_CALL_S * 1000:g} ms at {COST_LIMIT_PER_S}/s, {TASKS} tasks"
+    print_table(title, {name: Spread.of(costs[key]) for key, (name, _) in ways.items()}, digits=2)
+    print(", ".join(f"{name}: {refused[key]} calls refused" for key, (name, _) in ways.items()))
+    pairs = zip(costs["operator"], costs["by_hand"], strict=True)
+    return {
+        "async.limits.cost": statistics.median(ours / by_hand for ours, by_hand in pairs),
+        "async.limits.cost-refused": float(refused["operator"]),
+    }
 
 
 def _run(

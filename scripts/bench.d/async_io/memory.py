@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from pathlib import Path
 
+from async_io.processes import PROC, python_workers, resident_bytes
 from async_io.service import TASKS
 from async_io.workers import spark_worker
 from measure import Figures, Settings
@@ -14,8 +13,6 @@ from measure import Figures, Settings
 ROWS = 5_000_000
 INTERVAL_S = 0.25
 PARTS_TOLD = (0.1, 0.25, 0.5, 0.75, 1.0)
-PROC = Path("/proc")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WorkersMemory:
@@ -43,9 +40,9 @@ class WorkersMemory:
 
     def _sample(self) -> None:
         while not self._ended.wait(INTERVAL_S):
-            workers = _python_workers(self._pid)
+            workers = python_workers(self._pid)
             if len(workers) == TASKS:
-                self.samples.append((time.perf_counter(), sum(map(_resident_bytes, workers))))
+                self.samples.append((time.perf_counter(), sum(map(resident_bytes, workers))))
 
 
 def memory(settings: Settings) -> Figures:
@@ -67,34 +64,3 @@ def memory(settings: Settings) -> Figures:
     samples = ", ".join(f"{part:.0%}: {sampled.at(part) / 2**20:,.1f}" for part in PARTS_TOLD)
     print(f"RSS in MiB at {samples} ({growth:+.1%} from 10 %); {took_s:,.1f} s, {rows / took_s:,.0f} rows/s")
     return {"async.memory.growth": growth, "async.memory.rows": rows}
-
-
-def _python_workers(pid: int) -> list[int]:
-    """The processes below `pid` that a PySpark daemon has forked."""
-    parents: dict[int, int] = {}
-    for folder in PROC.iterdir():
-        if folder.name.isdigit():
-            try:
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:  # it has ended meanwhile
-                continue
-    below, found = {pid}, {pid}
-    while found:
-        found = {child for child, parent in parents.items() if parent in found}
-        below |= found
-    return [child for child in below if _is_daemon(child) and _is_daemon(parents[child])]
-
-
-def _is_daemon(pid: int) -> bool:
-    try:
-        return b"pyspark.daemon" in PROC.joinpath(str(pid), "cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _resident_bytes(pid: int) -> int:
-    """0 for one that has ended."""
-    try:
-        return int(PROC.joinpath(str(pid), "statm").read_text().split()[1]) * PAGE_BYTES
-    except OSError:
-        return 0

@@ -15,8 +15,10 @@ from typing import Any
 
 from async_io.edges import edges
 from async_io.http_service import LATENCY_MS, http_service
-from async_io.limits import limits
+from async_io.limits import limit_costs, limits
 from async_io.memory import memory
+from async_io.millions import millions
+from async_io.row_costs import row_costs
 from async_io.service import CAPACITY, LATENCY_S, TASKS, limit, mean_tail_latency_s
 from async_io.workers import (
     SparkWorker,
@@ -28,7 +30,22 @@ from async_io.workers import (
 )
 from measure import Figures, RatePart, RateTable, Row, Settings
 
-PARTS = ("latency", "tail", "none", "tasks", "lookup", "blocking", "peers", "http", "limits", "edges", "memory")
+PARTS = (
+    "latency",
+    "tail",
+    "none",
+    "rows",
+    "tasks",
+    "lookup",
+    "blocking",
+    "peers",
+    "http",
+    "limits",
+    "limit_costs",
+    "edges",
+    "memory",
+    "millions",
+)
 ROWS_PER_TASK = 10
 SETTING = f"{TASKS} tasks, capacity {CAPACITY}, {LATENCY_S * 1000:g} ms a call"
 
@@ -194,17 +211,23 @@ def async_io(chosen: list[str], settings: Settings) -> Figures:
     with ExitStack() as stack:
         if {"http", "edges"} & set(chosen):
             stack.enter_context(http_service())
-        if set(chosen) - {"memory"}:
+        if set(chosen) - {"memory", "millions"}:
             spark = stack.enter_context(spark_worker())
             pyflink = pyflink_python() if "peers" in chosen else None
             if tables := _tables(chosen, Tables(spark, settings, pyflink)):
                 figures |= _measure(RatePart(*tables), settings)
+            if "rows" in chosen:
+                figures |= row_costs(spark, settings)
             if "limits" in chosen:
                 figures |= limits(spark, settings)
+            if "limit_costs" in chosen:
+                figures |= limit_costs(spark, settings)
             if "edges" in chosen:
                 figures |= edges(spark, settings)
     if "memory" in chosen:
         figures |= memory(settings)
+    if "millions" in chosen:
+        figures |= millions(settings)
     return figures
 
 

@@ -178,6 +178,14 @@ class SparkMeasurements:
             from async_io.http_calls import HTTP_PEERS
 
             return HTTP_PEERS[what](frame)
+        if what == "limited_by_hand":
+            from async_io.limited_client import limited_by_hand
+
+            return limited_by_hand(frame, rows, options["port"], options["calls_per_s"])
+        if what.startswith("row_"):
+            from async_io.row_functions import ROW_COSTS
+
+            return ROW_COSTS[what](frame)
         if what.startswith("lookup_"):
             from async_io.lookups import LOOKUPS
 

@@ -50,6 +50,10 @@ class AnswerBox:
     def put(self, call: Call) -> None:
         """Append an answered call and notify the engine. Any thread; does not block."""
         self.answers.append(call)
+        self.announce()
+
+    def announce(self) -> None:
+        """Notify the engine of answers that were appended, unless it is. Any thread; does not block."""
         if not self.is_notified:
             self.notify()
 

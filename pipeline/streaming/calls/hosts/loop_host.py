@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from sys import getrefcount
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -93,8 +94,11 @@ class LoopHost(CallHost):
         if self._is_over:
             self._refuse_waiting()
         elif not self._is_awake:
-            self._is_awake = True
-            self._call_soon(self._wake)
+            if get_ident() != self._thread_id:
+                self._is_awake = True
+                self._call_soon(self._wake)
+            elif self._starting is None and not self._start_worker():
+                self._is_awake = self._is_resting = True
 
     def cancel(self, call: Call) -> None:
         call.is_cancelled = True
@@ -116,7 +120,7 @@ class LoopHost(CallHost):
         loop = self.loop
         assert loop is not None, "submitted to a host that has not been started"
         try:
-            if threading.get_ident() == self._thread_id:
+            if get_ident() == self._thread_id:
                 loop.call_soon(callback, *args)
             else:
                 loop.call_soon_threadsafe(callback, *args)
@@ -230,6 +234,8 @@ class LoopHost(CallHost):
         self._workers.discard(worker)
         if self._starting is worker:
             self._starting = None
+        if self._inbox and not self._is_awake:  # it ended before it took the call for which it was started
+            self._is_awake = self._is_resting = True
         self._resume()
 
     def _resume(self) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
 from dispatcher.util.foreign import is_instance
 from pipeline.streaming.calls.functions import AnyFunction
-from pipeline.streaming.calls.hosts.call_host import Call, CallHost
+from pipeline.streaming.calls.hosts.call_host import AnswerBox, Call, CallHost
 from pipeline.streaming.errors import OperatorStateError, RetryAfter, describe
 from pipeline.streaming.gathering import gathers_while
 
@@ -32,10 +32,18 @@ class PoolHost(CallHost):
     def __init__(self, function: AnyFunction[Any, Any], name: str, pool_size: int) -> None:
         super().__init__(function, name)
         self._pool_size = self.max_calls = pool_size  # never changes
-        self._inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()  # thread-safe; None ends a thread
         self._lock = threading.Lock()  # leaf lock; replaced only in a forked child
+        self._inbox: deque[Call] = deque()  # guarded by _lock; empty once stopped
         self._threads: list[threading.Thread] = []  # guarded by _lock; at most pool_size
         self._busy_or_queued = 0  # guarded by _lock; calls submitted and not answered
+        self._idle = 0  # guarded by _lock; threads that wait for _wakes, and for which it has no item
+        # Guarded by _lock; threads that were started or woken and have not looked into the inbox. One is enough: it
+        # wakes the next one if it finds several calls. So calls that hardly wait are made by one thread, one after the
+        # other, and a call that waits holds up none.
+        self._coming = 0
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # thread-safe; an item for each thread to wake
+        # Guarded by _lock; they have answers, which a thread that is coming announces: several of them at once.
+        self._unannounced: list[AnswerBox] = []
         self._is_started = False  # opened; the starting thread writes it, the stopping one reads it
         self._is_stopped = False  # written under _lock; read without it by calls that yield
         self._invoke: Callable[[Any], Any] = function  # type: ignore[assignment]  # never changes
@@ -58,7 +66,6 @@ class PoolHost(CallHost):
             self._threads = []
 
     def submit(self, call: Call) -> None:
-        # The put as well: stop: markers M; submit: puts c; inbox = [M, c]: the threads end at M, and c is lost.
         with self._lock:
             if not self._is_stopped:
                 if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
@@ -66,8 +73,10 @@ class PoolHost(CallHost):
                     thread = threading.Thread(target=self._work, name=name, daemon=True)
                     thread.start()  # raises if there are too many threads; then nothing was submitted
                     self._threads.append(thread)
+                    self._coming += 1
                 self._busy_or_queued += 1
-                self._inbox.put(call)
+                self._inbox.append(call)
+                self._wake_one()
                 return
         self._refuse(call)
 
@@ -79,12 +88,12 @@ class PoolHost(CallHost):
             if self._is_stopped:
                 return True
             self._is_stopped = True
-            threads = list(self._threads)
-        with suppress(queue.Empty):
-            while (waiting := self._inbox.get_nowait()) is not None:
-                self._refuse(waiting)
+            threads, refused = list(self._threads), list(self._inbox)
+            self._inbox.clear()
+        for call in refused:
+            self._refuse(call)
         for _ in threads:
-            self._inbox.put(None)
+            self._wakes.put(None)
         deadline_ns = perf_counter_ns() + int(timeout * 1e9)
         for thread in threads:
             if thread is not threading.current_thread():  # the garbage collector has dropped the owner there
@@ -102,34 +111,78 @@ class PoolHost(CallHost):
                 log.exception("%s: close() failed: %s", self.name, describe(error))
         return not alive
 
+    def _wake_one(self) -> None:
+        """Wake a thread for the inbox, unless one is coming or all are busy. The caller holds the lock."""
+        if self._inbox and self._coming == 0 and self._idle > 0:
+            self._idle -= 1
+            self._coming += 1
+            self._wakes.put(None)
+
     def _work(self) -> None:
         call: Call | None = None
         gathers_while(lambda: not (self._is_stopped or call is None or call.is_cancelled))
-        while (call := self._inbox.get()) is not None:
-            if not call.is_cancelled:
-                call.started_ns = perf_counter_ns()
-                try:
-                    call.results = self._invoke(call.value)
-                except BaseException as error:
-                    call.error = error
-                call.ended_ns = perf_counter_ns()
-            waiting = self._take_waiting() if is_instance(call.error, RetryAfter) else ()
-            with self._lock:
-                self._busy_or_queued -= 1
-            if call.ended_ns:
-                call.box.put(call)
-            for other in waiting:  # after the call that asks for the pause
-                other.is_returned = True
-                other.box.put(other)
-            del call, waiting  # released while this thread waits
+        while True:
+            boxes, call = self._arrive()
+            for box in boxes:
+                box.announce()
+            del boxes
+            while call is not None:
+                if not call.is_cancelled:
+                    call.started_ns = perf_counter_ns()
+                    try:
+                        call.results = self._invoke(call.value)
+                    except BaseException as error:
+                        call.error = error
+                    call.ended_ns = perf_counter_ns()
+                call = self._after(call)
+            if self._is_stopped:
+                return
+            self._wakes.get()
+
+    def _arrive(self) -> tuple[list[AnswerBox], Call | None]:
+        """A thread was started or woken: what to announce, and its first call; None: it is idle again."""
+        with self._lock:
+            self._coming -= 1
+            boxes, self._unannounced = self._unannounced, []
+            return boxes, self._take()
+
+    def _after(self, call: Call) -> Call | None:
+        """Answer a call that has ended or was cancelled; return the thread's next one, or None: it is idle."""
+        box = call.box
+        is_answered = call.ended_ns != 0
+        asks_for_pause = is_instance(call.error, RetryAfter)
+        if is_answered:
+            box.answers.append(call)
+        with self._lock:
+            self._busy_or_queued -= 1
+            waiting = self._take_waiting() if asks_for_pause else ()
+            following = self._take()
+            # The thread that is coming runs while the next call waits, or else within a switch interval.
+            if is_answered and not box.is_notified and following is not None and self._is_anyone_coming():
+                self._unannounced.append(box)
+                is_answered = False
+        if is_answered:
+            box.announce()
+        for other in waiting:  # after the call that asks for the pause
+            other.is_returned = True
+            other.box.put(other)
+        return following
+
+    def _take(self) -> Call | None:
+        """The next call, or None: the calling thread is idle. The caller holds the lock."""
+        if not self._inbox:
+            self._idle += 1
+            return None
+        call = self._inbox.popleft()
+        self._wake_one()
+        return call
+
+    def _is_anyone_coming(self) -> bool:
+        return self._coming > 0 and not self._is_stopped
 
     def _take_waiting(self) -> list[Call]:
-        """Take back the calls that have not begun; their operators know how long the pause lasts."""
-        waiting: list[Call] = []
-        with self._lock:
-            if not self._is_stopped:  # once stopped, the inbox holds only end markers
-                with suppress(queue.Empty):
-                    while (call := self._inbox.get_nowait()) is not None:
-                        waiting.append(call)
-                self._busy_or_queued -= len(waiting)
-        return [call for call in waiting if not call.is_cancelled]
+        """Take back the calls that have not begun; their operators know how long the pause lasts. Under the lock."""
+        waiting = [call for call in self._inbox if not call.is_cancelled]
+        self._busy_or_queued -= len(self._inbox)
+        self._inbox.clear()
+        return waiting

@@ -7,13 +7,16 @@ start together: they begin at 20 per second, and the rate follows what the servi
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pipeline.streaming.calls.hosts.call_host import CallHost
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.limits.learned_rate import LearnedRate
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
 from pipeline.streaming.calls.record_call import RecordCall
+
+_MOST_GROUP_MS: Final = 10.0
+"""To wake up for each call costs about as much as the call."""
 
 Limiter: TypeAlias = RateLimiter | AdaptiveRateLimiter
 
@@ -33,6 +36,8 @@ class Turns:
             self._learned = limiter
         else:
             self._learned = host.resumed if self._fixed is None else self._fixed.resumed
+        # Never changes; half of the burst remains for timers that fire late.
+        self._group_ms = 0.0 if self._fixed is None else min(self._fixed.spare_ms / 2, _MOST_GROUP_MS)
         self._reserved: tuple[float, float] | None = None  # start (ms) reserved for the first in line, and its cost
         self._is_let_through = False  # the first in line, by the learned rate: it waits for the fixed one
 
@@ -45,6 +50,11 @@ class Turns:
     def learn(self) -> bool:
         """Whether answers are to be reported."""
         return self.adapts or self._learned.is_used
+
+    @property
+    def group_ms(self) -> float:
+        """How much later than its turn the first of several calls in line starts: then those behind it do, too."""
+        return 0.0 if self.learn else self._group_ms
 
     def try_take(self, call: RecordCall, now_ms: float) -> float:
         """Take the turn of the first call in line if it has come: then returns `now_ms`, else when to ask again."""

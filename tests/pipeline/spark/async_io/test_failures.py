@@ -171,3 +171,14 @@ def test_function_that_cannot_be_opened_is_reported(spark: SparkSession) -> None
     assert text is not None
     assert "could not be opened: ConnectionRefusedError: no server" in text.splitlines()[0]
     assert "in open" in text
+
+
+def test_answer_of_two_gib_is_the_error_of_its_row(spark: SparkSession) -> None:
+    def body(row: Any) -> bytes:
+        return bytes(2**31) if row.id == 1 else b"small"
+
+    rows = ordered_wait(spark.range(3).coalesce(1), body, "body binary", timeout=60, on_error="capture").collect()
+
+    assert [row.body for row in rows] == [b"small", None, b"small"]
+    assert rows[1].error.error_class == "pipeline.spark.errors.ResultSchemaError"
+    assert "a row of Spark holds" in rows[1].error.message

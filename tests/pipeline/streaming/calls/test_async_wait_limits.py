@@ -32,6 +32,29 @@ def test_calls_start_at_the_rate() -> None:
         assert harness.called() == ["a", "b", "c"]
 
 
+def test_calls_in_line_start_in_groups_of_half_a_burst() -> None:
+    with Harness(rate_limit=RateLimit(1000, burst=7), capacity=100) as harness:
+        harness.process(*range(20))
+        harness.advance(1)
+        assert harness.called() == list(range(8))
+
+        harness.advance(3)
+        assert harness.called() == list(range(8))
+        harness.advance(1)
+        assert harness.called() == list(range(12))
+        harness.advance(4)
+        assert harness.called() == list(range(16))
+
+
+def test_only_call_in_line_starts_when_its_turn_comes() -> None:
+    with Harness(rate_limit=RateLimit(1000, burst=7), capacity=100) as harness:
+        harness.process(*range(8))
+
+        harness.advance(1)
+
+        assert harness.called() == list(range(8))
+
+
 def test_a_call_counts_for_its_cost() -> None:
     with Harness(rate_limit=RateLimit(10, burst=1, cost=len)) as harness:
         harness.process("aaa", "b", "c")

@@ -200,6 +200,23 @@ def test_blocking_calls_run_side_by_side(desk: OpenDesk) -> None:
     assert sorted(results) == [[0], [1], [2]]
 
 
+@pytest.mark.parametrize("pool_size", [2, 3, 4])
+def test_answer_is_announced_although_all_threads_go_on_with_calls_that_hang(desk: OpenDesk, pool_size: int) -> None:
+    """A thread leaves its announcement to one that is about to run, which must not forget it."""
+
+    def hang(value: int) -> list[int]:
+        assert value == 0 or released.wait(TIMEOUT_S)
+        return [value]
+
+    released = threading.Event()
+    opened = desk(hang, pool_size=pool_size)
+    opened.submit(*range(2 * pool_size))
+
+    assert opened.wait_for(1)[0].value == 0
+    released.set()
+    opened.wait_for(2 * pool_size)
+
+
 def test_a_pool_starts_no_threads_that_it_does_not_need(desk: OpenDesk) -> None:
     opened = desk(blocking_double, pool_size=50)
     before = threading.active_count()
@@ -208,6 +225,26 @@ def test_a_pool_starts_no_threads_that_it_does_not_need(desk: OpenDesk) -> None:
         opened.results(value)
 
     assert threading.active_count() - before <= 2
+
+
+@pytest.mark.parametrize("earlier", [0, 1], ids=["a new worker", "an idle worker"])
+def test_call_submitted_on_the_loop_is_made_although_its_worker_is_cancelled_first(
+    desk: OpenDesk, earlier: int
+) -> None:
+    def submit_and_cancel() -> None:
+        opened.submit(7)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+
+    opened = desk(double)
+    assert isinstance(opened.host, LoopHost)
+    loop = opened.host.loop
+    assert loop is not None
+    opened.results(*range(earlier))
+
+    loop.call_soon_threadsafe(submit_and_cancel)
+
+    assert opened.wait_for(earlier + 1)[-1].results == [14]
 
 
 def test_coroutines_run_side_by_side_and_start_in_order(desk: OpenDesk) -> None:
