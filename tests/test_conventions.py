@@ -72,6 +72,7 @@ LAYERS: Layers = (
         "elements of streams": (
             "pipeline.streaming.elements",
             "pipeline.streaming.errors",
+            "pipeline.streaming.keys",
             "pipeline.streaming.number_checks",
         ),
         "helpers of the pipeline": ("pipeline.postgres", "pipeline.rare_log", "pipeline.sql"),

@@ -1,7 +1,8 @@
 """Keys and results as text: JSON with tags for what JSON lacks. Any thread.
 
 Reading it back runs no code of the file's, unlike pickle. A key's text is canonical: equal values have equal texts, so
-it is sorted where order has no meaning, and instants are in UTC. Results come back as they were, except that an aware
+it is sorted where order has no meaning, instants are in UTC, and numbers have no sign of zero and no trailing zeros
+after the point. Results come back as they were, except that an aware
 datetime has a fixed offset in place of its zone.
 """
 
@@ -14,15 +15,17 @@ import enum
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from operator import itemgetter
 from typing import Any, Final
 
 from dispatcher.errors import InvalidTypeError
 from pipeline.streaming.errors import quoted
+from pipeline.streaming.keys import instant
 
 _TAG: Final = "$"
 _ATOMS: Final = frozenset((type(None), bool, int, float, str))
+_EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _WRITE: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), check_circular=False).encode
 
 
@@ -98,7 +101,7 @@ def _canonical(value: Any) -> Any:
     """A key's value as JSON's own types; values that mean the same give the same."""
     kind = type(value)
     if kind in _ATOMS:
-        return value
+        return value or abs(value) if kind is float else value  # 0.0 for -0.0
     names = getattr(value, "__fields__", None)
     if isinstance(value, tuple) and isinstance(names, list):  # Spark's Row
         return _tagged("row", sorted(_row_entries(names, value), key=itemgetter(0)))
@@ -114,8 +117,10 @@ def _canonical(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [[field.name, _canonical(getattr(value, field.name))] for field in dataclasses.fields(value)]
         return _tagged("dataclass", [kind.__qualname__, fields])
-    if isinstance(value, dt.datetime) and value.tzinfo is not None:
-        value = value.astimezone(dt.UTC)
+    if isinstance(value, dt.datetime):
+        value = instant(value)
+    if isinstance(value, Decimal):
+        value = _same_of_equal(value)
     scalar = _scalar(value)
     if scalar is None and kind.__module__ == "numpy" and getattr(value, "shape", None) == ():
         return _canonical(value.item())
@@ -125,6 +130,13 @@ def _canonical(value: Any) -> Any:
             "that returns strings, numbers, dates, or tuples of them."
         )
     return _tagged(*scalar)
+
+
+def _same_of_equal(value: Decimal) -> Decimal:
+    """One of all Decimals that equal `value`, and one of all NaN."""
+    if value.is_nan():
+        return Decimal("NaN")
+    return _EXACT.normalize(value) if value else Decimal(0)
 
 
 def _row_entries(names: list[str], row: tuple[Any, ...]) -> list[list[Any]]:

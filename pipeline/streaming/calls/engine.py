@@ -43,6 +43,7 @@ from pipeline.streaming.errors import (
     ResultCacheError,
     RetryAfter,
 )
+from pipeline.streaming.keys import canonical_keys
 from pipeline.streaming.options import AsyncOptions
 
 T = TypeVar("T")
@@ -89,7 +90,9 @@ class Engine:
             self._attempts = CallMetrics()
         metrics.attempts = None if self._attempts is metrics else self._attempts
         self._asked: dict[Request, RecordCall] = {}  # of the cache, without an answer yet
-        self._key_of = options.dedupe_by or (None if self._session is None else self._session.key_of)
+        self._key_of = None if self._session is None else self._session.key_of
+        if options.dedupe_by is not None:
+            self._key_of = canonical_keys(options.dedupe_by)
         self._combine = options.combine
         self._shared: SharedCalls[RecordCall, Any] = SharedCalls(options.remember, options.remember_ms)
         self._retry = options.enabled_retry

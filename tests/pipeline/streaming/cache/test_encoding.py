@@ -114,6 +114,13 @@ def test_foreign_bytes_are_refused(stored: bytes) -> None:
         ((1, 2), [1, 2]),
         (Pair(1, 2), (1, 2)),
         (Item("a", 1), Item("a", 1)),
+        (0.0, -0.0),
+        (math.nan, -math.nan),
+        (Decimal("1.50"), Decimal("1.5")),
+        (Decimal("1E+2"), Decimal(100)),
+        (Decimal("-0.00"), Decimal(0)),
+        (Decimal("NaN"), Decimal("-NaN7")),
+        ([Decimal("9" * 38)], (Decimal("9" * 38 + ".0"),)),
     ],
 )
 def test_values_that_mean_the_same_have_one_key(one: Any, other: Any) -> None:
@@ -134,6 +141,9 @@ def test_values_that_mean_the_same_have_one_key(one: Any, other: Any) -> None:
         (Decimal(1), 1),
         (dt.date(2026, 1, 1), "2026-01-01"),
         (dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        (dt.datetime(2026, 10, 25, 2, tzinfo=BERLIN), dt.datetime(2026, 10, 25, 2, tzinfo=BERLIN, fold=1)),
+        (dt.datetime(1, 1, 1, tzinfo=BERLIN), dt.datetime(1, 1, 1, 0, 1, tzinfo=BERLIN)),
+        (Decimal(1), Decimal(-1)),
         (Item("a", 1), Item("a", 2)),
         (Colour.RED, "RED"),
     ],
