@@ -149,7 +149,7 @@ def _wait(
         raise InvalidValueError(
             f"keep_input adds the columns of the DataFrame to the results' columns, and both have {min(both)}"
         )
-    _require_free_names(columns)
+    require_free_names(columns)
     check_cache(df, options.cache, function)
     _require_metrics_of(df, metrics)
     task = AsyncTask(
@@ -195,7 +195,8 @@ def _require_metrics_of(df: DataFrame, metrics: Any) -> None:
         )
 
 
-def _require_free_names(columns: OutputColumns) -> None:
+def require_free_names(columns: OutputColumns) -> None:
+    """Raise ValueError if the columns of the results hide the error column or the metrics column."""
     taken = [] if columns.error_name is None else [columns.error_name.lower()]
     if columns.has_metrics:
         taken.append(METRICS_COLUMN)

@@ -69,8 +69,8 @@ def lookup_join(
     `pipeline.streaming.AsyncOptions` describes the other options. The keys of a batch are looked up together. While all
     connections are busy, more than `max_batch_size` keys are joined into one query. Unless you set `max_batch_size`,
     the rows of a database's table are looked up in parts of Spark's batches, of up to 10,000 rows. Each row is a
-    separate record where that matters: with a FunctionTable, `on_error`, `retry`, `rate_limit` or `metrics`. Then
-    `capacity` is 1,000, `max_batch_size` 100 and `linger_ms` 5.
+    separate record where that matters: with a FunctionTable, `retry`, `rate_limit`, `metrics`, `dead_letter`, or a
+    function as `on_error`. Then `capacity` is 1,000, `max_batch_size` 100 and `linger_ms` 5.
 
     Raises:
         LookupTableError: a column, a type or an option is invalid.
@@ -98,8 +98,9 @@ def lookup_join(
             concurrency=options.get("concurrency"),
             max_batch_size=options.get("max_batch_size"),
             linger_ms=options.get("linger_ms"),
+            on_error=options.get("on_error", "fail"),
         )
-        return join_batches(df, function, T.StructType(added), settings, idle_timeout)
+        return join_batches(df, function, T.StructType(added), settings, idle_timeout, error_column)
     return (ordered_wait if ordered else unordered_wait)(
         df,
         function,
