@@ -38,6 +38,8 @@ from pipeline.streaming.options import AsyncOptions, CallOptions, OnError
 
 _FIRST_ROWS: Final = 100
 _MOST_ROWS: Final = 10_000
+_MOST_BYTES: Final = 64 << 20
+"""Of the rows that come out together, by their average size."""
 _CAPACITY: Final = 20_000
 """Rows taken in, unless an option says it."""
 _PLAIN: Final[dict[type[T.DataType], type]] = {
@@ -165,13 +167,15 @@ class BatchLookup(AsyncFunction[Rows, pa.RecordBatch]):
         answer = await self._function.answer(columns, asked.tolist())
         table = answer.columns
         errors.update(answer.errors)
-        if not isinstance(table, pa.RecordBatch):
+        if not isinstance(table, pa.Table):
             table, unfit = self._packing.pack(table if answer.numbers else [()] * len(self._added.fields))
             for row, error in unfit.items():
                 errors.setdefault(answer.numbers[row], error)
         failed = self._failed(rows, codes, errors)
         matches = _Matches(answer, codes, len(asked), failed, self._function.how == "left", self._on_error != "drop")
-        return [self._joined(batch, table, failed, *some) for some in matches.in_pieces(_MOST_ROWS)]
+        row_bytes = batch.nbytes / max(1, batch.num_rows) + table.nbytes / max(1, table.num_rows)
+        pieces = matches.in_pieces(max(1, min(_MOST_ROWS, int(_MOST_BYTES / max(1, row_bytes)))))
+        return [self._joined(batch, table, failed, *some) for some in pieces]
 
     def _failed(self, rows: Rows, codes: Any, errors: Mapping[int, Exception]) -> dict[int, Any]:
         """For the place of each row whose key has failed, its value of the error column.
@@ -190,7 +194,7 @@ class BatchLookup(AsyncFunction[Rows, pa.RecordBatch]):
         }
 
     def _joined(
-        self, batch: pa.RecordBatch, table: pa.RecordBatch, failed: Mapping[int, CapturedError], places: Any, rows: Any
+        self, batch: pa.RecordBatch, table: pa.Table, failed: Mapping[int, CapturedError], places: Any, rows: Any
     ) -> pa.RecordBatch:
         """The rows of `batch` at `places`, each with the row of `table` at that place of `rows`, -1 for none."""
         if len(places) != batch.num_rows or (failed and self._on_error != "drop"):
@@ -201,7 +205,7 @@ class BatchLookup(AsyncFunction[Rows, pa.RecordBatch]):
         types = self._output.types
         arrays = [column.cast(kind) for column, kind in zip(kept.columns, types, strict=False)]
         indices = pa.array(rows, mask=rows < 0)
-        arrays += [column.take(indices) for column in table.columns]
+        arrays += [column.take(indices).combine_chunks() for column in table.columns]
         if self._columns.error_name is not None:
             arrays.append(self._failures.column(batch, failed, places))
         return pa.RecordBatch.from_arrays(arrays, schema=self._output)
@@ -296,7 +300,7 @@ def _key_values(values: Any, field: T.StructField, errors: dict[int, Exception])
 
 
 class _AsArrow:
-    """The table's columns as a batch of Arrow, whose values have passed Spark's checks."""
+    """The table's columns in Arrow, whose values have passed Spark's checks."""
 
     def __init__(self, added: T.StructType, rules: Rules) -> None:
         values = [values_of(field.dataType) for field in added.fields]
@@ -305,17 +309,15 @@ class _AsArrow:
         self._checks = [each.check(rules, nullable=True) for each in values]
         self._builders = [each.builder() for each in values]
 
-    def pack(self, columns: Columns) -> tuple[pa.RecordBatch, Mapping[int, Exception]]:
+    def pack(self, columns: Columns) -> tuple[pa.Table, Mapping[int, Exception]]:
         errors: dict[int, Exception] = {}
         parts = zip(self._schema.names, self._plain, self._checks, self._builders, columns, strict=True)
         arrays = [self._array(*part, errors) for part in parts]
-        return self._batch(arrays), errors
+        return pa.Table.from_arrays(arrays, schema=self._schema), errors
 
-    def join(self, pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        return pa.concat_batches(pieces) if self._schema.names else pieces[0]
-
-    def _batch(self, arrays: list[Any]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+    def join(self, pieces: Sequence[pa.Table]) -> pa.Table:
+        # In one array for each column, if it has less than 2 GiB.
+        return pa.concat_tables(pieces).combine_chunks()
 
     def _array(
         self,

@@ -276,3 +276,18 @@ def test_equal_keys_in_several_forms_are_one_key(tmp_path: Path) -> None:
     rows = joined(SqliteTable(tmp_path / "t.db", "t"), schema, [(0.0,), (-0.0,), (math.nan,), (math.nan,)])
 
     assert [row[1] for row in rows] == [1, 1, None, None]
+
+
+def test_large_rows_come_out_in_several_batches(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.execute("CREATE TABLE t (k INT, v BLOB)")
+        connection.execute("INSERT INTO t VALUES (1, zeroblob(20000000))")
+        connection.commit()
+    function = LookupFunction(SqliteTable(tmp_path / "t.db", "t"), "k", input_columns=["k"])
+    lookup = batch_lookup(function, KEY, "fail")
+
+    async def scenario() -> list[pa.RecordBatch]:
+        async with opened(lookup):  # type: ignore[arg-type]
+            return await lookup.async_invoke(Rows(pa.record_batch({"k": [1] * 8}), KEY))
+
+    assert [batch.num_rows for batch in run(scenario())] == [3, 3, 2]
