@@ -109,6 +109,8 @@ def _parts(schema: T.StructType, batches: Iterable[pa.RecordBatch], most: int) -
 
 
 class Rows:
+    """Some rows of a DataFrame, which are looked up together."""
+
     def __init__(self, batch: pa.RecordBatch, schema: T.StructType) -> None:
         self.batch = batch
         self.taken_ns = time.perf_counter_ns()
@@ -197,11 +199,9 @@ class BatchLookup(AsyncFunction[Rows, pa.RecordBatch]):
         self, batch: pa.RecordBatch, table: pa.Table, failed: Mapping[int, CapturedError], places: Any, rows: Any
     ) -> pa.RecordBatch:
         """The rows of `batch` at `places`, each with the row of `table` at that place of `rows`, -1 for none."""
-        if len(places) != batch.num_rows or (failed and self._on_error != "drop"):
-            of_failed = np.isin(places, list(failed)) if failed else None
-            kept = batch.take(pa.array(places, mask=of_failed))
-        else:
-            kept = batch
+        kept = batch
+        if failed or not np.array_equal(places, np.arange(batch.num_rows)):
+            kept = batch.take(pa.array(places, mask=np.isin(places, list(failed))))
         types = self._output.types
         arrays = [column.cast(kind) for column, kind in zip(kept.columns, types, strict=False)]
         indices = pa.array(rows, mask=rows < 0)

@@ -77,10 +77,14 @@ def jar() -> str | None:
     return next((str(each) for folder in folders for each in sorted(folder.rglob("postgresql-*.jar"))), None)
 
 
+_seen: dict[int, float] = {}
+"""The seconds of each process when it was last looked at: Spark ends workers that are idle."""
+
+
 def cpu_s(without: int) -> float:
-    """Of this process and all below it, but for those of process `without`; those that have ended count as well."""
-    used: dict[int, float] = {}
+    """Of this process and all below it that were ever seen here, but for those of process `without`."""
     parents: dict[int, int] = {}
+    used: dict[int, float] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
@@ -88,14 +92,15 @@ def cpu_s(without: int) -> float:
             continue
         pid = int(stat.parent.name)
         parents[pid] = int(fields[1])
-        used[pid] = sum(map(int, fields[11:15])) / TICKS_PER_S
+        used[pid] = sum(map(int, fields[11:13])) / TICKS_PER_S
 
     def is_ours(pid: int) -> bool:
         while pid not in (os.getpid(), without, 0, 1):
             pid = parents.get(pid, 0)
         return pid == os.getpid()
 
-    return sum(used[pid] for pid in used if is_ours(pid))
+    _seen.update({pid: took_s for pid, took_s in used.items() if is_ours(pid)})
+    return sum(_seen.values())
 
 
 def fill_sqlite(path: str) -> None:
