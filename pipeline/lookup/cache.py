@@ -22,10 +22,10 @@ import asyncio
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Literal, TypeAlias
 
 from pipeline.lookup.answers import Answer, AsLists, Packing, answer_of
@@ -238,7 +238,8 @@ class PartialLookups(Lookups):
         super().__init__(queries)
         self._width = width
         self._cache = LruRows(options, queries.metrics)  # loop thread only
-        self._under_way: dict[LookupKey, asyncio.Task[Found]] = {}  # loop thread only; queries by key
+        # Loop thread only; by key its query, and its place among the keys of that.
+        self._under_way: dict[LookupKey, tuple[asyncio.Task[_Loaded], int]] = {}
 
     async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
         now_s = self._clock.now_s()
@@ -250,31 +251,43 @@ class PartialLookups(Lookups):
         if unknown:
             running = self._under_way
             if missing := [key for place in unknown if (key := keys[place]) not in running]:
-                running.update(dict.fromkeys(missing, self._tasks.start(self._load(missing))))
-            waits: defaultdict[asyncio.Task[Found], list[int]] = defaultdict(list)
-            for place in unknown:
-                waits[running[keys[place]]].append(place)
-            await asyncio.wait(waits)
-            for task, places in waits.items():
+                task = self._tasks.start(self._load(missing))
+                running.update(zip(missing, zip(repeat(task), range(len(missing)), strict=False), strict=True))
+                if len(missing) == len(keys):
+                    await asyncio.wait([task])
+                    if (error := _error_of(task)) is None:
+                        return task.result().answer
+                    raise error
+            waits = [(place, *running[keys[place]]) for place in unknown]
+            await asyncio.wait({task for _, task, _ in waits})
+            for place, task, number in waits:
                 error = _error_of(task)
-                for place in places:
-                    found[place] = task.result()[keys[place]] if error is None else error
+                found[place] = task.result().found[number] if error is None else error
         return answer_of(found, self._width)
 
-    async def _load(self, keys: list[LookupKey]) -> Found:
+    async def _load(self, keys: list[LookupKey]) -> _Loaded:
         try:
-            found = (await self._queries.ask(keys)).by_place(len(keys))
+            answer = await self._queries.ask(keys)
+            found = answer.by_place(len(keys))
             now_s = self._clock.now_s()
             for key, rows in zip(keys, found, strict=True):
                 if not isinstance(rows, Exception):
                     self._cache.put(key, rows, now_s)
-            return dict(zip(keys, found, strict=True))
+            return _Loaded(answer, found)
         finally:
             for key in keys:
                 del self._under_way[key]
 
 
-def _error_of(task: asyncio.Task[Found]) -> BaseException | None:
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What a query has found, in columns and by key."""
+
+    answer: Answer
+    found: Sequence[Sequence[LookupRow] | Exception]
+
+
+def _error_of(task: asyncio.Task[_Loaded]) -> BaseException | None:
     if task.cancelled():  # only close() cancels it
         return TableUnavailableError("the lookup was closed while it waited for an answer")
     return task.exception()
