@@ -16,6 +16,8 @@ _SHOWN: Final = ("host", "port", "dbname")
 _CONNECT_TIMEOUT_S: Final = 10
 _LASTING_STATES: Final = ("0A", "0L", "0P", "22", "23", "28", "3D", "3F", "42")
 """Classes of SQL states that a retry does not change: rights, passwords, names, types."""
+_STATES_OF_VALUES: Final = ("21", "22", "23", "2F", "38", "39", "54", "P0", "XX")
+"""Classes of SQL states that a value in a row may cause, also one that a function of the user's has raised."""
 _LASTING_TEXTS: Final = (
     "authentication failed",
     "no password supplied",
@@ -105,6 +107,11 @@ def is_passing(error: psycopg.Error) -> bool:
     if error.sqlstate is not None:
         return not error.sqlstate.startswith(_LASTING_STATES)
     return not _is_refusal(str(error))
+
+
+def is_of_values(error: psycopg.Error) -> bool:
+    """Whether the values that a statement met may be at fault, so that it may succeed for others."""
+    return (error.sqlstate or "").startswith(_STATES_OF_VALUES)
 
 
 def _is_refusal(text: str) -> bool:

@@ -49,6 +49,8 @@ class Dialect:
     """The class of all of the driver's errors."""
     is_passing: Callable[[Any], bool]
     """Whether a retry may succeed."""
+    is_of_values: Callable[[Any], bool]
+    """Whether the values that a statement met, in its parameters or in rows, may be at fault."""
     message: Callable[[Any, Mapping[str, Any]], str]
     """An error's text in one line, without the secrets in a connection's settings."""
     shows_cause: bool
@@ -61,12 +63,18 @@ class Dialect:
         passing: type[Exception],
         lasting: type[Exception],
         settings: Mapping[str, Any] = NO_SECRETS,
+        of_values: type[Exception] | None = None,
     ) -> Iterator[None]:
-        """Raise `passing` or `lasting` in place of the driver's errors. `where`: the beginning of the message."""
+        """Raise `passing` or `lasting` in place of the driver's errors. `where`: the beginning of the message.
+
+        `of_values`: in place of `lasting` if the values that a statement met may be at fault.
+        """
         try:
             yield
         except self.error() as error:
             kind = passing if self.is_passing(error) else lasting
+            if of_values is not None and kind is lasting and self.is_of_values(error):
+                kind = of_values
             raise kind(f"{where}: {self.message(error, settings)}") from (error if self.shows_cause else None)
 
 
@@ -121,6 +129,7 @@ SQLITE: Final = Dialect(
     returning="",
     error=lambda: sqlite3.Error,
     is_passing=error_named("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT"),
+    is_of_values=error_named("SQLITE_ERROR", "SQLITE_MISMATCH", "SQLITE_TOOBIG"),
     message=lambda error, _: str(error),
     shows_cause=True,
 )
@@ -137,6 +146,7 @@ POSTGRESQL: Final = Dialect(
     returning=" RETURNING kept.digest",
     error=_psycopg_error,
     is_passing=postgres.is_passing,
+    is_of_values=postgres.is_of_values,
     message=postgres.safe_message,
     shows_cause=False,
 )

@@ -20,20 +20,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from abc import ABC, abstractmethod
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from itertools import chain, repeat
+from typing import Any, Literal, TypeAlias
 
+from pipeline.lookup.answers import Answer, AsLists, Packing, answer_of
 from pipeline.lookup.errors import LookupTableError, TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.queries import Found, Queries
+from pipeline.lookup.queries import Queries
 from pipeline.lookup.schema import LookupKey, LookupRow
 from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
 
+
+Found: TypeAlias = dict[LookupKey, Sequence[LookupRow] | Exception]
+"""The rows or the error of every key that was looked up."""
 
 _DEFAULT_MAX_ROWS = 10_000
 
@@ -72,6 +78,8 @@ class PartialCache:
 @dataclass(frozen=True)
 class FullCache:
     """Loads the whole table and answers every lookup from memory. Keys are compared in Python, by exact equality.
+
+    A row with a value that cannot be read fails the lookups of its key only.
 
     Lookups before the first load wait for it. `reload_interval_s` is the time to the next load from the end of a load
     (`schedule_mode="fixed_delay"`) or from its start ("fixed_rate"). By default it never reloads. During a reload, the
@@ -116,14 +124,6 @@ def cache_of(cache: LookupCache | str | None) -> LookupCache:
     return found
 
 
-@dataclass(slots=True)
-class _Entry:
-    rows: Sequence[LookupRow]
-    weight: int
-    written_s: float
-    accessed_s: float
-
-
 class LruRows:
     """The rows that a PartialCache keeps. Owner's thread only. Each call takes constant time, amortized.
 
@@ -132,57 +132,62 @@ class LruRows:
 
     def __init__(self, options: PartialCache, metrics: LookupMetrics) -> None:
         self._options = options
+        self._max_rows = math.inf if options.max_rows is None else options.max_rows
         self._metrics = metrics
-        self._after_access_s = options.expire_after_access_s
-        self._after_write_s = options.expire_after_write_s
-        # The next key to expire is at the head of one of the two, which hold the same keys.
-        self._entries: OrderedDict[LookupKey, _Entry] = OrderedDict()  # owner's thread only; by last use
-        self._loads: OrderedDict[LookupKey, None] = OrderedDict()  # owner's thread only; by load
+        # By last use, as `_used` is.
+        self._entries: OrderedDict[LookupKey, Sequence[LookupRow]] = OrderedDict()  # owner's thread only
+        # When each key was last used, and loaded; the next one to expire is first. Empty if no time expires it.
+        self._used: OrderedDict[LookupKey, float] = OrderedDict()  # owner's thread only
+        self._loaded: OrderedDict[LookupKey, float] = OrderedDict()  # owner's thread only
+        bounds = ((self._used, options.expire_after_access_s), (self._loaded, options.expire_after_write_s))
+        self._bounds = [(times, after_s) for times, after_s in bounds if after_s is not None]  # never changes
         self._rows = 0  # owner's thread only; == the sum of the entries' weights
 
     def get(self, key: LookupKey, now_s: float) -> Sequence[LookupRow] | None:
         """The rows of `key`: empty if it is cached as missing, None if it is not cached."""
-        self._expire(now_s)
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        entry.accessed_s = now_s
-        self._entries.move_to_end(key)
-        return entry.rows
+        if self._bounds:
+            self._expire(now_s)
+        rows = self._entries.get(key)
+        if rows is not None:
+            self._entries.move_to_end(key)
+            if self._options.expire_after_access_s is not None:
+                self._used[key] = now_s
+                self._used.move_to_end(key)
+        return rows
 
     def put(self, key: LookupKey, rows: Sequence[LookupRow], now_s: float) -> None:
         """Cache the rows of `key`, unless they exceed `max_rows`, or are empty and missing keys are not cached."""
-        self._expire(now_s)
-        self._remove(key)
-        max_rows = self._options.max_rows
-        entry = _Entry(rows, max(1, len(rows)), now_s, now_s)
-        if (rows or self._options.cache_missing_key) and (max_rows is None or entry.weight <= max_rows):
-            self._entries[key] = entry
-            self._loads[key] = None
-            self._rows += entry.weight
-            while max_rows is not None and self._rows > max_rows:
-                self._evict(next(iter(self._entries)))
+        if self._bounds:
+            self._expire(now_s)
+        if (old := self._entries.pop(key, None)) is not None:
+            self._count_removed(key, old)
+        weight = len(rows) or 1
+        if weight <= self._max_rows and (rows or self._options.cache_missing_key):
+            self._entries[key] = rows
+            for times, _ in self._bounds:
+                times[key] = now_s
+            self._rows += weight
+            while self._rows > self._max_rows:
+                self._count_evicted(*self._entries.popitem(last=False))
         self._metrics.cached_rows = self._rows
 
     def _expire(self, now_s: float) -> None:
-        entries = self._entries
-        if self._after_access_s is not None:
-            while entries and now_s - entries[key := next(iter(entries))].accessed_s >= self._after_access_s:
-                self._evict(key)
-        if self._after_write_s is not None:
-            while entries and now_s - entries[key := next(iter(self._loads))].written_s >= self._after_write_s:
+        for times, after_s in self._bounds:
+            while times and now_s - times[key := next(iter(times))] >= after_s:
                 self._evict(key)
 
     def _evict(self, key: LookupKey) -> None:
-        self._remove(key)
-        self._metrics.evictions += 1
+        self._count_evicted(key, self._entries.pop(key))
         self._metrics.cached_rows = self._rows
 
-    def _remove(self, key: LookupKey) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            del self._loads[key]
-            self._rows -= entry.weight
+    def _count_evicted(self, key: LookupKey, rows: Sequence[LookupRow]) -> None:
+        self._count_removed(key, rows)
+        self._metrics.evictions += 1
+
+    def _count_removed(self, key: LookupKey, rows: Sequence[LookupRow]) -> None:
+        self._rows -= len(rows) or 1
+        for times, _ in self._bounds:
+            del times[key]
 
 
 class Lookups(ABC):
@@ -197,9 +202,15 @@ class Lookups(ABC):
     async def open(self) -> None:
         await self._queries.reader.open()
 
-    @abstractmethod
     async def lookup(self, keys: Sequence[LookupKey]) -> Found:
-        """The rows, or the error, of each of `keys`, which may repeat."""
+        """The rows, or the error, of each of `keys`, which may repeat. Needs columns that are not packed."""
+        counts = Counter(keys)
+        answer = await self.answer(list(counts), list(counts.values()))
+        return dict(zip(counts, answer.by_place(len(counts)), strict=True))
+
+    @abstractmethod
+    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
+        """The rows, or the error, of each of the distinct `keys`. `counts`: how many lookups each stands for."""
 
     async def close(self) -> None:
         """Cancel the calls in flight, wait for them up to a timeout, then close the reader."""
@@ -211,9 +222,9 @@ class Lookups(ABC):
 class DirectLookups(Lookups):
     """No cache."""
 
-    async def lookup(self, keys: Sequence[LookupKey]) -> Found:
-        self._metrics.misses += len(keys)
-        return await self._queries.ask(list(dict.fromkeys(keys)))
+    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
+        self._metrics.misses += sum(counts)
+        return await self._queries.ask(keys) if keys else Answer((), ())
 
 
 class PartialLookups(Lookups):
@@ -223,84 +234,111 @@ class PartialLookups(Lookups):
     wait for the same keys; it still fills the cache.
     """
 
-    def __init__(self, queries: Queries, options: PartialCache) -> None:
+    def __init__(self, queries: Queries, options: PartialCache, width: int) -> None:
         super().__init__(queries)
+        self._width = width
         self._cache = LruRows(options, queries.metrics)  # loop thread only
-        self._under_way: dict[LookupKey, asyncio.Task[Found]] = {}  # loop thread only; queries by key
+        # Loop thread only; by key its query, and its place among the keys of that.
+        self._under_way: dict[LookupKey, tuple[asyncio.Task[_Loaded], int]] = {}
 
-    async def lookup(self, keys: Sequence[LookupKey]) -> Found:
+    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
         now_s = self._clock.now_s()
-        result: Found = {}
-        missing: dict[LookupKey, None] = {}
-        waits: dict[LookupKey, asyncio.Task[Found]] = {}
-        for key in keys:
-            rows = self._cache.get(key, now_s)
-            if rows is not None:
-                self._metrics.hits += 1
-                result[key] = rows
-                continue
-            self._metrics.misses += 1
-            task = self._under_way.get(key)
-            if task is None:
-                missing[key] = None
-            else:
-                waits[key] = task
-        if missing:
-            started = dict.fromkeys(missing, self._tasks.start(self._load(list(missing))))
-            self._under_way.update(started)
-            waits.update(started)
-        if waits:
-            await asyncio.wait(set(waits.values()))
-            for key, task in waits.items():
-                result[key] = _outcome(task, key)
-        return result
+        found: Any = [self._cache.get(key, now_s) for key in keys]
+        unknown = [place for place, rows in enumerate(found) if rows is None]
+        misses = sum([counts[place] for place in unknown])
+        self._metrics.misses += misses
+        self._metrics.hits += sum(counts) - misses
+        if unknown:
+            running = self._under_way
+            if missing := [key for place in unknown if (key := keys[place]) not in running]:
+                task = self._tasks.start(self._load(missing))
+                running.update(zip(missing, zip(repeat(task), range(len(missing)), strict=False), strict=True))
+                if len(missing) == len(keys):
+                    await asyncio.wait([task])
+                    if (error := _error_of(task)) is None:
+                        return task.result().answer
+                    raise error
+            waits = [(place, *running[keys[place]]) for place in unknown]
+            await asyncio.wait({task for _, task, _ in waits})
+            for place, task, number in waits:
+                error = _error_of(task)
+                found[place] = task.result().found[number] if error is None else error
+        return answer_of(found, self._width)
 
-    async def _load(self, keys: list[LookupKey]) -> Found:
+    async def _load(self, keys: list[LookupKey]) -> _Loaded:
         try:
-            found = await self._queries.ask(keys)
+            answer = await self._queries.ask(keys)
+            found = answer.by_place(len(keys))
             now_s = self._clock.now_s()
-            for key, rows in found.items():
+            for key, rows in zip(keys, found, strict=True):
                 if not isinstance(rows, Exception):
                     self._cache.put(key, rows, now_s)
-            return found
+            return _Loaded(answer, found)
         finally:
             for key in keys:
                 del self._under_way[key]
 
 
-def _outcome(task: asyncio.Task[Found], key: LookupKey) -> Sequence[LookupRow] | Exception:
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What a query has found, in columns and by key."""
+
+    answer: Answer
+    found: Sequence[Sequence[LookupRow] | Exception]
+
+
+def _error_of(task: asyncio.Task[_Loaded]) -> BaseException | None:
     if task.cancelled():  # only close() cancels it
         return TableUnavailableError("the lookup was closed while it waited for an answer")
-    error = task.exception()
-    if isinstance(error, Exception):
-        return error
-    return task.result()[key]
+    return task.exception()
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A whole table. `rows`: by key, the place of its row in `columns`, or their places if there are several."""
+
+    rows: Mapping[LookupKey, int | Sequence[int]]
+    columns: Any
+    errors: Mapping[LookupKey, Exception]
+    number: int
+
+    def answer(self, keys: Sequence[LookupKey]) -> Answer:
+        found = list(map(self.rows.get, keys))
+        errors: dict[int, Exception] = {}
+        if self.errors:
+            errors = {place: self.errors[key] for place, key in enumerate(keys) if key in self.errors}
+        if len(self.rows) == self.number:
+            places = [place for place, row in enumerate(found) if row is not None]
+            return Answer(places, self.columns, [found[place] for place in places], errors)  # type: ignore[misc]
+        several = [() if row is None else (row,) if isinstance(row, int) else row for row in found]
+        numbers = [place for place, rows in enumerate(several) for _ in rows]
+        return Answer(numbers, self.columns, list(chain.from_iterable(several)), errors)
 
 
 class FullLookups(Lookups):
     """Keeps the whole table in memory."""
 
-    def __init__(self, queries: Queries, options: FullCache) -> None:
+    def __init__(self, queries: Queries, options: FullCache, packing: Packing) -> None:
         super().__init__(queries)
         self._options = options
-        # Loop thread only; replaced, never changed.
-        self._content: Mapping[LookupKey, Sequence[LookupRow]] | None = None
+        self._packing = packing
+        self._content: _Content | None = None  # loop thread only; replaced, never changed
         self._loading: asyncio.Task[None] | None = None  # loop thread only
 
     async def open(self) -> None:
         await super().open()
         self._tasks.start(self._load_periodically())
 
-    async def lookup(self, keys: Sequence[LookupKey]) -> Found:
+    async def answer(self, keys: Sequence[LookupKey], counts: Sequence[int]) -> Answer:
         known = self._content is not None
         while self._content is None:
             await self._load()
         content = self._content
         if known:
-            self._metrics.hits += len(keys)
+            self._metrics.hits += sum(counts)
         else:
-            self._metrics.misses += len(keys)
-        return {key: content.get(key, ()) for key in keys}
+            self._metrics.misses += sum(counts)
+        return content.answer(keys)
 
     async def _load(self) -> None:
         """Wait for the running load, or start one. Cancelling a waiter does not cancel the load."""
@@ -314,14 +352,25 @@ class FullLookups(Lookups):
         finally:
             self._loading = None
         self._content = content
-        self._metrics.cached_rows = sum(map(len, content.values()))
+        self._metrics.cached_rows = content.number
 
-    async def _read_all(self) -> dict[LookupKey, list[LookupRow]]:
-        content: defaultdict[LookupKey, list[LookupRow]] = defaultdict(list)
-        async for piece in self._queries.reader.scan():
-            for key, row in piece:
-                content[key].append(row)
-        return content
+    async def _read_all(self) -> _Content:
+        keys: list[LookupKey] = []
+        pieces: list[Any] = []
+        errors: dict[LookupKey, Exception] = {}
+        async for piece in self._queries.reader.scan_columns():
+            packed, unfit = self._packing.pack(piece.columns)
+            errors.update(piece.errors)
+            errors.update({piece.keys[row]: error for row, error in unfit.items()})
+            keys += piece.keys
+            pieces.append(packed)
+        rows = _rows_by_key(keys)
+        for key in errors:
+            rows.pop(key, None)
+        number = len(rows)
+        if number + len(errors) < len(keys):
+            number = sum(1 if isinstance(row, int) else len(row) for row in rows.values())
+        return _Content(rows, self._packing.join(pieces) if pieces else (), errors, number)
 
     async def _load_periodically(self) -> None:
         interval = self._options.reload_interval_s
@@ -339,10 +388,23 @@ class FullLookups(Lookups):
             await self._clock.sleep(max(0.0, interval - taken_s))
 
 
-def lookups_of(queries: Queries, cache: LookupCache) -> Lookups:
-    """Lookups through `cache`, not yet opened."""
+def _rows_by_key(keys: Sequence[LookupKey]) -> dict[LookupKey, int | Sequence[int]]:
+    rows: dict[LookupKey, Any] = dict(zip(keys, range(len(keys)), strict=True))
+    if len(rows) < len(keys):
+        rows = {}
+        for row, key in enumerate(keys):
+            before = rows.setdefault(key, row)
+            if type(before) is list:
+                before.append(row)
+            elif before != row:
+                rows[key] = [before, row]
+    return rows
+
+
+def lookups_of(queries: Queries, cache: LookupCache, width: int, packing: Packing | None = None) -> Lookups:
+    """Lookups through `cache`, not yet opened. `width`: the number of columns. `packing`: of a full cache."""
     if isinstance(cache, PartialCache):
-        return PartialLookups(queries, cache)
+        return PartialLookups(queries, cache, width)
     if isinstance(cache, FullCache):
-        return FullLookups(queries, cache)
+        return FullLookups(queries, cache, packing or AsLists())
     return DirectLookups(queries)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
+from pipeline.lookup.answers import Answer, Packing, RowsAsColumns
 from pipeline.lookup.cache import FullCache, LookupCache, Lookups, cache_of, lookups_of
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
 from pipeline.lookup.metrics import LookupMetrics
 from pipeline.lookup.queries import LookupClock, MonotonicClock, Queries, QueryRetries
-from pipeline.lookup.schema import Column, LookupRow, LookupSchema, LookupTable, check_distinct
+from pipeline.lookup.schema import Column, LookupKey, LookupRow, LookupSchema, LookupTable, check_distinct
 from pipeline.streaming.calls.functions import AsyncFunction
 from pipeline.streaming.number_checks import require_number
 
@@ -76,6 +78,7 @@ class LookupFunction(AsyncFunction[Any, Any]):
         self._output_names = _output_names(table.name, self.schema, self._input_columns or input_keys, suffix)
         self._key_places = _key_places(table.name, input_keys, self._input_columns)
         nulls: LookupRow = (None,) * len(self._output_names)
+        self.how = how
         self._no_match: tuple[LookupRow, ...] = (nulls,) if how == "left" else ()
         self._clock: LookupClock = clock or MonotonicClock()
         self._lookups: Lookups | None = None  # loop thread only; None until opened
@@ -90,10 +93,15 @@ class LookupFunction(AsyncFunction[Any, Any]):
             for name, column in zip(self._output_names, self.schema.values, strict=True)
         )
 
-    async def open(self) -> None:
+    async def open(self, packing: Packing | None = None) -> None:
+        """`packing`: how a full cache stores columns, for `answer`; then `matches` cannot be called."""
         self._earlier_retries, self.metrics = self.own_retries(), LookupMetrics()
-        queries = Queries(self._table.reader(self.schema), self._retries, self.metrics, self._clock)
-        lookups = lookups_of(queries, self._cache)
+        width = len(self.schema.values)
+        reader: Any = self._table.reader(self.schema)
+        if not hasattr(reader, "lookup_columns"):
+            reader = RowsAsColumns(reader, width)
+        queries = Queries(reader, self._retries, self.metrics, self._clock)
+        lookups = lookups_of(queries, self._cache, width, packing)
         await lookups.open()
         self._lookups = lookups
 
@@ -138,6 +146,26 @@ class LookupFunction(AsyncFunction[Any, Any]):
             rows = found[key] if type(key) is tuple else key
             matches.append(rows or no_match)  # type: ignore[arg-type]
         return matches
+
+    async def answer(self, columns: Sequence[Sequence[Any]], counts: Sequence[int]) -> Answer:
+        """The table's rows for the rows of the key's columns, by their places, and the errors of lookups.
+
+        `counts`: how many lookups each row stands for.
+        """
+        assert self._lookups is not None, "the host opens its function before it calls it"
+        wanted: Sequence[Any] = self._key_form.of_columns(columns)
+        kinds = set(map(type, wanted))
+        if kinds <= {tuple} and len(set(wanted)) == len(wanted):
+            return await self._lookups.answer(wanted, counts)
+        of_keys: dict[LookupKey, int] = {}
+        for key, count in zip(wanted, counts, strict=True):
+            if type(key) is tuple:
+                of_keys[key] = of_keys.get(key, 0) + count
+        answer = await self._lookups.answer(list(of_keys), list(of_keys.values()))
+        places = {key: place for place, key in enumerate(of_keys)}
+        answer = answer.of_places([places.get(key, -1) if type(key) is tuple else -1 for key in wanted])
+        errors = {number: error for number, error in enumerate(wanted) if isinstance(error, Exception)}
+        return replace(answer, errors={**answer.errors, **errors})
 
     def _join(self, value: Any, rows: Sequence[LookupRow]) -> list[Any]:
         if self._input_columns is not None:

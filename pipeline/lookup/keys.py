@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -12,9 +11,11 @@ from typing import Any, TypeAlias
 
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.schema import Column, LookupKey, base_of
+from pipeline.streaming.keys import canonical_key, instant
 
 Normalizer: TypeAlias = Callable[[object], object]
-"""Takes a value that is not None to its canonical form; None if no row can match it. TypeError: wrong type."""
+"""Takes a value that is not None to its canonical form; None if no row can match it. TypeError: wrong type. ValueError:
+a row could match it, but Python has no value for that."""
 
 _BIGGEST = 2**63 - 1
 
@@ -46,8 +47,7 @@ def _decimal(value: object) -> object:
 def _float(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, float | int):
         raise TypeError
-    # A NaN does not equal itself, but a dict finds this one object by identity, as databases match NaN with NaN.
-    return math.nan if math.isnan(value) else float(value)
+    return canonical_key(float(value))  # databases match NaN with NaN
 
 
 def _padded(value: object) -> object:
@@ -77,7 +77,10 @@ def _timestamp(value: object) -> object:
     if not isinstance(value, datetime.datetime):
         raise TypeError
     # A naive datetime is in the process's time zone: Spark hands timestamps to Python that way.
-    return value.astimezone(datetime.UTC)
+    moment = instant(value if value.utcoffset() is not None else value.astimezone())
+    if not isinstance(moment, datetime.datetime):
+        raise ValueError(f"{value} is not of the years 1 to 9999 in UTC")
+    return moment
 
 
 def _timestamp_ntz(value: object) -> object:
@@ -135,7 +138,7 @@ class KeyForm:
         """The key of these values; None if no row can match, as with a null or a number out of range.
 
         Raises:
-            LookupTableError: a value's type is not the table column's.
+            LookupTableError: a value's type is not the table column's, or it is a timestamp that UTC does not have.
         """
         key = []
         for at, value in enumerate(values):
@@ -149,6 +152,8 @@ class KeyForm:
                     f"the key column {column.name!r} is {column.type}, got {value!r} of type {type(value).__name__}. "
                     "Cast the input's column."
                 ) from None
+            except (ValueError, OverflowError) as error:
+                raise LookupTableError(f"the key column {self._columns[at].name!r}: {error}.") from None
             if value is None:
                 return None
             key.append(value)

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pipeline import postgres
-from pipeline.lookup.errors import LookupTableError, TableUnavailableError
-from pipeline.lookup.schema import Column, LookupKey, LookupReader, LookupRow, LookupSchema, ToDecimal, choose
-from pipeline.lookup.sql import SCAN_ROWS, Answers, Converter, lookup_query, scan_query, wanted
+from pipeline.lookup.answers import Answer, Scanned, columns_of, rows_of
+from pipeline.lookup.errors import FailedQueryError, LookupTableError, TableUnavailableError
+from pipeline.lookup.postgresql_values import (
+    column_of,
+    converter_of,
+    is_read_as_text,
+    key_type,
+    parameter_of,
+    plain_of,
+    register_arrays,
+    rows_of_cursor,
+)
+from pipeline.lookup.schema import Column, LookupKey, LookupReader, LookupRow, LookupSchema, choose
+from pipeline.lookup.sql import SCAN_ROWS, Answers, lookup_query, scan_query, shown_key, wanted
 from pipeline.sql import NO_SECRETS, POSTGRESQL
 from pipeline.streaming.number_checks import require_number
 
@@ -28,8 +37,10 @@ _Connection: TypeAlias = "psycopg.AsyncConnection[tuple[Any, ...]]"
 _Work: TypeAlias = Callable[["_Connection"], Awaitable[T]]
 
 _WHAT: Final = "a PostgresTable"
-_SESSION: Final = "SET default_transaction_read_only TO on; SET TIME ZONE 'UTC'"
+_SESSION: Final = "SET default_transaction_read_only TO on; SET TIME ZONE 'UTC'; SET random_page_cost TO 1.1"
+"""With its default of 4 for that cost, the planner reads a whole index for 10,000 keys of a million."""
 _CLOSE_TIMEOUT_S: Final = 5.0
+_SHOWN_CHARACTERS: Final = 200
 _GOODBYES: Final = ("08", "57P01", "57P02", "57P03")  # SQL states after which the server closes the connection
 _RELATION = "SELECT to_regclass(%s)::oid"
 _COLUMNS = """
@@ -45,35 +56,6 @@ _TABLES = """
     SELECT quote_ident(table_schema) || '.' || quote_ident(table_name) FROM information_schema.tables
     WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 1 LIMIT 20
 """
-_MAX_PRECISION = 38
-_UNBOUNDED_NUMERIC = "decimal(38,18)"  # as Spark's own JDBC source reads it
-
-_TYPES = {
-    "bool": "boolean",
-    "int2": "smallint",
-    "int4": "int",
-    "int8": "bigint",
-    "float4": "float",
-    "float8": "double",
-    "text": "string",
-    "varchar": "string",
-    "bpchar": "string",
-    "name": "string",
-    "bytea": "binary",
-    "date": "date",
-    "timestamp": "timestamp_ntz",
-    "timestamptz": "timestamp",
-}
-
-# The type in which keys are sent: the widest of its family, because a key out of a narrower column's range must match
-# nothing instead of failing. An index of the narrower type still serves. Columns of other types are compared as text.
-_KEY_ARRAYS = {
-    **dict.fromkeys(("int2", "int4", "int8"), "int8[]"),
-    **dict.fromkeys(("float4", "float8"), "float8[]"),
-    **dict.fromkeys(("text", "varchar", "name"), "text[]"),
-    **{n: f"{n}[]" for n in ("bool", "numeric", "bpchar", "bytea", "date", "timestamp", "timestamptz")},
-    "uuid": "text[]::uuid[]",  # the server can cast it, whatever the driver sends
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +87,7 @@ class PostgresAccess:
 
     def translated_errors(self, settings: Mapping[str, Any] = NO_SECRETS) -> contextlib.AbstractContextManager[None]:
         """Raise psycopg's errors as this package's, in one line without the passwords in `settings`."""
-        return POSTGRESQL.translated(self.name, TableUnavailableError, LookupTableError, settings)
+        return POSTGRESQL.translated(self.name, TableUnavailableError, LookupTableError, settings, FailedQueryError)
 
 
 class PostgresTable:
@@ -166,7 +148,7 @@ class PostgresTable:
         with self._access.translated_errors(settings), psycopg.connect(**settings, autocommit=True) as connection:
             schema = choose(self.name, self._present(connection), key_columns, self._columns)
             # A query without keys: missing read permission surfaces here, not in a worker.
-            query = lookup_query(POSTGRESQL, self._access.parts, schema, 0, _key_type, _is_read_as_text)
+            query = lookup_query(POSTGRESQL, self._access.parts, schema, 0, key_type, is_read_as_text)
             connection.execute(query, [[] for _ in schema.key])
         return schema
 
@@ -176,7 +158,7 @@ class PostgresTable:
         if found is None or found[0] is None:
             names = ", ".join(name for (name,) in connection.execute(_TABLES)) or "none that this user may see"
             raise LookupTableError(f"{self.name} does not exist. Existing tables: {names}.")
-        return {row[0]: _column_of(*row) for row in connection.execute(_COLUMNS, [found[0]])}
+        return {row[0]: column_of(*row) for row in connection.execute(_COLUMNS, [found[0]])}
 
     def reader(self, schema: LookupSchema) -> LookupReader:
         """Return a reader with a separate connection."""
@@ -199,9 +181,11 @@ class PostgresReader:
 
         self._no_transaction = TransactionStatus.IDLE
         self._access = access
-        self._answers = Answers(schema, _converter_of, self._complaint)
-        self._lookup_query = lookup_query(POSTGRESQL, access.parts, schema, 1, _key_type, _is_read_as_text)
-        scan = scan_query(POSTGRESQL, access.parts, schema, _is_read_as_text)
+        self._key = schema.key
+        self._parameters = [parameter_of(column) for column in schema.key]
+        self._answers = Answers(schema, converter_of, self._complaint, plain_of)
+        self._lookup_query = lookup_query(POSTGRESQL, access.parts, schema, 1, key_type, is_read_as_text)
+        scan = scan_query(POSTGRESQL, access.parts, schema, is_read_as_text)
         self._scan_query = f"DECLARE lookup_scan NO SCROLL CURSOR FOR {scan}"
         self.parallelism = access.max_connections
         self._turns = asyncio.Semaphore(access.max_connections)  # one permit per connection in use
@@ -214,23 +198,27 @@ class PostgresReader:
         """Does nothing: the first lookup connects."""
 
     async def lookup(self, keys: Sequence[LookupKey]) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
-        # PostgreSQL's text has no NUL, and UTF-8 no lone surrogates: such keys match nothing and would fail the query.
-        keys = [key for key in keys if all(map(_can_be_sent, key))]
-        if not keys:
-            return {}
-        columns = POSTGRESQL.parameters(keys)
+        answer = await self.lookup_columns(keys)
+        return dict(zip(keys, answer.by_place(len(keys)), strict=True))
+
+    async def lookup_columns(self, keys: Sequence[LookupKey]) -> Answer:
+        values = columns_of(keys, len(self._key))
+        columns = [parameter(column) for parameter, column in zip(self._parameters, values, strict=True)]
 
         async def ask(connection: _Connection) -> list[tuple[Any, ...]]:
-            cursor = await connection.execute(self._lookup_query, columns)
-            return await cursor.fetchall()
+            return await rows_of_cursor(await connection.execute(self._lookup_query, columns, binary=True))
 
         with self._access.translated_errors():
             async with self._turns:
-                connection, answer = await self._on_idle_or_new(ask)
+                connection, rows = await self._on_idle_or_new(ask)
                 self._settle(connection)
-        return self._answers.found(keys, answer)
+        return self._answers.found(keys, rows)
 
     async def scan(self) -> AsyncIterator[Sequence[tuple[LookupKey, LookupRow]]]:
+        async for piece in self.scan_columns():
+            yield list(zip(piece.keys, rows_of(piece.columns, len(piece.keys)), strict=True))
+
+    async def scan_columns(self) -> AsyncIterator[Scanned]:
         async def begin(connection: _Connection) -> None:
             await connection.execute("BEGIN")
             await connection.execute(self._scan_query, ())
@@ -303,8 +291,12 @@ class PostgresReader:
         if self._closed:
             connection.pgconn.finish()
             raise TableUnavailableError(f"{self._access.name}: the lookup is closed.")
+        register_arrays(connection)
         self._all.add(connection)
         await self._answer(connection, lambda each: each.execute(_SESSION))
+        if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+            # The server would check each text, and fail the query for one. Now psycopg gives bytes.
+            await self._answer(connection, lambda each: each.execute("SET client_encoding TO SQL_ASCII"))
         return connection
 
     def _settle(self, connection: _Connection) -> None:
@@ -320,66 +312,12 @@ class PostgresReader:
         self._all.discard(connection)
         connection.pgconn.finish()  # closes at once, without a message to the server, which may not read it
 
-    def _complaint(self, column: Column, value: object) -> str:
+    def _complaint(self, column: Column, value: object, key: LookupKey) -> str:
         return (
-            f"{self._access.name}: the column {column.name!r} is read as {column.type}, but holds {value}. Make a view "
-            "that casts it."
+            f"{self._access.name}: the column {column.name!r} is read as {column.type}, but the row with "
+            f"{shown_key(self._key, key)} holds {str(value)[:_SHOWN_CHARACTERS]} there. Make a view that casts it."
         )
 
 
 async def _next_piece(connection: _Connection) -> list[tuple[Any, ...]]:
-    cursor = await connection.execute(f"FETCH {SCAN_ROWS} FROM lookup_scan")
-    return await cursor.fetchall()
-
-
-def _converter_of(column: Column) -> Converter | None:
-    found = re.search(r"decimal\(\d+,\d+\)", column.type)  # the column's type, or the element type of its array
-    return None if found is None else partial(_each, ToDecimal(found[0]))
-
-
-def _each(convert: Converter, value: Any) -> Any:
-    if isinstance(value, list):
-        return [None if one is None else _each(convert, one) for one in value]
-    return convert(value)
-
-
-def _can_be_sent(value: object) -> bool:
-    if not isinstance(value, str) or value.isascii():
-        return not isinstance(value, str) or "\0" not in value
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in value
-
-
-def _column_of(name: str, native: str, modifier: int) -> Column:
-    """A column of type `native` (pg_type.typname) with its type modifier (-1: none)."""
-    element = native.removeprefix("_")
-    if native == "numeric":
-        return Column(name, _numeric(modifier), native)
-    if native.startswith("_") and (element in _TYPES or element == "numeric"):
-        return Column(name, f"array<{_TYPES.get(element) or _numeric(modifier)}>", native)
-    return Column(name, _TYPES.get(native, "string"), native)
-
-
-def _numeric(modifier: int) -> str:
-    if modifier < 4:
-        return _UNBOUNDED_NUMERIC
-    precision = ((modifier - 4) >> 16) & 0xFFFF
-    scale = (modifier - 4) & 0x7FF
-    if scale >= 0x400:  # a scale is a signed number of 11 bits
-        scale -= 0x800
-    if scale < 0:  # numeric(3,-2) has up to 5 digits before the point
-        precision, scale = precision - scale, 0
-    precision = max(precision, scale)
-    return f"decimal({precision},{scale})" if precision <= _MAX_PRECISION else _UNBOUNDED_NUMERIC
-
-
-def _key_type(column: Column) -> str | None:
-    return _KEY_ARRAYS.get(column.native)
-
-
-def _is_read_as_text(column: Column) -> bool:
-    """Whether the server must send the column as text, because its type has no counterpart here."""
-    return column.type == "string" and column.native not in ("text", "varchar", "bpchar", "name")
+    return await rows_of_cursor(await connection.execute(f"FETCH {SCAN_ROWS} FROM lookup_scan", binary=True))

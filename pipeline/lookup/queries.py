@@ -11,21 +11,22 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
-from pipeline.lookup.errors import TableUnavailableError
+from pipeline.lookup.answers import Answer, ColumnReader, joined
+from pipeline.lookup.errors import FailedQueryError, TableUnavailableError
 from pipeline.lookup.metrics import LookupMetrics
-from pipeline.lookup.schema import LookupKey, LookupReader, LookupRow
+from pipeline.lookup.schema import LookupKey
 from pipeline.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Found = dict[LookupKey, Sequence[LookupRow] | Exception]
-"""The rows or the error of every key that was looked up."""
-
 _MOST_KEYS = 1_000  # of a query that joins several batches; a single larger batch is not split
+_MOST_PARTS = 256  # queries for parts of the keys of one that has failed
 _CLOSE_TIMEOUT_S = 10.0
 
 
@@ -86,17 +87,18 @@ class _Request:
 
     def __init__(self, keys: Sequence[LookupKey]) -> None:
         self.keys = keys
-        self.answer: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
 
 class Queries:
     """Queries a reader. If the reader limits its parallelism, requests that wait are joined into one query.
 
     So queries grow until the table keeps up, however small the incoming batches are. A query is cancelled once all its
-    callers have given up.
+    callers have given up. If the database fails a query for a value that it meets, each half of the keys is looked up
+    by itself, and so on, until only the keys fail that cannot be looked up.
     """
 
-    def __init__(self, reader: LookupReader, retries: QueryRetries, metrics: LookupMetrics, clock: LookupClock) -> None:
+    def __init__(self, reader: ColumnReader, retries: QueryRetries, metrics: LookupMetrics, clock: LookupClock) -> None:
         self.reader = reader
         self.metrics = metrics
         self.clock = clock
@@ -107,7 +109,7 @@ class Queries:
         self._away = RareLog(log, clock.now_s)
         self._askers = 0  # loop thread only; running query tasks, at most the reader's parallelism
 
-    async def ask(self, keys: Sequence[LookupKey]) -> Found:
+    async def ask(self, keys: Sequence[LookupKey]) -> Answer:
         """The rows, or the error, of each of the distinct `keys`."""
         parallelism = self.reader.parallelism
         if parallelism is None:
@@ -117,8 +119,7 @@ class Queries:
         if self._askers < parallelism:
             self._askers += 1
             self.tasks.start(self._serve_waiting())
-        found = await request.answer
-        return found if len(found) == len(keys) else {key: found[key] for key in keys}
+        return await request.answer
 
     def close(self) -> None:
         """Fail the requests that still wait."""
@@ -162,13 +163,14 @@ class Queries:
         return members
 
     async def _answer(self, members: list[_Request]) -> None:
-        keys = (
-            members[0].keys if len(members) == 1 else list(dict.fromkeys(key for each in members for key in each.keys))
-        )
+        keys, places_of = members[0].keys, None
+        if len(members) > 1:
+            places_of = _places([key for each in members for key in each.keys])
+            keys = list(places_of)
         query = self.tasks.start(self._load(keys))
         wanted = len(members)
 
-        def count_given_up(answer: asyncio.Future[Found]) -> None:
+        def count_given_up(answer: asyncio.Future[Answer]) -> None:
             nonlocal wanted
             if answer.cancelled():
                 wanted -= 1
@@ -181,11 +183,26 @@ class Queries:
             await asyncio.wait([query])
         finally:
             for each in members:
-                _settle(each.answer, query)
+                _settle(each.answer, query, None if places_of is None else [places_of[key] for key in each.keys])
 
-    async def _load(self, keys: Sequence[LookupKey]) -> Found:
-        found = dict(await self.load_by(lambda: self.reader.lookup(keys)))
-        return found if len(found) == len(keys) else dict.fromkeys(keys, ()) | found
+    async def _load(self, keys: Sequence[LookupKey]) -> Answer:
+        """The answer for `keys`; by halves, as long as a query fails for a value that it meets."""
+        answers: list[tuple[int, Answer]] = []
+        parts = deque([(0, len(keys))])
+        queries = 0
+        while parts:
+            begin, end = parts.popleft()
+            some = keys[begin:end]
+            queries += 1
+            try:
+                answers.append((begin, await self.load_by(partial(self.reader.lookup_columns, some))))
+            except FailedQueryError as error:
+                if end - begin > 1 and queries + len(parts) + 2 <= _MOST_PARTS:
+                    middle = (begin + end) // 2
+                    parts += [(begin, middle), (middle, end)]
+                else:
+                    answers.append((begin, Answer((), (), errors=dict.fromkeys(range(end - begin), error))))
+        return joined(sorted(answers, key=itemgetter(0)))
 
     async def _retrying(self, run: Callable[[], Awaitable[T]]) -> T:
         most, delay_s = self._retries.max_retries, self._retries.delay_s
@@ -200,8 +217,15 @@ class Queries:
         return await run()
 
 
-def _settle(answer: asyncio.Future[Found], query: asyncio.Task[Found]) -> None:
-    """Pass the query's outcome to a caller, unless the caller gave up."""
+def _places(keys: Sequence[LookupKey]) -> dict[LookupKey, int]:
+    return {key: place for place, key in enumerate(dict.fromkeys(keys))}
+
+
+def _settle(answer: asyncio.Future[Answer], query: asyncio.Task[Answer], places: Sequence[int] | None) -> None:
+    """Pass the query's outcome to a caller, unless the caller gave up.
+
+    `places`: of the caller's keys among the query's; None: they are the same.
+    """
     if answer.done():
         return
     if not query.done() or query.cancelled():
@@ -209,9 +233,9 @@ def _settle(answer: asyncio.Future[Found], query: asyncio.Task[Found]) -> None:
     elif (error := query.exception()) is not None:
         answer.set_exception(error)
     else:
-        answer.set_result(query.result())
+        answer.set_result(query.result() if places is None else query.result().of_places(places))
 
 
-def _refuse(answer: asyncio.Future[Found]) -> None:
+def _refuse(answer: asyncio.Future[Answer]) -> None:
     if not answer.done():
         answer.set_exception(TableUnavailableError("the lookup was closed while it waited for an answer"))

@@ -54,7 +54,8 @@ class LookupSchema:
 class LookupReader(Protocol):
     """Reads one table, by one schema. Host's loop only.
 
-    A reader that repeats queries itself may count them in an attribute `repeats`, an int.
+    A reader that repeats queries itself may count them in an attribute `repeats`, an int. One that reads columns rather
+    than rows is a `pipeline.lookup.answers.ColumnReader`.
     """
 
     @property
@@ -206,6 +207,7 @@ class ToDecimal:
     def __init__(self, type_name: str) -> None:
         precision, scale = map(int, re.findall(r"\d+", type_name))
         self._unit = Decimal(1).scaleb(-scale)
+        self._bound = Decimal(1).scaleb(precision - scale)
         self._context = Context(prec=precision, rounding=ROUND_HALF_UP)
 
     def __call__(self, value: object) -> Decimal:
@@ -214,6 +216,8 @@ class ToDecimal:
         Raises:
             ValueError: not a finite number, or too many digits before the point. TypeError: another type.
         """
+        if type(value) is Decimal and value.same_quantum(self._unit) and -self._bound < value < self._bound:
+            return value
         if not isinstance(value, int | float | str | Decimal):
             raise TypeError(f"{value!r} is not a number")
         try:

@@ -1,14 +1,17 @@
-"""Shared by the lookup tables of both databases: the queries, and how their answers become rows."""
+"""Shared by the lookup tables of both databases: the queries, and how their answers become columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias
 
+from pipeline.lookup.answers import Answer, Scanned, columns_of
 from pipeline.lookup.errors import LookupTableError
 from pipeline.lookup.keys import KeyForm
-from pipeline.lookup.schema import Column, LookupKey, LookupRow, LookupSchema
+from pipeline.lookup.schema import Column, LookupKey, LookupSchema
 from pipeline.sql import Dialect
+from pipeline.streaming.errors import quoted
 
 Converter: TypeAlias = Callable[[Any], object]
 """Takes a value that is not None to the column's type. ValueError, TypeError: it cannot be converted."""
@@ -16,7 +19,7 @@ Converter: TypeAlias = Callable[[Any], object]
 KeyType: TypeAlias = Callable[[Column], str | None]
 """The type in which a column's keys are sent, as an array; None: as text, with which the column's text is compared."""
 
-SCAN_ROWS = 5_000  # of one piece
+SCAN_ROWS = 20_000  # of one piece
 
 
 def lookup_query(
@@ -33,9 +36,9 @@ def lookup_query(
     """
     types = [key_type(column) for column in schema.key]
     given = dialect.given({f"k{at}": each or "text[]" for at, each in enumerate(types)}, number)
-    columns = ", ".join(["given.number", *(_read(dialect, column, is_text(column)) for column in schema.values)])
+    columns = ", ".join(["given.number", *(_in_sql(dialect, column, is_text(column)) for column in schema.values)])
     same = " AND ".join(
-        f"{_read(dialect, column, types[at] is None)} = given.k{at}" for at, column in enumerate(schema.key)
+        f"{_in_sql(dialect, column, types[at] is None)} = given.k{at}" for at, column in enumerate(schema.key)
     )
     return f"{given} SELECT {columns} FROM given {dialect.driving_join} {dialect.quoted(*table)} AS t ON {same}"
 
@@ -47,91 +50,111 @@ def scan_query(
     is_text: Callable[[Column], bool] = lambda _: False,
 ) -> str:
     """A query for all rows: first their key columns, then the others."""
-    columns = ", ".join(_read(dialect, column, is_text(column)) for column in (*schema.key, *schema.values))
+    columns = ", ".join(_in_sql(dialect, column, is_text(column)) for column in (*schema.key, *schema.values))
     return f"SELECT {columns} FROM {dialect.quoted(*table)} AS t"
 
 
-def _read(dialect: Dialect, column: Column, as_text: bool) -> str:
+def _in_sql(dialect: Dialect, column: Column, as_text: bool) -> str:
     return f"t.{dialect.quoted(column.name)}{'::text' if as_text else ''}"
 
 
 class Answers:
-    """Reads the answers to these queries. Any thread.
+    """Reads the answers to these queries, column by column. Any thread.
 
     `converter_of`: the converter of a column, if the driver's values need one. `plain_of`: the type of which the
-    driver's values need none. `complaint`: the message for a value that cannot be converted.
+    driver's values need none. `complaint`: the message for a value that cannot be converted, or is an Unreadable; it
+    gets the row's key.
     """
 
     def __init__(
         self,
         schema: LookupSchema,
         converter_of: Callable[[Column], Converter | None],
-        complaint: Callable[[Column, object], str],
+        complaint: Callable[[Column, object, LookupKey], str],
         plain_of: Callable[[Column], type | None] = lambda _: None,
     ) -> None:
         self._width = len(schema.key)
+        self._values = schema.values
         self._key_form = KeyForm(schema.key)
         self._complaint = complaint
-        self._key_converters = _converters(schema.key, converter_of)
-        self._converters = _converters(schema.values, converter_of)
-        # By the column's place in an answer, which begins with the number of the key.
-        self._plain = [(at + 1, plain_of(each)) for at, each, _ in self._converters]  # never changes
+        columns = (*schema.key, *schema.values)
+        self._converters = [(converter_of(each), plain_of(each)) for each in columns]  # never changes
 
-    def found(
-        self, keys: Sequence[LookupKey], answer: Sequence[Sequence[Any]]
-    ) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
-        """The rows of each key of a lookup; an error in their place if one of them cannot be converted."""
-        found: dict[LookupKey, list[LookupRow]] = {}
-        failed: dict[LookupKey, Exception] = {}
-        converts = not self._is_plain(answer)
-        for cells in answer:
-            key = keys[cells[0] - 1]
-            row: LookupRow = tuple(cells[1:])
-            if converts:
-                try:
-                    row = self._row(row, self._converters)
-                except LookupTableError as error:
-                    failed[key] = error
-                    continue
-            if key in found:
-                found[key].append(row)
+    def found(self, keys: Sequence[LookupKey], rows: list[Any]) -> Answer:
+        """The answer to a lookup of `keys`, whose rows begin with the number of their key. Sorts the rows."""
+        rows.sort(key=itemgetter(0))
+        numbers, *cells = columns_of(rows, 1 + len(self._values))
+        columns, errors = self._converted(cells, self._converters[self._width :])
+        places = [number - 1 for number in numbers]
+        if not errors:
+            return Answer(places, columns)
+        failed: dict[int, Exception] = {}
+        for row in sorted(errors):
+            failed.setdefault(places[row], self._error(errors[row], keys[places[row]]))
+        kept = [row for row, place in enumerate(places) if place not in failed]
+        return Answer([places[row] for row in kept], _some(columns, kept), errors=failed)
+
+    def scanned(self, rows: Sequence[Sequence[Any]]) -> Scanned:
+        """The rows of a scan, without those whose key matches none."""
+        cells = columns_of(rows, self._width + len(self._values))
+        key_cells, _ = self._converted(cells[: self._width], self._converters[: self._width])
+        keys = self._key_form.of_columns(key_cells) if rows else []
+        columns, errors = self._converted(cells[self._width :], self._converters[self._width :])
+        if not errors and set(map(type, keys)) <= {tuple}:
+            return Scanned(keys, columns, {})  # type: ignore[arg-type]
+        matching = [row for row, key in enumerate(keys) if type(key) is tuple]
+        kept = [row for row in matching if row not in errors]
+        failed = {keys[row]: self._error(errors[row], keys[row]) for row in matching if row in errors}  # type: ignore
+        return Scanned([keys[row] for row in kept], _some(columns, kept), failed)  # type: ignore[misc, arg-type]
+
+    def _converted(
+        self, columns: Sequence[Sequence[Any]], converters: Sequence[tuple[Converter | None, type | None]]
+    ) -> tuple[list[Sequence[Any]], dict[int, tuple[int, object]]]:
+        """The columns' values in their types, and for each row with one that has none: its column and that value."""
+        converted: list[Sequence[Any]] = []
+        errors: dict[int, tuple[int, object]] = {}
+        for at, (values, (convert, plain)) in enumerate(zip(columns, converters, strict=True)):
+            kinds = set(map(type, values))
+            if (convert is None and Unreadable not in kinds) or (plain is not None and kinds <= {plain, type(None)}):
+                converted.append(values)
             else:
-                found[key] = [row]
-        return {**found, **failed} if failed else found
+                converted.append([])
+                for row, value in enumerate(values):
+                    try:
+                        converted[-1].append(_read(convert, value))  # type: ignore[attr-defined]
+                    except (TypeError, ValueError):
+                        converted[-1].append(None)  # type: ignore[attr-defined]
+                        errors.setdefault(row, (at, value))
+        return converted, errors
 
-    def _is_plain(self, answer: Sequence[Sequence[Any]]) -> bool:
-        """Whether no value needs a converter."""
-        return all(
-            plain is not None and {type(row[at]) for row in answer} <= {plain, type(None)} for at, plain in self._plain
-        )
-
-    def scanned(self, answer: Iterable[Sequence[Any]]) -> list[tuple[LookupKey, LookupRow]]:
-        """The rows of a scan with their keys. Rows whose key cannot match any are left out."""
-        piece = []
-        for cells in answer:
-            key = self._key_form.of(self._row(cells[: self._width], self._key_converters))
-            if key is not None:
-                piece.append((key, self._row(cells[self._width :], self._converters)))
-        return piece
-
-    def _row(self, cells: Sequence[Any], converters: Sequence[tuple[int, Column, Converter]]) -> LookupRow:
-        if not converters:
-            return tuple(cells)
-        values = list(cells)
-        for at, column, convert in converters:
-            value = values[at]
-            if value is not None:
-                try:
-                    values[at] = convert(value)
-                except (TypeError, ValueError):
-                    raise LookupTableError(self._complaint(column, value)) from None
-        return tuple(values)
+    def _error(self, cell: tuple[int, object], key: LookupKey) -> LookupTableError:
+        at, value = cell
+        return LookupTableError(self._complaint(self._values[at], value, key))
 
 
-def _converters(
-    columns: Sequence[Column], converter_of: Callable[[Column], Converter | None]
-) -> list[tuple[int, Column, Converter]]:
-    return [(at, each, convert) for at, each in enumerate(columns) if (convert := converter_of(each)) is not None]
+class Unreadable:
+    """A value that the driver cannot turn into Python."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+def _read(convert: Converter | None, value: object) -> object:
+    if type(value) is Unreadable:
+        raise TypeError
+    return value if value is None or convert is None else convert(value)
+
+
+def _some(columns: Sequence[Sequence[Any]], rows: Sequence[int]) -> list[Sequence[Any]]:
+    return [[values[row] for row in rows] for values in columns]
+
+
+def shown_key(columns: Sequence[Column], key: LookupKey) -> str:
+    """The key of a row in messages."""
+    return ", ".join(f"{column.name} = {quoted(value)}" for column, value in zip(columns, key, strict=True))
 
 
 def wanted(columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -22,7 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.lookup.errors import LookupTableError, TableUnavailableError
+from pipeline.lookup.answers import Answer, Scanned, joined, rows_of
+from pipeline.lookup.errors import FailedQueryError, LookupTableError, TableUnavailableError
 from pipeline.lookup.schema import (
     Column,
     LookupKey,
@@ -34,8 +35,9 @@ from pipeline.lookup.schema import (
     choose,
     family_of,
 )
-from pipeline.lookup.sql import SCAN_ROWS, Answers, Converter, lookup_query, scan_query, wanted
+from pipeline.lookup.sql import SCAN_ROWS, Answers, Converter, lookup_query, scan_query, shown_key, wanted
 from pipeline.sql import SQLITE, error_named
+from pipeline.streaming.errors import quoted
 from pipeline.streaming.number_checks import require_number
 
 log = logging.getLogger(__name__)
@@ -166,7 +168,7 @@ class SqliteTable:
 
     def translated_errors(self) -> AbstractContextManager[None]:
         """Turn SQLite's errors into LookupTableErrors that name the table."""
-        return _READING.translated(self.name, TableUnavailableError, LookupTableError)
+        return _READING.translated(self.name, TableUnavailableError, LookupTableError, of_values=FailedQueryError)
 
     def reader(self, schema: LookupSchema) -> SqliteReader:
         """Return a reader with a separate connection."""
@@ -196,9 +198,17 @@ class SqliteReader:
         """Does nothing: each thread connects on its first lookup."""
 
     async def lookup(self, keys: Sequence[LookupKey]) -> Mapping[LookupKey, Sequence[LookupRow] | Exception]:
-        return await self._run(self._lookup, list(keys))
+        answer = await self.lookup_columns(keys)
+        return dict(zip(keys, answer.by_place(len(keys)), strict=True))
+
+    async def lookup_columns(self, keys: Sequence[LookupKey]) -> Answer:
+        return await self._run(self._lookup, keys)
 
     async def scan(self) -> AsyncIterator[Sequence[tuple[LookupKey, LookupRow]]]:
+        async for piece in self.scan_columns():
+            yield list(zip(piece.keys, rows_of(piece.columns, len(piece.keys)), strict=True))
+
+    async def scan_columns(self) -> AsyncIterator[Scanned]:
         # One cursor is one statement: it reads a snapshot of the table as of its start.
         # It is not closed here, because a thread may still read when this is cancelled; its last reference closes it.
         cursor = await self._run(self._begin_scan)
@@ -229,14 +239,15 @@ class SqliteReader:
                 self._connections.append(connection)
             # Interrupts a running query once the reader is closed.
             connection.set_progress_handler(lambda: self._closed, _STEPS_PER_CHECK)
+            connection.text_factory = _text
             self._own.connection = connection
         return connection
 
-    def _lookup(self, keys: list[LookupKey]) -> dict[LookupKey, Sequence[LookupRow] | Exception]:
+    def _lookup(self, keys: Sequence[LookupKey]) -> Answer:
         connection = self._connection()
         width = len(self._schema.key)
         most = min(_MOST_KEYS, connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width)
-        found: dict[LookupKey, Sequence[LookupRow] | Exception] = {}
+        answers = []
         for start in range(0, len(keys), most):
             some = keys[start : start + most]
             # Few distinct sizes, so that prepared statements are reused; the nulls of the padding match nothing.
@@ -246,26 +257,33 @@ class SqliteReader:
                 query = self._queries[size] = lookup_query(_READING, [self._sql_name], self._schema, size)
             values = [_bound(value) for key in some for value in key] + [None] * (width * (size - len(some)))
             with self._table.translated_errors():
-                answer = connection.execute(query, values).fetchall()
-            found.update(self._answers.found(some, answer))
-        return found
+                rows = connection.execute(query, values).fetchall()
+            answers.append((start, self._answers.found(some, rows)))
+        return joined(answers)
 
     def _begin_scan(self) -> sqlite3.Cursor:
         with self._table.translated_errors():
             return self._connection().execute(scan_query(_READING, [self._sql_name], self._schema))
 
-    def _next_piece(self, cursor: sqlite3.Cursor) -> list[tuple[LookupKey, LookupRow]]:
+    def _next_piece(self, cursor: sqlite3.Cursor) -> Scanned | None:
         with self._table.translated_errors():
-            while rows := cursor.fetchmany(SCAN_ROWS):
-                if piece := self._answers.scanned(rows):  # an empty one would end the scan
-                    return piece
-        return []
+            rows = cursor.fetchmany(SCAN_ROWS)
+        return self._answers.scanned(rows) if rows else None
 
-    def _complaint(self, column: Column, cell: object) -> str:
+    def _complaint(self, column: Column, cell: object, key: LookupKey) -> str:
         return (
-            f"{self._table.name}: the column {column.name!r} is {column.type}, but holds {cell!r}. SQLite takes any "
-            f'value; correct it, or set types={{{column.name!r}: "string"}} and cast the result.'
+            f"{self._table.name}: the column {column.name!r} is {column.type}, but the row with "
+            f"{shown_key(self._schema.key, key)} holds {quoted(cell)} there. SQLite takes any value; correct it, or "
+            f'set types={{{column.name!r}: "string"}} and cast the result.'
         )
+
+
+def _text(raw: bytes) -> str | bytes:
+    """A text; as bytes if it is not UTF-8, so that it fails its own row and not the query."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def _type_of(declared: str) -> str | None:

@@ -178,7 +178,7 @@ def _wait(
     require_supported(df.schema, "the DataFrame")
     require_hashable_keys(df.schema, "the DataFrame")
     require_supported(result_schema, "the schema of the results")
-    _require_free_names(columns, form)
+    require_free_names(columns, form)
     options = replace(options, cache=cache_of_rows(df, options.cache, function))
     if options.cache is not None and not callable(options.cache.key):
         _require_keys("the cache's key", df, options.cache.key_columns or df.columns, _has_text)
@@ -250,7 +250,7 @@ def _has_text(data_type: T.DataType) -> bool:
     return not isinstance(data_type, T.VariantType) and all(map(_has_text, inner_types(data_type)))
 
 
-def _require_free_names(columns: OutputColumns, form: Callable[[str], str]) -> None:
+def require_free_names(columns: OutputColumns, form: Callable[[str], str]) -> None:
     """Raise ValueError for a name of the results that another column of the output has, too."""
     results = [form(name) for name in columns.results.names]
     kept = [field.name for field in columns.kept]

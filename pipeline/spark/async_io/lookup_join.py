@@ -24,6 +24,7 @@ from pipeline.lookup.function import How, LookupFunction, On, key_pairs
 from pipeline.lookup.schema import Column, LookupTable, check_key_types
 from pipeline.spark.async_io.async_wait import ordered_wait, unordered_wait
 from pipeline.spark.async_io.lookup_batches import join_batches, takes_batches
+from pipeline.spark.async_io.rows import name_form
 from pipeline.streaming.options import AsyncOptions, CallOptions, takes_options, times_in_ms
 
 
@@ -70,8 +71,8 @@ def lookup_join(
     `pipeline.streaming.AsyncOptions` describes the other options. The keys of a batch are looked up together. While all
     connections are busy, more than `max_batch_size` keys are joined into one query. Unless you set `max_batch_size`,
     the rows of a database's table are looked up in parts of Spark's batches, of up to 10,000 rows. Each row is a
-    separate record where that matters: with a FunctionTable, `on_error`, `retry`, `rate_limit` or `metrics`. Then
-    `capacity` is 1,000, `max_batch_size` 100 and `linger_ms` 5.
+    separate record where that matters: with a FunctionTable, `retry`, `rate_limit`, `metrics`, `dead_letter`, or a
+    function as `on_error`. Then `capacity` is 1,000, `max_batch_size` 100 and `linger_ms` 5.
 
     Raises:
         LookupTableError: a column, a type or an option is invalid.
@@ -99,8 +100,9 @@ def lookup_join(
             concurrency=options.get("concurrency"),
             max_batch_size=options.get("max_batch_size"),
             linger_ms=options.get("linger_ms"),
+            on_error=options.get("on_error", "fail"),
         )
-        return join_batches(df, function, T.StructType(added), settings, idle_timeout)
+        return join_batches(df, function, T.StructType(added), settings, idle_timeout, error_column)
     return (ordered_wait if ordered else unordered_wait)(
         df,
         function,
@@ -120,11 +122,11 @@ def _for_rows(options: LookupOptions) -> LookupOptions:
 
 
 def _of_columns(df: DataFrame, on: On) -> dict[str, str]:
-    """The key by the names as `df` spells them: Spark ignores case. Raises LookupTableError unless each is unique."""
-    found = {}
+    """The key by the names as `df` spells them. Raises LookupTableError unless each is unique."""
+    found, form = {}, name_form(df.sparkSession)
     for name, table_name in zip(*key_pairs(on), strict=True):
         same = [column for column in df.columns if column == name]
-        same = same or [column for column in df.columns if column.lower() == name.lower()]
+        same = same or [column for column in df.columns if form(column) == form(name)]
         if len(same) != 1:
             number = "no column" if not same else f"{len(same)} columns"
             raise LookupTableError(f"the DataFrame has {number} {name!r}; it has {', '.join(df.columns)}.")

@@ -95,7 +95,6 @@ class ResultWriter:
         self._columns = columns
         self._builders = [values_of(field.dataType).builder() for field in columns.results.fields]
         self._size_of_rows = size_of_rows(columns.results)
-        self._input_type = values_of(columns.input_schema).arrow
         first = len(columns.kept)
         self._no_values = tuple(map(_no_value, schema.fields[first : first + len(self._builders)]))
         nothing = [pa.nulls(0, field.type) for field in self._arrow_schema]
@@ -193,7 +192,7 @@ class ResultWriter:
             order: list[int | None] = [None] * len(results)
             for number, at in enumerate(failed):
                 order[at] = number
-            arrays.append(self._errors(inputs, captured, kinds[len(arrays)]).take(pa.array(order, pa.int64())))
+            arrays.append(error_values(inputs, captured, kinds[len(arrays)]).take(pa.array(order, pa.int64())))
         arrays += [pa.nulls(len(results), kind) for kind in kinds[len(arrays) :]]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
@@ -201,20 +200,21 @@ class ResultWriter:
         """The columns that repeat the input rows."""
         return taken(pieces, places).columns if self._columns.keeps_input else []
 
-    def _errors(self, inputs: pa.RecordBatch, captured: Sequence[CapturedError], kind: pa.DataType) -> Any:
-        """The values of the error column for these rows, which have failed."""
-        kinds = [field.type for field in self._input_type]
-        arrays = [array.cast(each) for array, each in zip(inputs.columns, kinds, strict=True)]
-        # The column cannot take a lone surrogate in the message.
-        messages = [error.message.encode(errors="backslashreplace").decode() for error in captured]
-        columns = [
-            pa.StructArray.from_arrays(arrays, fields=list(self._input_type)),
-            pa.array([error.error_class for error in captured], pa.string()),
-            pa.array(messages, pa.string()),
-            pa.array([error.attempts for error in captured], pa.int32()),
-            pa.array([error.time_spent_ms for error in captured], pa.float64()),
-        ]
-        return pa.StructArray.from_arrays(columns, fields=list(kind))
+
+def error_values(inputs: pa.RecordBatch, captured: Sequence[CapturedError], kind: pa.DataType) -> Any:
+    """The values of the error column, which are of the type `kind`, for these rows of the input, which have failed."""
+    input_type = kind.field("input").type
+    arrays = [array.cast(field.type) for array, field in zip(inputs.columns, input_type, strict=True)]
+    # The column cannot take a lone surrogate in the message.
+    messages = [error.message.encode(errors="backslashreplace").decode() for error in captured]
+    columns = [
+        pa.StructArray.from_arrays(arrays, fields=list(input_type)),
+        pa.array([error.error_class for error in captured], pa.string()),
+        pa.array(messages, pa.string()),
+        pa.array([error.attempts for error in captured], pa.int32()),
+        pa.array([error.time_spent_ms for error in captured], pa.float64()),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(kind))
 
 
 def _no_value(field: T.StructField) -> Any:

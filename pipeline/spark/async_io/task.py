@@ -103,7 +103,7 @@ class AsyncTask:
                 max_chunk=_RESULTS_AT_ONCE,
                 metrics=metrics,
                 pace=pace,
-                emits_pairs=self.columns.takes_input,
+                emits_pairs=self.emits_pairs,
             )
             reported_s = time.monotonic()
             with closing(results):
@@ -126,6 +126,11 @@ class AsyncTask:
                     raise_in_worker(cache_failure(self.operator, error))
             if self.columns.has_metrics:
                 yield writer.metrics_batch(report.take(is_last=True))
+
+    @property
+    def emits_pairs(self) -> bool:
+        """Whether each result comes with its row, of which the output has columns."""
+        return self.columns.takes_input
 
     def check(self, zone: dt.tzinfo) -> Check:
         check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)

@@ -98,32 +98,32 @@ async def _ours(batches: Sequence[Any]) -> dict[str, float]:
 
     from pipeline.lookup import SqliteTable
     from pipeline.lookup.function import LookupFunction
-    from pipeline.spark.async_io.lookup_batches import _BatchLookup, _Rows
+    from pipeline.spark.async_io.lookup_batches import BatchLookup, Rows
+    from pipeline.spark.async_io.results import OutputColumns
 
     gc.freeze()  # as in a worker, where modules are left out of garbage collection
     took = dict.fromkeys(PHASES, 0.0)
     function = LookupFunction(SqliteTable(_database(), "items"), "item", cache="none", input_columns=["id", "item"])
     rows = T.StructType().add("id", "long").add("item", "long")
-    lookup: Any = _BatchLookup(function, rows, T.StructType().add("name", "string").add("price", "double"), "UTC")
-    matches, joined = function.matches, lookup._joined
+    added = T.StructType().add("name", "string").add("price", "double")
+    columns = OutputColumns(T.StructType([*rows.fields, *added.fields]), rows)
+    answer, answered_at = function.answer, 0.0
 
     async def query(*arguments: Any) -> Any:
+        nonlocal answered_at
         began = perf_counter()
-        found = await matches(*arguments)
-        took["query"] += perf_counter() - began
+        found = await answer(*arguments)
+        answered_at = perf_counter()
+        took["query"] += answered_at - began
         return found
 
-    def columns(*arguments: Any) -> Any:
-        began = perf_counter()
-        made = joined(*arguments)
-        took["columns"] += perf_counter() - began
-        return made
-
-    lookup._function.matches, lookup._joined = query, columns
+    function.answer = query  # type: ignore[method-assign]
+    lookup = BatchLookup(function, columns, added, "UTC", "fail")
     await lookup.open()
     began = perf_counter()
     for batch in batches:
-        await lookup.async_invoke(_Rows(batch, rows))
+        await lookup.async_invoke(Rows(batch, rows))
+        took["columns"] += perf_counter() - answered_at
     took["keys"] = perf_counter() - began - took["query"] - took["columns"]
     await lookup.close()
     return took

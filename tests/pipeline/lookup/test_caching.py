@@ -13,8 +13,9 @@ from pipeline.lookup import (
     PartialCache,
     TableUnavailableError,
 )
-from pipeline.lookup.cache import LookupCache, Lookups, NoCache, lookups_of
-from pipeline.lookup.queries import Found, Queries, QueryRetries
+from pipeline.lookup.answers import RowsAsColumns
+from pipeline.lookup.cache import Found, LookupCache, Lookups, NoCache, lookups_of
+from pipeline.lookup.queries import Queries, QueryRetries
 
 from .fakes import FakeReader, HandClock, in_loop, settle
 
@@ -29,8 +30,8 @@ class Setup:
         self.reader = FakeReader(RACKS)
         self.metrics = LookupMetrics()
         self.clock = HandClock()
-        queries = Queries(self.reader, QueryRetries(2, 1.0), self.metrics, self.clock)
-        self.lookups: Lookups = lookups_of(queries, cache)
+        queries = Queries(RowsAsColumns(self.reader, 1), QueryRetries(2, 1.0), self.metrics, self.clock)
+        self.lookups: Lookups = lookups_of(queries, cache, 1)
 
     async def __aenter__(self) -> Setup:
         await self.lookups.open()

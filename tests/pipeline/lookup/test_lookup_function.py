@@ -50,7 +50,7 @@ def test_a_null_key_matches_nothing_and_is_not_asked_for() -> None:
     function = LookupFunction(FakeTable(reader), "node")
 
     assert invoke(function, [{"node": None}]) == [[{"node": None, "rack": None}]]
-    assert reader.queries == [[]]
+    assert reader.queries == []
 
 
 def test_a_key_of_a_wrong_type_fails_its_own_row() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 import pickle
 import traceback
 from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -166,7 +168,7 @@ def test_a_decimal_that_spark_cannot_hold_fails_its_key_alone(postgres: Postgres
     assert third == [(Decimal(3),)]
     assert isinstance(first, LookupTableError)
     assert isinstance(second, LookupTableError)
-    assert "'v' is read as decimal(38,18), but holds NaN" in str(second)
+    assert "'v' is read as decimal(38,18), but the row with k = 2 holds NaN" in str(second)
 
 
 def test_a_full_load_reads_several_chunks(postgres: PostgresServer) -> None:
@@ -449,3 +451,143 @@ postgres_conninfos: list[str] = []
 
 def postgres_conninfo() -> str:
     return postgres_conninfos[-1]
+
+
+UNREADABLE = [
+    ("timestamptz", "'infinity'", "infinity"),
+    ("timestamptz", "'-infinity'", "-infinity"),
+    ("timestamp", "'infinity'", "infinity"),
+    ("date", "'-infinity'", "-infinity"),
+    ("date", "'0044-03-15 BC'", "a value that Python does not have"),
+    ("timestamp", "'10000-01-01'", "a value that Python does not have"),
+    ("timestamptz", "'20000-01-01'", "a value that Python does not have"),
+    ("timestamptz[]", "'{2026-01-01,infinity}'", "a value that Python does not have"),
+    ("late", "'infinity'", "infinity"),
+    ("numeric(6,2)", "'NaN'", "NaN"),
+    ("numeric", "'Infinity'", "Infinity"),
+    ("numeric", "1e30", "1000000000000000000000000000000"),
+    ("numeric(6,2)[]", "'{1.5,NaN}'", "NaN"),
+]
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_a_value_that_python_does_not_have_fails_its_key_alone(postgres: PostgresServer, cache: str) -> None:
+    """psycopg refused the whole answer: all keys of its query failed, and with a full cache all keys of the table."""
+    postgres.execute("DROP TABLE IF EXISTS odd", "DROP DOMAIN IF EXISTS late", "CREATE DOMAIN late AS timestamptz")
+    for number, (native, literal, shown) in enumerate(UNREADABLE):
+        postgres.execute(
+            "DROP TABLE IF EXISTS odd",
+            f"CREATE TABLE odd (k int, v {native})",
+            f"INSERT INTO odd VALUES (1, NULL), ({number + 2}, {literal}), (100, NULL), ({number + 2}, NULL)",
+        )
+
+        first, second, third = found(PostgresTable(postgres.conninfo, "odd"), "k", [1, number + 2, 100], cache=cache)
+
+        assert (first, third) == ([(None,)], [(None,)]), (native, literal)
+        assert isinstance(second, LookupTableError)
+        assert f"'v' is read as {_type_of_odd(postgres)}, but the row with k = {number + 2} holds" in str(second)
+        assert shown in str(second), (native, literal)
+
+
+def _type_of_odd(postgres: PostgresServer) -> str:
+    (column,) = PostgresTable(postgres.conninfo, "odd").read_schema(["k"]).values
+    return column.type
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_values_that_are_read_as_text_may_be_any(postgres: PostgresServer, cache: str) -> None:
+    postgres.execute(
+        "DROP TABLE IF EXISTS odd",
+        "CREATE TABLE odd (k int, during tstzrange, at time, took interval, about json, span int4range)",
+        "INSERT INTO odd VALUES (1, '[-infinity,infinity]', '24:00', '1 mon -1 sec', '\"\\ud800\"', 'empty')",
+    )
+
+    assert found(PostgresTable(postgres.conninfo, "odd"), "k", [1], cache=cache) == [
+        [("[-infinity,infinity]", "24:00:00", "1 mon -00:00:01", '"\\ud800"', "empty")]
+    ]
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_a_text_that_is_not_utf8_fails_its_key_alone(postgres: PostgresServer, cache: str) -> None:
+    """In a database without an encoding, the UnicodeDecodeError reached the user, for all keys."""
+    postgres.execute(
+        "DROP DATABASE IF EXISTS ascii",
+        "CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'",
+    )
+    conninfo = postgres.conninfo.replace("dbname=postgres", "dbname=ascii")
+    import psycopg
+
+    with psycopg.connect(conninfo, autocommit=True, client_encoding="SQL_ASCII") as connection:
+        connection.execute("CREATE TABLE odd (k int, v text)")
+        connection.execute(rb"INSERT INTO odd VALUES (1, 'plain'), (2, E'\xe4'), (3, E'\xc3\xa4')")
+
+    first, second, third = found(PostgresTable(conninfo, "odd"), "k", [1, 2, 3], cache=cache)
+
+    assert (first, third) == ([("plain",)], [("ä",)])
+    assert isinstance(second, LookupTableError)
+    assert r"'v' is read as string, but the row with k = 2 holds b'\xe4' there" in str(second)
+
+
+@pytest.mark.parametrize("cache", ["none", "partial"])
+def test_a_query_that_fails_for_some_keys_is_asked_by_halves(postgres: PostgresServer, cache: str) -> None:
+    """All keys of a query failed if the server refused to compute one of its rows."""
+    postgres.execute("CREATE OR REPLACE VIEW shares AS SELECT k, 1000 / (k % 100) AS v FROM generate_series(1, 400) k")
+    table = PostgresTable(postgres.conninfo, "shares")
+
+    answers = found(table, "k", range(1, 401), cache=cache)
+
+    failed = {key for key, answer in enumerate(answers, 1) if isinstance(answer, Exception)}
+    assert failed == {100, 200, 300, 400}
+    assert "division by zero" in str(answers[99])
+    assert answers[150] == [(1000 // 51,)]
+
+
+@in_loop
+async def test_a_query_that_fails_for_all_keys_is_asked_a_bounded_number_of_times(postgres: PostgresServer) -> None:
+    postgres.execute("CREATE OR REPLACE VIEW broken AS SELECT k, 1 / (k - k) AS v FROM generate_series(1, 2000) k")
+    function = LookupFunction(PostgresTable(postgres.conninfo, "broken"), "k", input_columns=["k"])
+    async with opened(function):
+        answers = await function.async_invoke_batch([(key,) for key in range(1, 2001)])
+
+    assert {str(each).rpartition(": ")[2] for each in answers} == {"division by zero"}
+    assert function.metrics.load_failures <= 256
+
+
+@in_loop
+async def test_a_missing_right_is_found_by_one_query(
+    postgres: PostgresServer, nodes: Callable[..., PostgresTable]
+) -> None:
+    function = LookupFunction(nodes(), "node", input_columns=["node"])
+    postgres.execute("ALTER TABLE nodes RENAME COLUMN rack TO shelf")
+    async with opened(function):
+        with pytest.raises(LookupTableError, match="rack does not exist"):
+            await function.async_invoke_batch([("a",), ("b",)])
+
+    assert function.metrics.load_failures == 1
+
+
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_keys_are_instants_and_numbers(postgres: PostgresServer, cache: str) -> None:
+    """The two instants that a zone shows as one time of the day are two keys; all NaN are one, and both zeros."""
+    postgres.execute(
+        "DROP TABLE IF EXISTS keyed",
+        "CREATE TABLE keyed (k timestamptz, v int)",
+        "INSERT INTO keyed VALUES ('2026-10-25 02:30+02', 1), ('2026-10-25 02:30+01', 2)",
+        "DROP TABLE IF EXISTS floats",
+        "CREATE TABLE floats (k float8, v int)",
+        "INSERT INTO floats VALUES ('NaN', 1), (0, 2)",
+        "DROP TABLE IF EXISTS exact",
+        "CREATE TABLE exact (k numeric, v int)",
+        "INSERT INTO exact VALUES (5.0, 1)",
+    )
+    berlin = ZoneInfo("Europe/Berlin")
+    moments = [datetime.datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1)]
+    far = datetime.datetime(1, 1, 1, tzinfo=berlin)
+
+    *near, none = found(PostgresTable(postgres.conninfo, "keyed"), "k", [*moments, far], cache=cache)
+    assert near == [[(1,)], [(2,)]]
+    assert "is not of the years 1 to 9999 in UTC" in str(none)
+    floats = found(PostgresTable(postgres.conninfo, "floats"), "k", [math.nan, float("nan"), -0.0, 0.0], cache=cache)
+    assert floats == [[(1,)], [(1,)], [(2,)], [(2,)]]
+    scales = [Decimal("5"), Decimal("5.00"), Decimal("5E0"), Decimal("5.01")]
+    assert found(PostgresTable(postgres.conninfo, "exact"), "k", scales, cache=cache) == [[(1,)]] * 3 + [[]]

@@ -152,14 +152,47 @@ def test_it_is_a_join(tmp_path: Path, rows: list[Any], keys: list[Any], cache: s
     assert [sorted(each) for each in answers] == expected
 
 
-def test_a_value_of_another_type_fails_its_key_alone(sqlite_file: Make) -> None:
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_a_value_of_another_type_fails_its_key_alone(sqlite_file: Make, cache: str) -> None:
+    """With a full cache, it failed all keys of the table."""
     table = SqliteTable(sqlite_file(NODES + "UPDATE nodes SET memory = 'much' WHERE node = 'b';"), "nodes")
 
-    first, second = found(table, "node", ["a", "b"])
+    first, second = found(table, "node", ["a", "b"], cache=cache)
 
     assert first == [("r1", 1)]
     assert isinstance(second, LookupTableError)
-    assert "'memory' is bigint, but holds 'much'" in str(second)
+    assert "'memory' is bigint, but the row with node = 'b' holds 'much'" in str(second)
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_a_text_that_is_not_utf8_fails_its_key_alone(sqlite_file: Make, cache: str) -> None:
+    """SQLite's driver failed the whole query."""
+    path = sqlite_file(NODES + "UPDATE nodes SET rack = CAST(x'e4' AS TEXT) WHERE node = 'b';")
+
+    first, second = found(SqliteTable(path, "nodes"), "node", ["a", "b"], cache=cache)
+
+    assert first == [("r1", 1)]
+    assert isinstance(second, LookupTableError)
+    assert r"'rack' is string, but the row with node = 'b' holds b'\xe4'" in str(second)
+
+
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_a_row_whose_key_is_of_another_type_matches_nothing(sqlite_file: Make, cache: str) -> None:
+    path = sqlite_file("CREATE TABLE t (k INT, v INT); INSERT INTO t VALUES (1, 2), ('one', 3), (NULL, 4);")
+
+    assert found(SqliteTable(path, "t"), "k", [1, 2, None], cache=cache) == [[(2,)], [], []]
+
+
+def test_a_query_that_fails_for_some_keys_is_asked_by_halves(sqlite_file: Make) -> None:
+    path = sqlite_file(
+        "CREATE TABLE t (k INT PRIMARY KEY, about TEXT); INSERT INTO t VALUES (1, '{}'), (2, 'no json'), (3, '[]');"
+        "CREATE VIEW v AS SELECT k, json_type(about) AS kind FROM t;"
+    )
+
+    first, second, third = found(SqliteTable(path, "v", types={"kind": "string"}), "k", [1, 2, 3])
+
+    assert (first, third) == ([("object",)], [("array",)])
+    assert "malformed JSON" in str(second)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ class SlowTable(SqliteTable):
 
     def reader(self, schema: LookupSchema) -> Any:
         reader = super().reader(schema)
-        reader.lookup = partial(asyncio.sleep, 3600)  # type: ignore[assignment]
+        reader.lookup_columns = partial(asyncio.sleep, 3600)  # type: ignore[assignment]
         return reader
 
 
@@ -115,6 +115,37 @@ def test_a_late_lookup_names_its_rows(spark: SparkSession, nodes: SqliteTable, t
     late = r"the row Row\(id=0, node='a'\), or one of the 2 after it, of partition 0 has failed: .*Timeout"
     with pytest.raises(Exception, match=late):
         lookup_join(df, SlowTable(tmp_path / "nodes.db", "nodes"), "node", timeout=0.05).collect()
+
+
+def test_all_rows_of_a_late_lookup_are_captured(spark: SparkSession, nodes: SqliteTable, tmp_path: Path) -> None:
+    df = spark.range(3, numPartitions=1).selectExpr("id", "'a' AS node")
+    table = SlowTable(tmp_path / "nodes.db", "nodes")
+
+    rows = lookup_join(df, table, "node", timeout=0.05, on_error="capture", ordered=True).collect()
+
+    assert [tuple(row.error.input) for row in rows] == [(0, "a"), (1, "a"), (2, "a")]
+    assert {row.error.error_class for row in rows} == {"pipeline.streaming.errors.AsyncTimeoutError"}
+    assert {(row.id, row.rack) for row in rows} == {(None, None)}
+
+
+@pytest.mark.parametrize("cache", ["none", "partial", "full"])
+def test_errors_of_a_database_are_captured_in_the_rows_of_their_keys(
+    spark: SparkSession, tmp_path: Path, cache: str
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "t.db")) as connection:
+        connection.executescript("CREATE TABLE t (k INT, size INT); INSERT INTO t VALUES (7, 1), (8, 'big')")
+    df = spark.range(6, 10, numPartitions=1).withColumnRenamed("id", "k")
+    table = SqliteTable(tmp_path / "t.db", "t")
+
+    joined = lookup_join(df, table, "k", cache=cache, on_error="capture", error_column="failure", ordered=True)
+
+    assert joined.columns == ["k", "size", "failure"]
+    rows = joined.collect()
+    assert [(row.k, row.size, row.failure and row.failure.input.k) for row in rows] == [
+        *((6, None, None), (7, 1, None), (None, None, 8), (9, None, None))
+    ]
+    with pytest.raises(ValueError, match="choose another error_column"):
+        lookup_join(df, table, "k", on_error="capture", error_column="size")
 
 
 def test_an_inner_join_keeps_the_matches(events: DataFrame, nodes: SqliteTable, assert_table: AssertTable) -> None:
