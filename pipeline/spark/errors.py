@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dispatcher.errors import DispatcherError
-from pipeline.streaming.errors import describe
+from dispatcher.util.foreign import describe
 
 _VERSION: Final = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PYTHON_ADVICE: Final = (

@@ -164,9 +164,10 @@ def _wait(
         names = _resolved("dedupe_by", key, df, form)
         _require_keys("dedupe_by", df, names, is_key)
         key = itemgetter(*map(df.columns.index, names))
-    if (cache := more.get("cache")) is not None and cache.key_columns:
-        more["cache"] = replace(cache, key=_resolved("the cache's key", cache.key_columns, df, form))
     options = AsyncOptions(**times_in_ms(timeout, deadline), output_mode=mode, dedupe_by=key, **more)
+    if options.cache is not None and (columns_of_key := options.cache.key_columns):
+        cache = replace(options.cache, key=_resolved("the cache's key", columns_of_key, df, form))
+        options = replace(options, cache=cache)
     result_schema = _result_schema(df, function, schema)
     columns = OutputColumns(
         result_schema,

@@ -18,9 +18,10 @@ EDT, EST = 1762061400, 1762065000
 
 @pytest.fixture
 def new_york(spark: SparkSession) -> Iterator[SparkSession]:
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     yield spark
-    spark.conf.unset("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", before)
 
 
 @pytest.fixture

@@ -389,11 +389,11 @@ def test_mistakes_are_reported_in_one_line_on_the_driver(
 
 
 @pytest.mark.parametrize("function", [ordered_wait, unordered_wait, lookup_join])
-def test_the_functions_show_their_options_and_refuse_other_names(function: Any) -> None:
+def test_the_functions_show_their_options_and_refuse_other_names(spark: SparkSession, function: Any) -> None:
     shown = inspect.signature(function).parameters
 
     assert [shown[name].default for name in ("retry", "on_error", "concurrency")] == [None, "fail", None]
     assert shown["capacity"].default is None
     assert ("remember" in shown) is (function is not lookup_join)
     with pytest.raises(TypeError, match="unexpected keyword argument 'dead_letter'"):
-        function(None, str, "", timeout=1, dead_letter=print)
+        function(spark.range(1), str, "", timeout=1, dead_letter=print)

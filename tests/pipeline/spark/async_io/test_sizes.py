@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
+from pipeline.spark.async_io.rows import Piece
 from pipeline.spark.async_io.sizes import limited, size_of_rows
 from pipeline.spark.async_io.spark_types import row_check
 from pipeline.spark.errors import ResultSchemaError
@@ -20,13 +21,13 @@ NESTED = T.StructType().add("found", T.ArrayType(T.MapType(T.StringType(), T.Str
 
 
 def batches_of(columns: OutputColumns, rows: list[Any], max_bytes: int = 4 << 20) -> list[pa.RecordBatch]:
-    return list(ResultWriter(columns, dt.UTC, max_bytes=max_bytes).batches([rows]))
+    return list(ResultWriter(columns, max_bytes=max_bytes).batches([rows]))
 
 
 def test_large_answers_that_arrive_together_leave_in_batches_that_arrow_can_make() -> None:
     """A batch ended by its rows alone: 99 answers of 30 MB failed the task with "Cannot convert ChunkedArray"."""
     text = "x" * 30_000_000
-    writer = ResultWriter(OutputColumns(TEXT, TEXT), dt.UTC)
+    writer = ResultWriter(OutputColumns(TEXT, TEXT))
 
     first = next(writer.batches([[(text,)] * 99]))
 
@@ -53,9 +54,10 @@ def test_large_row_among_small_ones_does_not_make_batches_of_one_row() -> None:
 
 def test_batch_of_captured_errors_ends_by_the_bytes_of_their_input() -> None:
     columns = OutputColumns(TEXT, TEXT, error_name="error")
+    piece = Piece(pa.RecordBatch.from_pydict({"text": ["x" * 1000]}))
     captured = CapturedError(("x" * 1000,), "ValueError", "bad", 1, 0.5)
 
-    batches = batches_of(columns, [captured] * 40, max_bytes=5000)
+    batches = batches_of(columns, [((captured.input, piece, 0), captured)] * 40, max_bytes=5000)
 
     assert max(batch.num_rows for batch in batches) <= 10
     assert sum(batch.num_rows for batch in batches) == 40

@@ -166,7 +166,10 @@ def test_a_segment_that_is_gone_before_it_was_read_is_an_error(growing: Growing)
     [partition] = reader.partitions({"segment": 0}, {"segment": 1})
     segment_path(growing.path, 1).unlink()
 
-    with pytest.raises(JournalError, match=r"segment-00000001\.journal: is missing; an unknown number of rows lost, and the stream has not read it"):
+    with pytest.raises(
+        JournalError,
+        match=r"segment-00000001\.journal: is missing; an unknown number of rows lost, and the stream has not read it",
+    ):
         list(reader.read(partition))
 
 
