@@ -13,7 +13,7 @@ import os
 import queue
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack
@@ -118,14 +118,15 @@ def wait_in_chunks(
     max_chunk: int = 1000,
     metrics: CallMetrics | None = None,
     pace: ReaderPace | None = None,
-    emits_pairs: bool = False,
+    without_results: deque[Any] | None = None,
 ) -> Iterator[list[Any]]:
     """Process values and yield results in chunks, as Spark tasks do.
 
     `chunks` is read one ahead on the caller's thread. Calls continue across chunk boundaries. Each list yielded has
     `max_chunk` results, except the last: a shorter one waits for more, even while `chunks` blocks.
 
-    `emits_pairs`: the values come as tuples, with the value first, and each result goes as a pair of its tuple and it.
+    `without_results`: with it, the values come as pairs of a value and its number, or whatever stands for it. Each
+        result goes as a pair of that number and the result. The numbers of values without results are appended here.
     `pace`: limits the values taken in. The lists then have up to `max_chunk` results. With an empty one, ask `pace`
         what to send.
 
@@ -134,7 +135,7 @@ def wait_in_chunks(
         ReaderGoneError: `pace` reports the end of the results' reader.
     """
     require_number("max_chunk", max_chunk, least=1, whole=True)
-    run: _Run[Any, Any] = _Run(function, settings, metrics, max_chunk, emits_pairs=emits_pairs)
+    run: _Run[Any, Any] = _Run(function, settings, metrics, max_chunk, without_results)
     return run.of_chunks(chunks) if pace is None else run.paced(chunks, pace)
 
 
@@ -165,10 +166,9 @@ class _Run(Generic[In, Out]):
         options: AsyncOptions,
         metrics: CallMetrics | None,
         max_chunk: int,
-        *,
-        emits_pairs: bool = False,
+        without_results: deque[Any] | None = None,
     ) -> None:
-        self._emits_pairs = emits_pairs
+        self._without_results = without_results  # the loop appends; None: values have no numbers
         self._owns_host = not isinstance(function, CallHost)
         self._host = host_for(function, options)
         self._options = _options_of(self._host, options)
@@ -315,16 +315,17 @@ class _Run(Generic[In, Out]):
             self._own_loop = OwnLoop("async wait")
             loop, thread = self._own_loop.loop, self._own_loop.thread
         mail = self._thread = LoopThread(loop, thread, self._fail, self._take_in)
+        output: Callable[..., object] = self._ready.extend if self._without_results is None else self._put_numbered
         with mail.lock:  # a cache that has failed before sends mail at once
             engine = self._engine = Engine(
                 host,
                 mail,
                 mail,
                 self._options,
-                self._ready.extend,
+                output,
                 self._metrics,
                 "async wait",
-                emits="pairs" if self._emits_pairs else "results",
+                emits="results" if self._without_results is None else "records",
             )
         self._wake_loop()
         return engine, mail
@@ -386,7 +387,7 @@ class _Run(Generic[In, Out]):
         """After each mail and timer: take in what there is room for, and tell the caller what it waits for."""
         values, ready, engine, most_ready = self._values, self._ready, self._engine, self._most_ready
         assert engine is not None  # mail waits for it
-        in_tuples = self._emits_pairs
+        are_numbered = self._without_results is not None
         has_taken = False
         while not self._is_over:
             if len(ready) >= most_ready or not values:
@@ -396,7 +397,7 @@ class _Run(Generic[In, Out]):
                 continue
             self._is_idle = False
             value: Any = values.popleft()
-            if engine.try_take(value[0] if in_tuples else value, value):
+            if engine.try_take(*value) if are_numbered else engine.try_take(value, value):
                 has_taken = True
             else:
                 values.appendleft(value)
@@ -406,6 +407,14 @@ class _Run(Generic[In, Out]):
             self._end_calls(engine)
         if len(ready) >= self._notify_at or (has_taken and len(values) <= self._wake_at):
             self._notify()
+
+    def _put_numbered(self, number: Any, results: Sequence[Any]) -> None:
+        if results:
+            ready: deque[Any] = self._ready
+            ready.extend([(number, result) for result in results])
+        else:
+            assert self._without_results is not None
+            self._without_results.append(number)
 
     def _end_calls(self, engine: Engine) -> None:
         if not self._has_all:

@@ -28,10 +28,10 @@ from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.spark.async_io.result_schema import SCALAR_COLUMN, accepts_none, schema_from, schema_of
 from pipeline.spark.async_io.results import OutputColumns
 from pipeline.spark.async_io.rows import (
+    InputRows,
     is_key,
     name_form,
     place_of,
-    read_placed,
     read_rows,
     require_hashable_keys,
     require_supported,
@@ -198,7 +198,7 @@ def _wait(
     schema_in = df.schema
 
     def convert(call_for: CallFor, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return call_for((read_placed if columns.takes_input else read_rows)(schema_in, batches))
+        return call_for((InputRows if columns.takes_input else read_rows)(schema_in, batches))
 
     run = for_workers(task, df.sparkSession, df, convert)
     results = with_plain_names(df).mapInArrow(run, columns.task_schema())

@@ -27,7 +27,7 @@ from pipeline.lookup.function import LookupFunction
 from pipeline.lookup.schema import LookupTable
 from pipeline.spark.async_io.async_wait import require_free_names
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter, error_values
-from pipeline.spark.async_io.rows import name_form, read_rows, require_supported, slices, with_plain_names
+from pipeline.spark.async_io.rows import InputRows, name_form, read_rows, require_supported, slices, with_plain_names
 from pipeline.spark.async_io.spark_types import Rules, reader_of, time_zone, values_of
 from pipeline.spark.async_io.structs import Check, Misfit
 from pipeline.spark.async_io.task import AsyncTask, CallFor, for_workers, zone_of_session
@@ -400,11 +400,7 @@ class _BatchTask(AsyncTask):
             return error
         return AsyncOperatorError(error.operator, cause.row, cause.cause, error.attempts)
 
-    @property
-    def emits_pairs(self) -> bool:
-        return False  # a batch has its rows
-
-    def writer(self) -> ResultWriter:
+    def writer(self, source: InputRows | None) -> ResultWriter:
         return _BatchWriter(self.columns)
 
 

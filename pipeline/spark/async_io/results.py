@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pipeline.spark.async_io.rows import Piece, taken
+from pipeline.spark.async_io.rows import InputRows
 from pipeline.spark.async_io.sizes import size_of_rows
 from pipeline.spark.async_io.spark_types import values_of
 from pipeline.spark.observed_calls import METRICS_COLUMN, METRICS_TYPE
@@ -82,6 +82,7 @@ class ResultWriter:
     def __init__(
         self,
         columns: OutputColumns,
+        source: InputRows | None = None,
         *,
         max_rows: int = 1000,
         max_bytes: int = 4 << 20,
@@ -93,6 +94,7 @@ class ResultWriter:
         schema = columns.task_schema()
         self._arrow_schema = pa.schema([(field.name, values_of(field.dataType).arrow) for field in schema.fields])
         self._columns = columns
+        self._input = source
         self._builders = [values_of(field.dataType).builder() for field in columns.results.fields]
         self._size_of_rows = size_of_rows(columns.results)
         first = len(columns.kept)
@@ -149,56 +151,59 @@ class ResultWriter:
 
         Arrow's arrays are made of few enough rows: of 2 GiB of strings it would make several.
         """
-        parts = [results]
+        numbers: Sequence[int] = ()
+        if self._input is not None:
+            numbers, results = zip(*results, strict=True)
+        parts = [(numbers, results)]
         while parts:
-            part = parts.pop()
-            if len(part) > 1 and self._bytes_of(part) > 2 * self._max_bytes:
-                half = len(part) // 2
-                parts += [part[half:], part[:half]]
+            numbers, results = parts.pop()
+            if len(results) > 1 and self._bytes_of(numbers, results) > 2 * self._max_bytes:
+                half = len(results) // 2
+                parts += [(numbers[half:], results[half:]), (numbers[:half], results[:half])]
                 continue
-            batch = self._batch(part)
+            batch = self._batch(numbers, results)
+            if self._input is not None:
+                self._input.end(numbers)
             self._row_bytes = batch.nbytes / batch.num_rows
             self.results_in_batch = batch.num_rows
             yield batch
 
-    def _bytes_of(self, results: Sequence[Any]) -> float:
+    def _bytes_of(self, numbers: Sequence[int], results: Sequence[Any]) -> float:
         """About how many bytes the results take in Arrow, with the columns of the input that their rows have."""
-        if not self._columns.takes_input:
-            return self._size_of_rows(results)
-        made = [result for _, result in results if type(result) is not CapturedError]
-        keeps = self._columns.keeps_input
-        with_input = (element for element, result in results if keeps or type(result) is CapturedError)
-        input_bytes: float = sum(piece.row_bytes for _, piece, _ in with_input)
-        return self._size_of_rows(made) + input_bytes
+        failed = self._failed(results)
+        if failed:
+            results = [result for result in results if type(result) is not CapturedError]
+        if not self._columns.keeps_input:
+            numbers = [numbers[at] for at in failed]
+        return self._size_of_rows(results) + (0.0 if self._input is None else self._input.bytes_of(numbers))
 
-    def _batch(self, results: Sequence[Any]) -> pa.RecordBatch:
-        pieces: Sequence[Piece] = ()
-        places: Sequence[int] = ()
-        if self._columns.takes_input:
-            elements, results = zip(*results, strict=True)
-            _, pieces, places = zip(*elements, strict=True)
-        failed: list[int] = []
-        if self._columns.error_name is not None and CapturedError in map(type, results):
-            failed = [at for at, result in enumerate(results) if type(result) is CapturedError]
+    def _failed(self, results: Sequence[Any]) -> list[int]:
+        """The places of captured errors."""
+        if self._columns.error_name is None or CapturedError not in map(type, results):
+            return []
+        return [at for at, result in enumerate(results) if type(result) is CapturedError]
+
+    def _batch(self, numbers: Sequence[int], results: Sequence[Any]) -> pa.RecordBatch:
+        source = self._input
+        failed = self._failed(results)
         captured = [results[at] for at in failed]
         if failed:
             results = [self._no_values if type(result) is CapturedError else result for result in results]
         kinds = self._arrow_schema.types
-        arrays = [array.cast(kind) for array, kind in zip(self._kept(pieces, places), kinds, strict=False)]
+        arrays = []
+        if source is not None and self._columns.keeps_input:
+            arrays = [array.cast(kind) for array, kind in zip(source.take(numbers).columns, kinds, strict=False)]
         values = zip(*results, strict=True)
         arrays += [builder(column) for builder, column in zip(self._builders, values, strict=True)]
         if failed:
-            inputs = taken([pieces[at] for at in failed], [places[at] for at in failed])
+            assert source is not None  # errors are captured with their rows
+            inputs = source.take([numbers[at] for at in failed])
             order: list[int | None] = [None] * len(results)
             for number, at in enumerate(failed):
                 order[at] = number
             arrays.append(error_values(inputs, captured, kinds[len(arrays)]).take(pa.array(order, pa.int64())))
         arrays += [pa.nulls(len(results), kind) for kind in kinds[len(arrays) :]]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
-
-    def _kept(self, pieces: Sequence[Piece], places: Sequence[int]) -> list[Any]:
-        """The columns that repeat the input rows."""
-        return taken(pieces, places).columns if self._columns.keeps_input else []
 
 
 def error_values(inputs: pa.RecordBatch, captured: Sequence[CapturedError], kind: pa.DataType) -> Any:

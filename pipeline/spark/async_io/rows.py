@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
-from operator import add
-from typing import Any, Final, TypeAlias
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
@@ -19,9 +18,6 @@ from pipeline.spark.async_io.structs import row_maker
 from pipeline.spark.errors import InputValueError, UnsupportedTypeError
 from pipeline.streaming.elements import UnreadableValue
 from pipeline.streaming.errors import quoted
-
-_MOST_PER_ROW: Final = 8
-"""Rows of the input copied for each row of the output, at most."""
 
 
 def require_supported(schema: T.StructType, what: str) -> None:
@@ -103,21 +99,87 @@ def _structs(data_type: T.DataType) -> Iterator[T.StructType]:
             yield from _structs(inner)
 
 
-class Piece:
-    """Some rows of the input as Arrow has them, apart from the batch that they came in.
+class InputRows:
+    """The rows of a task's input, and how Arrow has them, until what came of them was written.
 
-    Each row in flight refers to its piece, so that one slow row keeps this much in memory, and not a whole batch.
+    Iterating gives lists of rows with their numbers, from 0. A number is all that a row in flight carries: the garbage
+    collector, which would look at each of many objects again and again, does not look at an int. One slow row keeps
+    its piece of the input in memory, up to 500 rows or 256 KiB, and not the whole batch.
+
+    The task's main thread.
     """
 
-    __slots__ = ("batch", "row_bytes")
+    def __init__(
+        self, schema: T.StructType, batches: Iterable[pa.RecordBatch], slice_rows: int = 500, slice_bytes: int = 1 << 18
+    ) -> None:
+        self._reading = _read(schema, batches, slice_rows, slice_bytes)
+        self._pieces: list[_Piece] = []  # by the numbers of their rows
+        self._rows = 0  # read so far
+        self._last = -1  # whose results were written last: more of them may follow
+        self.without_results: deque[int] = deque()
+        """Numbers of rows of which nothing comes. Any thread appends."""
 
-    def __init__(self, part: pa.RecordBatch) -> None:
+    def __iter__(self) -> Iterator[list[tuple[Row | UnreadableValue, int]]]:
+        for part, rows in self._reading:
+            first = self._rows
+            self._rows += len(rows)
+            self._pieces.append(_Piece(first, part))
+            yield list(zip(rows, range(first, self._rows), strict=True))
+
+    def take(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        """The rows of these numbers, in this order; there is at least one."""
+        wanted = np.asarray(numbers, np.int64)
+        of_piece = self._places(wanted)
+        parts = [self._pieces[place].take(wanted[of_piece == place]) for place in np.unique(of_piece)]
+        together = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+        order = np.argsort(of_piece, kind="stable")
+        if np.array_equal(order, np.arange(len(order))):
+            return together
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        return together.take(pa.array(places))
+
+    def bytes_of(self, numbers: Sequence[int]) -> float:
+        """About how many bytes these rows take in Arrow."""
+        row_bytes = np.array([piece.row_bytes for piece in self._pieces])
+        return float(row_bytes[self._places(np.asarray(numbers, np.int64))].sum()) if len(numbers) else 0.0
+
+    def end(self, numbers: Sequence[int]) -> None:
+        """Forget these rows: their results were written, in this order. The last one's may go on."""
+        written = np.array([self._last, *numbers], np.int64)
+        ended = written[:-1][written[:-1] != written[1:]].tolist()
+        self._last = numbers[-1]
+        ended += [self.without_results.popleft() for _ in range(len(self.without_results))]
+        of_piece = self._places(np.array([number for number in ended if number >= 0], np.int64))
+        for place, count in enumerate(np.bincount(of_piece, minlength=len(self._pieces)).tolist()):
+            self._pieces[place].rows_left -= count
+        self._pieces = [piece for piece in self._pieces if piece.rows_left]
+
+    def pieces(self) -> list[pa.RecordBatch]:
+        """What is kept now."""
+        return [piece.batch for piece in self._pieces]
+
+    def _places(self, numbers: Any) -> Any:
+        """The place in `_pieces` of each number's piece."""
+        return np.searchsorted([piece.first for piece in self._pieces], numbers, side="right") - 1
+
+
+class _Piece:
+    """Some rows of the input, apart from the batch that they came in."""
+
+    __slots__ = ("batch", "first", "row_bytes", "rows_left")
+
+    def __init__(self, first: int, part: pa.RecordBatch) -> None:
+        self.first = first
         self.batch = pa.concat_batches([part])  # copies it
         self.row_bytes = self.batch.nbytes / max(1, self.batch.num_rows)
+        self.rows_left = self.batch.num_rows
 
-
-Placed: TypeAlias = tuple[Any, Piece, int]
-"""A row, or an UnreadableValue in its place, then the piece that has it, and its place there."""
+    def take(self, numbers: Any) -> pa.RecordBatch:
+        places = numbers - self.first
+        if np.array_equal(places, np.arange(places[0], places[0] + len(places))):
+            return self.batch.slice(int(places[0]), len(places))
+        return self.batch.take(pa.array(places))
 
 
 def read_rows(
@@ -130,14 +192,6 @@ def read_rows(
     """
     for _, rows in _read(schema, batches, slice_rows, slice_bytes):
         yield rows
-
-
-def read_placed(
-    schema: T.StructType, batches: Iterable[pa.RecordBatch], slice_rows: int = 500, slice_bytes: int = 1 << 18
-) -> Iterator[list[Placed]]:
-    """As `read_rows`, but each row with its place in a piece of the input."""
-    for part, rows in _read(schema, batches, slice_rows, slice_bytes):
-        yield list(zip(rows, repeat(Piece(part)), range(len(rows)), strict=False))
 
 
 def _read(
@@ -201,30 +255,6 @@ def _text_of(one: Any) -> str:
         return str(one.cast(pa.string())[0].as_py())
     except (pa.ArrowException, ValueError):  # a nested value, or text that is no UTF-8
         return " ".join(one.to_string(skip_new_lines=True).split())
-
-
-def taken(pieces: Sequence[Piece], places: Sequence[int]) -> pa.RecordBatch:
-    """The rows at these places of these pieces, in this order."""
-    batches = {piece: piece.batch for piece in dict.fromkeys(pieces)}
-    if sum(batch.num_rows for batch in batches.values()) > _MOST_PER_ROW * len(places):
-        # Few rows of many pieces, as behind slow calls: copy no more than these.
-        used: dict[Piece, list[int]] = {piece: [] for piece in batches}
-        copied = []
-        for piece, place in zip(pieces, places, strict=True):
-            copied.append(len(used[piece]))
-            used[piece].append(place)
-        places = copied
-        batches = {piece: piece.batch.take(pa.array(places_in, pa.int64())) for piece, places_in in used.items()}
-    starts = dict(zip(batches, accumulate((batch.num_rows for batch in batches.values()), initial=0), strict=False))
-    whole = pa.concat_batches(batches.values()) if len(batches) > 1 else batches[pieces[0]]
-    return _at(whole, list(map(add, map(starts.__getitem__, pieces), places)))
-
-
-def _at(batch: pa.RecordBatch, places: list[int]) -> pa.RecordBatch:
-    first, rows = places[0], len(places)
-    if places == list(range(first, first + rows)):
-        return batch.slice(first, rows)
-    return batch.take(pa.array(places, pa.int64()))
 
 
 def slices(batch: pa.RecordBatch, most_rows: int, most_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:

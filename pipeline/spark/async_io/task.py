@@ -27,7 +27,7 @@ from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.spark.async_io.checked_calls import checked_function, checked_options
 from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import require_distinct
+from pipeline.spark.async_io.rows import InputRows, require_distinct
 from pipeline.spark.async_io.sizes import limited
 from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone
 from pipeline.spark.async_io.structs import Check
@@ -79,7 +79,7 @@ class AsyncTask:
     ) -> Iterator[pa.RecordBatch]:
         """The output of one task. The calling thread reads `rows` and yields the output, and blocks for both.
 
-        `rows`: lists of rows or, if the output has columns of the input, of rows and their places in it.
+        `rows`: lists of rows; InputRows if the output has columns of the input.
         `output`: where the batches are written; None: they wait in its buffer, and more rows are called for than the
         reader asks for.
 
@@ -93,7 +93,8 @@ class AsyncTask:
         metrics.lost_attempts = _earlier_attempts()
         metrics.unpaced_tasks = int(output is None)
         report = TaskReport(metrics)
-        writer = self.writer()
+        source = rows if isinstance(rows, InputRows) else None
+        writer = self.writer(source)
         with hosts.lease(self.identity, partial(self._open_host, check, options), self.idle_s) as host:
             pace = None if output is None else _pace(options, host, output)
             results: Any = wait_in_chunks(
@@ -103,7 +104,7 @@ class AsyncTask:
                 max_chunk=_RESULTS_AT_ONCE,
                 metrics=metrics,
                 pace=pace,
-                emits_pairs=self.emits_pairs,
+                without_results=None if source is None else source.without_results,
             )
             reported_s = time.monotonic()
             with closing(results):
@@ -127,17 +128,12 @@ class AsyncTask:
             if self.columns.has_metrics:
                 yield writer.metrics_batch(report.take(is_last=True))
 
-    @property
-    def emits_pairs(self) -> bool:
-        """Whether each result comes with its row, of which the output has columns."""
-        return self.columns.takes_input
-
     def check(self, zone: dt.tzinfo) -> Check:
         check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
         return limited(check, self.result_schema)
 
-    def writer(self) -> ResultWriter:
-        return ResultWriter(self.columns)
+    def writer(self, source: InputRows | None) -> ResultWriter:
+        return ResultWriter(self.columns, source)
 
     def of_row(self, error: AsyncOperatorError) -> AsyncOperatorError:
         """The error with the row that has failed."""

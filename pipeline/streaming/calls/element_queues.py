@@ -130,11 +130,6 @@ class _RecordEntry(ResultFuture[Out], Generic[In, Out]):
             output(StreamRecord(result, timestamp_ms))
 
 
-def _pairs(entry: Any) -> list[tuple[Any, Any]]:
-    element = entry.element
-    return [(element, result) for result in entry._results]
-
-
 class _WatermarkEntry(ResultFuture[Out]):
     """A queued watermark, which is complete from the start."""
 
@@ -203,8 +198,8 @@ class StreamElementQueue(ABC, Generic[In, Out]):
         """Emit up to `most` completed elements of a queue without watermarks, passing `output` the results of each."""
 
     @abstractmethod
-    def emit_completed_pairs(self, output: Callable[[list[tuple[Any, Out]]], object], most: int) -> int:
-        """Emit as `emit_completed_results` does, but each result as a pair of the record and the result."""
+    def emit_completed_records(self, output: Callable[[Any, tuple[Out, ...]], object], most: int) -> int:
+        """Emit as `emit_completed_results` does, but pass `output` the record and its results."""
 
     @abstractmethod
     def values(self) -> list[StreamElement[In]]:
@@ -269,12 +264,13 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
             output(entries.popleft()._results)
         return emitted
 
-    def emit_completed_pairs(self, output: Callable[[list[tuple[Any, Out]]], object], most: int) -> int:
+    def emit_completed_records(self, output: Callable[[Any, tuple[Out, ...]], object], most: int) -> int:
         entries = self._entries
         emitted = 0
         while emitted < most and entries and entries[0]._done:
             emitted += 1
-            output(_pairs(entries.popleft()))
+            entry: Any = entries.popleft()
+            output(entry.element, entry._results)
         return emitted
 
     def values(self) -> list[StreamElement[In]]:
@@ -395,13 +391,14 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
             output(completed.popleft()._results)
         return emitted
 
-    def emit_completed_pairs(self, output: Callable[[list[tuple[Any, Out]]], object], most: int) -> int:
+    def emit_completed_records(self, output: Callable[[Any, tuple[Out, ...]], object], most: int) -> int:
         completed = self._segments[0].completed
         emitted = 0
         while emitted < most and completed:
             emitted += 1
             self._size -= 1
-            output(_pairs(completed.popleft()))
+            entry: Any = completed.popleft()
+            output(entry.element, entry._results)
         return emitted
 
     def values(self) -> list[StreamElement[In]]:

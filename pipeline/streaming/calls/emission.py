@@ -17,8 +17,8 @@ OutputAvailability: TypeAlias = Callable[[], "Future[None] | None"]
 A failed future fails the task.
 """
 
-Emitted: TypeAlias = Literal["elements", "results", "pairs"]
-"""What goes to the output: stream elements; the results of each element; or pairs of the element and a result."""
+Emitted: TypeAlias = Literal["elements", "results", "records"]
+"""What goes to the output: stream elements; the results of each record; or each record and its results."""
 
 _ELEMENTS_PER_STEP: Final = 128
 """Elements emitted before other mail gets its turn."""
@@ -30,7 +30,7 @@ class Emission:
     def __init__(
         self,
         queue: StreamElementQueue[Any, Any],
-        output: Callable[[Any], Any],
+        output: Callable[..., Any],
         output_availability: OutputAvailability | None,
         mail: EngineMailbox,
         *,
@@ -40,11 +40,12 @@ class Emission:
         self._output = output
         self._output_availability = output_availability
         self._mail = mail
-        self._emit: Callable[[Callable[[Any], Any], int], int] = {
+        ways: dict[Emitted, Callable[[Any, int], int]] = {
             "elements": queue.emit_completed_elements,
             "results": queue.emit_completed_results,
-            "pairs": queue.emit_completed_pairs,
-        }[emits]
+            "records": queue.emit_completed_records,
+        }
+        self._emit = ways[emits]
         self._is_stopped = False
         self._is_running = False  # the output, or mail it runs, may complete more: no nested run
         self._is_postponed = False  # a mail that continues is on its way, or follows when the output has room

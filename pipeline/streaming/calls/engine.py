@@ -53,8 +53,8 @@ class Engine:
     """Takes records in, makes their calls, and emits their results.
 
     `mail`, `timers`: of the thread that owns the engine. `output` gets each record and watermark. With `emits`
-    "results" or "pairs", which exclude watermarks, it gets the sequence of results of each value, or of pairs of the
-    value's element and a result. `name`: the operator's name in messages.
+    "results" or "records", which exclude watermarks, it gets the sequence of results of each value, or the value's
+    element and that sequence. `name`: the operator's name in messages.
     `output_availability`: see OutputAvailability.
     """
 
@@ -64,7 +64,7 @@ class Engine:
         mail: EngineMailbox,
         timers: CallTimers,
         options: AsyncOptions,
-        output: Callable[[Any], Any],
+        output: Callable[..., Any],
         metrics: CallMetrics,
         name: str,
         *,

@@ -451,17 +451,19 @@ def test_results_of_one_value_may_be_more_than_a_chunk() -> None:
 
 
 @pytest.mark.parametrize("mode", ["ordered", "unordered"])
-def test_results_come_with_what_came_with_their_values(mode: Any) -> None:
+def test_results_come_with_the_numbers_of_their_values(mode: Any) -> None:
     async def several(value: int) -> list[int]:
         return [value] * value
 
     settings = WaitSettings(timeout_ms=60_000, output_mode=mode, dedupe_by=lambda value: value)
-    values = [(0, "a"), (2, "b"), (1, "c"), (2, "d")]
+    values = [(0, 10), (2, 11), (1, 12), (2, 13)]
+    without_results: deque[int] = deque()
 
-    chunks = list(wait_in_chunks([values], several, settings, emits_pairs=True))
+    chunks = list(wait_in_chunks([values], several, settings, without_results=without_results))
 
     pairs = sorted(pair for chunk in chunks for pair in chunk)
-    assert pairs == [((1, "c"), 1), *[((2, "b"), 2)] * 2, *[((2, "d"), 2)] * 2]
+    assert pairs == [(11, 2), (11, 2), (12, 1), (13, 2), (13, 2)]
+    assert without_results == deque([10])
 
 
 @BOTH

@@ -19,7 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import read_placed, read_rows, require_supported
+from pipeline.spark.async_io.rows import InputRows, read_rows, require_supported
 from pipeline.spark.async_io.spark_types import inner_types, row_check, values_of
 from pipeline.spark.async_io.structs import row_maker
 from pipeline.spark.errors import InputValueError, ResultSchemaError, UnknownColumnError, UnsupportedTypeError
@@ -463,9 +463,10 @@ def test_batches_of_large_rows_are_bounded_in_bytes() -> None:
 def test_captured_error_is_a_row_of_nulls_with_the_input() -> None:
     columns = OutputColumns(schema_of(("name", T.StringType()), nullable=False), STRUCT, error_name="error")
     captured = CapturedError("the row as Arrow has it counts", "ValueError", "bad \ud800", 3, 12.5)
-    ((first, second),) = read_placed(STRUCT, [batch_of(STRUCT, [("out", 1), ("in", 7)])])
+    source = InputRows(STRUCT, [batch_of(STRUCT, [("out", 1), ("in", 7)])])
+    list(source)
 
-    (batch,) = ResultWriter(columns).batches([[(first, ("good",)), (second, captured)]])
+    (batch,) = ResultWriter(columns, source).batches([[(0, ("good",)), (1, captured)]])
 
     good, bad = read(columns.task_schema(), batch)
     assert good == ("good", None)
@@ -492,10 +493,11 @@ def test_kept_columns_and_the_input_of_an_error_are_those_of_the_input(
 ) -> None:
     schema = schema_of(("kept", data_type))
     columns = OutputColumns(schema_of(("id", T.LongType())), schema, error_name="error", keeps_input=True)
-    (placed,) = read_placed(schema, [batch_of(schema, [(value,) for value in values])])
+    source = InputRows(schema, [batch_of(schema, [(value,) for value in values])])
+    (rows_in,) = source
     failed = CapturedError(None, "ValueError", "bad", 1, 0.0)
 
-    (batch,) = ResultWriter(columns).batches([[(each, result) for each in placed for result in ((1,), failed)]])
+    (batch,) = ResultWriter(columns, source).batches([[(at, each) for _, at in rows_in for each in ((1,), failed)]])
 
     rows = read(columns.task_schema(), batch)
     assert plain([row.kept for row in rows[::2]]) == plain(values)
@@ -504,9 +506,10 @@ def test_kept_columns_and_the_input_of_an_error_are_those_of_the_input(
 
 @pytest.mark.parametrize("order", [range(100), range(99, -1, -1), [3, 3, 3], [99], [98, 5, 70], []])
 def test_results_in_any_order_meet_the_rows_that_they_are_of(order: Sequence[int]) -> None:
-    placed = [each for chunk in read_placed(KEPT.input_schema, [numbered(range(100))], slice_rows=30) for each in chunk]
+    source = InputRows(KEPT.input_schema, [numbered(range(100))], slice_rows=30)
+    list(source)
 
-    batches = ResultWriter(KEPT).batches([[(placed[place], (place,)) for place in order]])
+    batches = ResultWriter(KEPT, source).batches([[(number, (number,)) for number in order]])
 
     assert [tuple(row) for row in read(KEPT.task_schema(), *batches)] == [(place, place) for place in order]
 
@@ -514,18 +517,35 @@ def test_results_in_any_order_meet_the_rows_that_they_are_of(order: Sequence[int
 def test_a_row_in_flight_keeps_its_own_piece_of_the_input() -> None:
     """A slow row would keep the whole batch that it came in."""
     batch = numbered(range(100_000))
+    source = InputRows(KEPT.input_schema, [batch])
 
-    first, *_ = read_placed(KEPT.input_schema, [batch])
+    next(iter(source))
 
-    assert all(piece.batch.get_total_buffer_size() < batch.nbytes / 100 for _, piece, _ in first)
+    (piece,) = source.pieces()
+    assert piece.get_total_buffer_size() < batch.nbytes / 100
+
+
+def test_a_piece_of_the_input_is_kept_until_what_came_of_each_of_its_rows_is_written() -> None:
+    source = InputRows(KEPT.input_schema, [numbered(range(6))], slice_rows=2)
+    list(source)
+    writer = ResultWriter(KEPT, source, max_rows=2)
+    source.without_results.append(5)
+
+    list(writer.batches([[(4, (4,)), (4, (4,)), (4, (4,)), (1, (1,)), (2, (2,)), (3, (3,))]]))
+
+    kept = [piece.column(0).to_pylist() for piece in source.pieces()]
+    assert kept == [[0, 1], [2, 3]]  # row 0 is in flight, and more may come of row 3
+    list(writer.batches([[(0, (0,))]]))
+    assert [piece.column(0).to_pylist() for piece in source.pieces()] == [[0, 1]]  # more may come of row 0
 
 
 def test_large_rows_of_the_input_are_written_in_several_batches() -> None:
     schema = schema_of(("text", T.StringType()))
     columns = OutputColumns(schema_of(("id", T.LongType())), schema, keeps_input=True)
-    (((row, piece, place),),) = read_placed(schema, [batch_of(schema, [("x" * 1000,)])])
+    source = InputRows(schema, [batch_of(schema, [("x" * 1000,)])])
+    list(source)
 
-    batches = list(ResultWriter(columns, max_bytes=10_000).batches([[((row, piece, place), (1,))] * 100]))
+    batches = list(ResultWriter(columns, source, max_bytes=10_000).batches([[(0, (1,))] * 100]))
 
     assert sum(batch.num_rows for batch in batches) == 100
     assert max(batch.nbytes for batch in batches) < 30_000
@@ -584,9 +604,10 @@ def test_an_error_holds_the_row_that_python_could_not() -> None:
     schema = schema_of(("on", T.DateType()))
     columns = OutputColumns(schema_of(("id", T.LongType())), schema, error_name="error")
     beyond = days(2_932_897)
-    ((placed,),) = read_placed(schema, [pa.RecordBatch.from_arrays([beyond], ["on"])])
+    source = InputRows(schema, [pa.RecordBatch.from_arrays([beyond], ["on"])])
+    list(source)
 
-    (batch,) = ResultWriter(columns).batches([[(placed, CapturedError(None, "ValueError", "bad", 1, 0.0))]])
+    (batch,) = ResultWriter(columns, source).batches([[(0, CapturedError(None, "ValueError", "bad", 1, 0.0))]])
 
     assert batch.column(1).flatten()[0].flatten()[0] == beyond
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import types as T
 
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
-from pipeline.spark.async_io.rows import Piece
+from pipeline.spark.async_io.rows import InputRows
 from pipeline.spark.async_io.sizes import limited, size_of_rows
 from pipeline.spark.async_io.spark_types import row_check
 from pipeline.spark.errors import ResultSchemaError
@@ -20,8 +20,10 @@ TEXT = T.StructType().add("text", "string")
 NESTED = T.StructType().add("found", T.ArrayType(T.MapType(T.StringType(), T.StructType().add("body", "binary"))))
 
 
-def batches_of(columns: OutputColumns, rows: list[Any], max_bytes: int = 4 << 20) -> list[pa.RecordBatch]:
-    return list(ResultWriter(columns, max_bytes=max_bytes).batches([rows]))
+def batches_of(
+    columns: OutputColumns, rows: list[Any], max_bytes: int = 4 << 20, source: InputRows | None = None
+) -> list[pa.RecordBatch]:
+    return list(ResultWriter(columns, source, max_bytes=max_bytes).batches([rows]))
 
 
 def test_large_answers_that_arrive_together_leave_in_batches_that_arrow_can_make() -> None:
@@ -54,10 +56,11 @@ def test_large_row_among_small_ones_does_not_make_batches_of_one_row() -> None:
 
 def test_batch_of_captured_errors_ends_by_the_bytes_of_their_input() -> None:
     columns = OutputColumns(TEXT, TEXT, error_name="error")
-    piece = Piece(pa.RecordBatch.from_pydict({"text": ["x" * 1000]}))
+    source = InputRows(TEXT, [pa.RecordBatch.from_pydict({"text": ["x" * 1000]})])
+    list(source)
     captured = CapturedError(("x" * 1000,), "ValueError", "bad", 1, 0.5)
 
-    batches = batches_of(columns, [((captured.input, piece, 0), captured)] * 40, max_bytes=5000)
+    batches = batches_of(columns, [(0, captured)] * 40, max_bytes=5000, source=source)
 
     assert max(batch.num_rows for batch in batches) <= 10
     assert sum(batch.num_rows for batch in batches) == 40
