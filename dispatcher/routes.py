@@ -36,7 +36,7 @@ NO_TYPE: Final = object()
 class Turn(NamedTuple):
     """What a batch calls with the next event of a type, and the type, whose later events in it may take the same turn.
 
-    A class, because turns are told apart by identity, which compiled code does not keep for a plain tuple.
+    Turns are told apart by identity.
     """
 
     handle: Callable[[Any], Any]

@@ -12,7 +12,6 @@ from enum import Enum
 from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from dispatcher.compiled.native import mypyc_attr
 from dispatcher.errors import DispatcherError, InvalidTypeError, InvalidValueError
 from statemachines.listener import StateTransitionListener
 from statemachines.topology import (
@@ -240,7 +239,6 @@ def _names(states: Iterable[Enum]) -> str:
 _FIELDS: Final = ("_listener", "_node", "_operand", "_previous")
 
 
-@mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
 class StateMachine(Generic[S, OPERAND]):
     """One machine. It belongs to the one thread that handles its operand's events.
 
@@ -376,7 +374,6 @@ class RecordedStateMachine(StateMachine[S, OPERAND]):
         return target.state  # type: ignore[return-value]
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class SynchronizedStateMachine(StateMachine[S, OPERAND]):
     """A machine to which any thread may send events, with the rules of Hadoop's synchronized `doTransition`.
 

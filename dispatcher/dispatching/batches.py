@@ -14,7 +14,6 @@ from itertools import repeat, starmap
 from time import perf_counter_ns
 from typing import Any, Final
 
-from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.deliveries import Answers
 from dispatcher.dispatching.error_policy import ErrorPolicy
@@ -128,7 +127,6 @@ class BatchDispatching:
                 self._size_due_ns = self._ended_ns + _SIZE_EVERY_NS
                 self._room.on_size(count, self._room.remaining())
             count = self._batch_size
-        let_others_run()
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
         batch: Iterator[Any] = starmap(self._popleft, turns)

@@ -100,8 +100,6 @@ class EventQueue:
             self.flags.gate = LOOK
         # The steps of a post, which never change.
         self._after_append = self._make_after_append()
-        self._post_slowly = nesting.slow_path(self._post_special)
-        self._post_when_full = nesting.slow_path(self._post_full)
         self.post = self._make_post()
 
     @property
@@ -114,12 +112,12 @@ class EventQueue:
 
         In write-ahead mode it waits for the disk. Any thread.
         """
-        return self._post_slowly(event, False)
+        return self._post_special(event, False)
 
     def post_delivery(self, event: Any, delivery: Delivery, wait: bool) -> bool:
         """As `post`, or `post_if_room`, of an event with a delivery. Any thread."""
         self.state.has_deliveries = True
-        return self._post_slowly(event, wait, delivery)
+        return self._post_special(event, wait, delivery)
 
     def wake(self) -> None:
         """Wake the handler thread if it waits. Any thread; never blocks."""
@@ -175,7 +173,7 @@ class EventQueue:
         """
         # Each name from outside that the function uses costs every post a nanosecond.
         flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
-        take_permit, post_full, entry_of = self.room.permits.pop, self._post_when_full, self._gated_entry
+        take_permit, post_full, entry_of = self.room.permits.pop, self._post_full, self._gated_entry
         now_ns, stamped = perf_counter_ns, STAMPED
 
         def post(event: Any) -> bool:
@@ -201,7 +199,6 @@ class EventQueue:
                 if flags.gate is LOOK:
                     return post_gated(event)
                 entry = entry_of(event)
-            # Nothing is made from here to the append: a collection could run foreign code amid a compiled post.
             try:
                 take_permit()
             except IndexError:
@@ -217,7 +214,7 @@ class EventQueue:
         return post_stamped if self.stamping.stamps_all else post
 
     def _post_gated(self, event: Any) -> bool:
-        return self._post_slowly(event) if self.flags.gate is LOOK else self._append(self._gated_entry(event))
+        return self._post_special(event) if self.flags.gate is LOOK else self._append(self._gated_entry(event))
 
     def _gated_entry(self, event: Any) -> Any:
         """The entry for an event whose post may have to note the time."""
