@@ -403,6 +403,10 @@ class AsyncDispatcher(PostingService):
     def _longest_stop_s(self) -> float:
         return self._drain_timeout_s
 
+    def _ends_unstarted(self) -> bool:
+        """Events posted before the start are counted, asks are answered, and the journal is closed."""
+        return True
+
     # -- handler thread -------------------------------------------------------------------------------------------
 
     def _default_handler(self) -> Handler | None:
