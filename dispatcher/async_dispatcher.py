@@ -14,11 +14,11 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from dispatcher.config import AtExit, DispatcherConfig, dispatcher_config
 from dispatcher.dead_letters import DeadLetters, DeadLettersTo
@@ -32,7 +32,7 @@ from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait, check_may_wait
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import JournalError, MailboxStateError
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, KeyOf, Post
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, Post
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
@@ -45,8 +45,7 @@ from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, QueuedEvent, T
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
-from dispatcher.retry import OnError
-from dispatcher.routes import Part, RoutingTable
+from dispatcher.routes import HandlerOptions, Part, RoutingTable, classes_of, takes_handler_options
 from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
 from dispatcher.supervision.at_exit import note_start
@@ -206,15 +205,12 @@ class AsyncDispatcher(PostingService):
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
+    @takes_handler_options
     def register(
         self,
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
-        *,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> None:
         """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
 
@@ -248,15 +244,13 @@ class AsyncDispatcher(PostingService):
             ValueError: `on_error` is unknown, one of several handlers of the class is an `async def`, or `events`
                 declares two classes of the same name.
         """
-        self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
+        self._register(event_type, Part(handler, **options))
 
+    @takes_handler_options
     def on(
         self,
         *event_types: type[Enum] | Enum,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """Decorate a handler: `@dispatcher.on(JobEventType)` is `register(JobEventType, function)`.
 
@@ -277,14 +271,12 @@ class AsyncDispatcher(PostingService):
                 `async def`, or as `register`.
         """
         return decorator(
-            lambda event_class, members, function: self._register(
-                event_class, Part(function, on_error, coalesce_by, context, members), events
-            ),
+            lambda event_class, members, function: self._register(event_class, Part(function, members, **options)),
             event_types,
         )
 
-    def _register(self, event_class: type[Enum], part: Part, events: type | Iterable[type]) -> None:
-        classes = (events,) if isinstance(events, type) else tuple(events)
+    def _register(self, event_class: type[Enum], part: Part) -> None:
+        classes = classes_of(part.events)
         self._routes.register(event_class, part)
         if classes:
             self._write_ahead.declare(event_class, classes)

@@ -10,14 +10,14 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 from zlib import crc32
 
 from dispatcher.async_dispatcher import AsyncDispatcher
@@ -25,7 +25,7 @@ from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dead_letters import note_partitions
 from dispatcher.dispatching.stopping import StopWait, check_may_wait, grace_s
 from dispatcher.errors import InvalidTypeError, InvalidValueError, JournalError
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
 from dispatcher.journal.format.partitions import partition_path
 from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.members import F
@@ -34,7 +34,7 @@ from dispatcher.queue.contents import sums
 from dispatcher.queue.entries import DRAINING, FORKED
 from dispatcher.queue.schedule import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.retry import OnError
+from dispatcher.routes import HandlerOptions, classes_of, takes_handler_options
 from dispatcher.service import CompositeService, Service, ServiceState
 from dispatcher.util.foreign import is_member, text_of, type_of
 
@@ -250,25 +250,22 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             if self.journal is not None:
                 self.journal.close_unused()
 
+    @takes_handler_options
     def register(
         self,
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
-        *,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> None:
         """Register a handler on each partition. Several threads call it."""
-        classes = (events,) if isinstance(events, type) else tuple(events)
+        options["events"] = classes_of(options.get("events", ()))
         for partition in self.partitions:
-            partition.register(
-                event_type, handler, on_error=on_error, coalesce_by=coalesce_by, context=context, events=classes
-            )
+            partition.register(event_type, handler, **options)
 
-    def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
+    @takes_handler_options
+    def on(self, *event_types: type[Enum] | Enum, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Decorate a handler, for each partition. Several threads call it."""
+        options["events"] = classes_of(options.get("events", ()))
         decorators: list[Callable[[Any], Any]] = [
             partition.on(*event_types, **options) for partition in self.partitions
         ]

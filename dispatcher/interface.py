@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
 from dispatcher.members import F
 
 if TYPE_CHECKING:
-    from dispatcher.retry import OnError
+    from dispatcher.routes import HandlerOptions
 
 
 class ScheduledEvent(Protocol):
@@ -44,18 +44,13 @@ class Dispatcher(Protocol):
         self,
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
-        *,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
+        **options: Unpack[HandlerOptions],
     ) -> None: ...
 
     def on(
         self,
         *event_types: type[Enum] | Enum,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """Decorate a handler, for an Enum class or for some of its members."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from functools import partial
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Unpack
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatching.coroutines import running_loop
@@ -23,15 +23,13 @@ from dispatcher.event import (
     Handler,
     HandlerFunction,
     HasType,
-    KeyOf,
     handling_callable,
     is_async,
 )
 from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.members import F, decorator
-from dispatcher.retry import OnError
-from dispatcher.routes import Part, RoutingTable
+from dispatcher.routes import HandlerOptions, Part, RoutingTable, classes_of, takes_handler_options
 from dispatcher.service import Service
 from dispatcher.testing.schedule import InlineSchedule, InlineScheduled
 from dispatcher.util.foreign import class_name, text_of, type_of
@@ -97,40 +95,33 @@ class InlineDispatcher(Service):
         """Post as in Hadoop: `event_handler.handle(event)` is `post(event)`."""
         return self._event_handler
 
+    @takes_handler_options
     def register(
         self,
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
-        *,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> None:
         """Register a handler. The options are checked as AsyncDispatcher does, and raise the same errors.
 
         They have no effect: nothing waits, and `post` gives you a handler's error.
         """
-        self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
+        self._register(event_type, Part(handler, **options))
 
+    @takes_handler_options
     def on(
         self,
         *event_types: type[Enum] | Enum,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """Decorate a handler. The options are checked, and have no effect."""
         return decorator(
-            lambda event_class, members, function: self._register(
-                event_class, Part(function, on_error, coalesce_by, context, members), events
-            ),
+            lambda event_class, members, function: self._register(event_class, Part(function, members, **options)),
             event_types,
         )
 
-    def _register(self, event_class: type[Enum], part: Part, events: type | Iterable[type]) -> None:
-        classes = (events,) if isinstance(events, type) else tuple(events)
+    def _register(self, event_class: type[Enum], part: Part) -> None:
+        classes = classes_of(part.events)
         self._routes.register(event_class, part)
         if classes:
             self._codec.declare(event_class, classes)

@@ -7,17 +7,19 @@ such a function runs none of its body, and sees no error either.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from types import WrapperDescriptorType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast, get_type_hints
 
 from dispatcher.errors import InvalidTypeError
 from dispatcher.util.foreign import class_name, text_of
 
 T = TypeVar("T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 COROUTINE: Final = "an `async def` function"
 _KINDS: Final = (
@@ -121,3 +123,33 @@ def _layers(function: Any) -> Iterator[Any]:
             function = getattr(type(function), "__call__", None)  # noqa: B004 - what it is, not whether it exists
             if function is None:
                 return
+
+
+def takes_options(accepted: type, made: type, **defaults: object) -> Callable[[_F], _F]:
+    """For a function with `**options: Unpack[accepted]`: pass it `defaults` for omitted options.
+
+    Its signature has each option with its type, and with its default from `defaults` or from the class `made`, which
+    the function makes of its options. An unknown name raises a TypeError.
+    """
+    hints = get_type_hints(accepted)
+    values = {each.name: each.default for each in inspect.signature(made).parameters.values()} | defaults
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=hint)
+        for name, hint in hints.items()
+    ]
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        known = hints.keys() | {each.name for each in named}
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            if unknown := sorted(given.keys() - known):
+                raise InvalidTypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}")
+            return function(*args, **{**defaults, **given})
+
+        checked.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
+        return cast(_F, checked)
+
+    return decorate

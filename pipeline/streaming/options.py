@@ -7,16 +7,15 @@ signature and rejects any other name.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
+from dispatcher.util import functions
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
@@ -264,32 +263,8 @@ def _in_ms(name: str, seconds: float, meaning: str) -> int:
 
 
 def takes_options(accepted: type, **defaults: object) -> Callable[[_F], _F]:
-    """For a function with `**options: Unpack[accepted]`: pass it `defaults` for omitted options.
-
-    Its signature shows each option with its type and default. An unknown name raises a TypeError.
-    """
-    hints = get_type_hints(accepted)
-    shown = {field.name: field.default for field in fields(AsyncOptions)} | defaults
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown[name], annotation=hint)
-        for name, hint in hints.items()
-    ]
-
-    def decorate(function: _F) -> _F:
-        signature = inspect.signature(function)
-        named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        known = hints.keys() | {each.name for each in named}
-
-        @functools.wraps(function)
-        def checked(*args: Any, **given: Any) -> Any:
-            if unknown := sorted(given.keys() - known):
-                raise InvalidTypeError(f"{function.__qualname__}() got an unexpected keyword argument {unknown[0]!r}")
-            return function(*args, **{**defaults, **given})
-
-        checked.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
-        return cast(_F, checked)
-
-    return decorate
+    """For a function with `**options: Unpack[accepted]`, whose other defaults are AsyncOptions's."""
+    return functions.takes_options(accepted, AsyncOptions, **defaults)
 
 
 def _check_number(name: str, number: Any, least: int, kind: type = Real) -> None:
