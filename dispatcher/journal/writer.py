@@ -41,7 +41,7 @@ from dispatcher.journal.live_states import LiveStates, read_states
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.service import Service, ServiceState
-from dispatcher.util.foreign import plain_text, text_of
+from dispatcher.util.foreign import id_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
 from dispatcher.util.histogram import snapshot
 
@@ -320,7 +320,7 @@ class JournalWriter:
         """Add a transition of the current event, as in TransitionOrigin. Only for the handler thread."""
         kind = self.transition_kind(machine, from_state, event_type, to_state, valid=valid)
         if type(entity) is not str:
-            entity = plain_text(str(entity))
+            entity = id_text(entity)
         self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
 
     def flush(self) -> None:
