@@ -51,6 +51,7 @@ from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
 from dispatcher.supervision.at_exit import note_start
 from dispatcher.util.foreign import tell
+from dispatcher.util.functions import require_plain
 from dispatcher.view import DispatcherView
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ class AsyncDispatcher(PostingService):
     ) -> None:
         super().__init__(name)
         config = dispatcher_config(config, queue_capacity)
+        exit_action = require_plain(exit_action, "exit_action", "ends the process")
+        if idle_action is not None:
+            idle_action = require_plain(idle_action, "idle_action", "returns True if it made work")
+        if clock_ns is not None:
+            clock_ns = require_plain(clock_ns, "clock_ns", "returns the time in Unix ns", is_hot=True)
         times: Times = "all" if journal is not None else config.measure_times
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads

@@ -43,6 +43,7 @@ from dispatcher.journal.turns import LaterAppend
 from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import id_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
+from dispatcher.util.functions import require_plain
 from dispatcher.util.histogram import snapshot
 
 _NOT_STARTED: Final = (ServiceState.NOTINITED, ServiceState.INITED)
@@ -160,7 +161,9 @@ class JournalWriter:
 
         Raises:
             JournalError: the writer already has a dispatcher, or it's closed.
+            TypeError: `on_failure` isn't callable, or a call of it runs nothing.
         """
+        require_plain(on_failure, "on_failure", "takes the error")
         owner = self._owner
         if owner.dispatcher() is not None:
             gc.collect()  # a dispatcher that was dropped is in cycles, and may still be there
