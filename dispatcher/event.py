@@ -236,12 +236,6 @@ class MultiListenerHandler:
             handle(event)
 
 
-class Post(Protocol):
-    """A dispatcher's `post`. Not a Callable: type checkers take one that a class declares for a method."""
-
-    def __call__(self, event: HasType[Enum], /) -> bool: ...
-
-
 class DispatcherEventHandler:
     """Where producers post. Bind `handle` once, call it often; any thread may."""
 

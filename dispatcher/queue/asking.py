@@ -56,15 +56,24 @@ class Asks(AskOwner):
         return ask
 
     def _post(self, event: Any, ask: Ask, delivery: Delivery, wait: bool) -> None:
-        if not self._queue.write_ahead.is_on:
-            if not self._queue.post_delivery(event, delivery, wait):
-                ask.answer(None, EventRefusedError(self.name, self._queue.reason()))
-            return
+        step = self._post_later if self._queue.write_ahead.is_on else self._post_now
+        is_asked = self._queue.override.run(event, lambda event: step(event, ask, delivery, wait))
+        if not is_asked and not ask.done():  # a subclass's `post` has refused the event
+            ask.answer(None, EventRefusedError(self.name, "post"))
+
+    def _post_now(self, event: Any, ask: Ask, delivery: Delivery, wait: bool) -> bool:
+        is_accepted = self._queue.post_delivery(event, delivery, wait)
+        if not is_accepted:
+            ask.answer(None, EventRefusedError(self.name, self._queue.reason()))
+        return is_accepted
+
+    def _post_later(self, event: Any, ask: Ask, delivery: Delivery, wait: bool) -> bool:
         posted = post_later(self._queue, event, wait=wait, delivery=delivery)
         error = posted.exception() if posted.done() else None
         if error is not None and not isinstance(error, EventRefusedError):
             raise error
         posted.add_done_callback(lambda posted: self._note_posted(posted, ask))
+        return error is None
 
     @staticmethod
     def _note_posted(posted: Future[bool], ask: Ask) -> None:

@@ -26,6 +26,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
 from dispatcher.event import KeyOf
 from dispatcher.journal.segment_log import ReentrantAppendError
+from dispatcher.mailbox.parking import SIGNAL
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing
@@ -44,6 +45,7 @@ from dispatcher.queue.entries import (
     Stamping,
     Times,
 )
+from dispatcher.queue.override import PostOverride
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.write_ahead import WriteAhead
@@ -85,6 +87,7 @@ class EventQueue:
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
         self._keeping_context: set[type] = set()  # Enum classes; any thread, in single steps
+        self.override = PostOverride()  # never changes
         self.room = QueueRoom(name, config, state, self.coalescing, is_inside, nesting.is_nested, on_size)
         self.shutdown = QueueShutdown(
             name,
@@ -174,14 +177,22 @@ class EventQueue:
         # Each name from outside that the function uses costs every post a nanosecond.
         flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
         take_permit, post_full, entry_of = self.room.permits.pop, self._post_full, self._gated_entry
-        now_ns, stamped = perf_counter_ns, STAMPED
+        now_ns, stamped, parking = perf_counter_ns, STAMPED, self._parking
+
+        # At the limit of recursion, `after_append` fails at a depth at which the append did not. Then the post wakes
+        # the handler thread by one call in C.
 
         def post(event: Any) -> bool:
             if flags.gate:
                 return post_gated(event)
             append(event)
             if flags.alert:
-                return after_append(event)
+                try:
+                    return after_append(event)
+                except RecursionError:
+                    parking.knock(SIGNAL)
+                    if flags.phase != RUNNING:
+                        raise
             return True
 
         def post_stamped(event: Any) -> bool:
@@ -190,7 +201,12 @@ class EventQueue:
             entry: Any = (event, now_ns(), stamped)
             append(entry)
             if flags.alert:
-                return after_append(entry)
+                try:
+                    return after_append(entry)
+                except RecursionError:
+                    parking.knock(SIGNAL)
+                    if flags.phase != RUNNING:
+                        raise
             return True
 
         def post_bounded(event: Any) -> bool:
@@ -205,7 +221,12 @@ class EventQueue:
                 return post_full(event)
             append(entry)
             if flags.alert:
-                return after_append(entry)
+                try:
+                    return after_append(entry)
+                except RecursionError:
+                    parking.knock(SIGNAL)
+                    if flags.phase != RUNNING:
+                        raise
             return True
 
         nesting.entries(post, post_stamped, post_bounded, EventQueue.post_if_room, EventQueue.post_delivery)
@@ -368,11 +389,18 @@ class EventQueue:
 
     def _append(self, entry: Any) -> bool:
         self.entries.append(entry)
-        return self._after_append(entry) if self.flags.alert else True
+        if self.flags.alert:
+            try:
+                return self._after_append(entry)
+            except RecursionError:  # see `_make_post`
+                self._parking.knock(SIGNAL)
+                if self.flags.phase != RUNNING:
+                    raise
+        return True
 
     def _make_after_append(self) -> Callable[[Any], bool]:
         """The end of a post that finds `alert` set: its entry is queued, and the handler thread waits or stops."""
-        flags, take_duty, take_back = self.flags, self._parking.duties.pop, self.shutdown.take_back
+        flags, take_duty, take_back = self.flags, self._parking.take_duty, self.shutdown.take_back
         parking, now_ns = self._parking, perf_counter_ns
 
         def after_append(entry: Any) -> bool:
@@ -389,6 +417,8 @@ class EventQueue:
                 wake()
             except IndexError:
                 pass
+            except RecursionError:  # the duty was not taken: the caller, which needs less of the stack, knocks
+                raise
             except BaseException as error:  # a KeyboardInterrupt, perhaps after the duty was taken
                 parking.release_anyhow()
                 if not isinstance(error, RuntimeError):  # raised by releasing twice

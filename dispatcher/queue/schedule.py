@@ -562,7 +562,7 @@ class Schedule:
         """Post, unless there is no room; returns whether that is done, or refused."""
         self._firing.add(get_ident())
         try:
-            return self._has_tried(firing)
+            return self._has_passed(firing)
         except BaseException:
             if firing.delivery is not None:
                 firing.delivery.discard("stop")
@@ -578,6 +578,35 @@ class Schedule:
             what, fields = text_of(event), fields_of(self._name, event)
             tell(log, logging.ERROR, "%s: coalesce_by failed for %s", self._name, what, error=error, extra=fields)
             return None
+
+    def _has_passed(self, firing: _Firing) -> bool:
+        """As `_has_tried`, by way of a subclass's `post`, which may refuse only what was not accepted before."""
+        queue, event, answers = self._queue, firing.event, list[bool]()
+        if queue.override.post is None:
+            return self._has_tried(firing)
+        if firing.number:
+            entry = queue.state.retrying.get(firing.number)
+            event = entry.event if entry is not None else None
+        was_accepted = bool(firing.accepted_seq or firing.number)
+
+        def step(given: Any) -> bool:
+            answers.append(self._has_tried(firing if was_accepted else firing._replace(event=given)))
+            return answers[0]
+
+        try:
+            queue.override.run(event, step)
+        except Exception as error:
+            if answers or not was_accepted:
+                raise
+            what, fields = text_of(event), fields_of(self._name, event)
+            tell(log, logging.ERROR, "%s: its post failed for %s", self._name, what, error=error, extra=fields)
+        if answers:
+            return answers[0]
+        if was_accepted:
+            return self._has_tried(firing)
+        if firing.delivery is not None:
+            firing.delivery.discard("stop")
+        return True
 
     def _has_tried(self, firing: _Firing) -> bool:
         queue, (event, accepted_seq, delivery, number) = self._queue, firing
