@@ -27,6 +27,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import (
+    BeginsLater,
     Call,
     EventTaken,
     Handling,
@@ -139,7 +140,7 @@ class Coroutines:
             if keeps_context:
                 handle = partial(self._handle_in_context, handle)
         is_ordered = on_error.ordered_by_key if isinstance(on_error, Retry) else not isinstance(on_error, str)
-        return partial(self._retries.in_order, handle) if is_ordered else handle
+        return BeginsLater(self._retries.in_order, handle) if is_ordered else handle
 
     def _bind_async(self, handler: Handler, keeps_context: bool) -> Callable[[Any], Any]:
         declared = handler if isinstance(handler, AsyncioHandler) else AsyncioHandler(handler)
@@ -151,7 +152,7 @@ class Coroutines:
             lane = self._lanes.get(key)
             if lane is None:  # the lane keeps the handler alive, so that no other gets its id
                 self._lanes[key] = lane = Lane(declared, loop, self, self._stamp, self._on_ended)
-        return partial(self._take, lane, keeps_context)
+        return BeginsLater(self._take, lane, keeps_context)
 
     def is_inside(self) -> bool:
         """Whether the caller is a coroutine of this dispatcher that has not ended."""
@@ -341,7 +342,23 @@ class Coroutines:
             self._journaled.flush_if_due(waits=self._suspension is not None)
 
     def _finish(self, call: Call) -> None:
-        """Account for an event whose coroutine has ended, as a batch does for a plain handler's event."""
+        """The event's coroutine has ended, or its caller has withdrawn it."""
+        if call.is_withdrawn:
+            self._queue.write_ahead.settle(call.accepted_seq)
+            self._progress.withdrawn += 1
+        else:
+            self._account(call)
+        self._drop_unstarted_if_abandoned()
+        lane = call.lane
+        del lane.calls[call]
+        lane.release(call)
+        if not lane.calls:
+            self._busy.pop(lane, None)
+        self.count -= 1
+        self._progress.done += 1
+
+    def _account(self, call: Call) -> None:
+        """As a batch does for a plain handler's event."""
         is_nested, outcome, error = self._is_nested(), "handled", call.error
         if error is None:
             call.route.handled += 1
@@ -360,14 +377,6 @@ class Coroutines:
         if call.ended_ns - call.started_ns > self._slow_ns:
             call.route.slow += 1
         self._times.note_coroutine(call.route, call.started_ns, call.ended_ns, call.enqueued_ns)
-        self._drop_unstarted_if_abandoned()
-        lane = call.lane
-        del lane.calls[call]
-        lane.release(call)
-        if not lane.calls:
-            self._busy.pop(lane, None)
-        self.count -= 1
-        self._progress.done += 1
 
     def _hold_back_behind(self, call: Call) -> None:
         """The call's event is tried again: if that keeps events in order, those of its key leave the lane, and wait
@@ -424,6 +433,8 @@ def running_loop() -> AbstractEventLoop | None:
 
     try:
         return get_running_loop()
+    except RecursionError:
+        raise
     except RuntimeError:  # none runs
         return None
 

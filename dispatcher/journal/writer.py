@@ -479,8 +479,8 @@ class JournalWriter:
         self._group.append_later(later, wait=wait)
 
     @property
-    def under_way(self) -> list[None]:
-        """An item for each event of `append_later` in flight. Thread-safe."""
+    def under_way(self) -> Collection[object]:
+        """The events of `append_later` in flight. Thread-safe."""
         return self._group.under_way
 
     def settle(self, accepted_seq: int) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from dispatcher.util.descriptors import EventFile
+from dispatcher.util.threads import release_anyhow
 
 SIGNAL: Final = (1).to_bytes(8, sys.byteorder)
 """What an eventfd is to add."""
@@ -120,9 +121,4 @@ class Parking:
 
     def release_anyhow(self) -> None:
         """End the current wait; without one, the next wait ends at once."""
-        try:
-            self.lock.release()
-        except RecursionError:  # a RuntimeError as well, but nothing was released
-            raise
-        except RuntimeError:  # it is released already
-            pass
+        release_anyhow(self.lock)

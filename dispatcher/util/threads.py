@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from dispatcher.util.foreign import describe, tell
 
@@ -38,6 +38,8 @@ def try_to_start(thread: threading.Thread) -> bool:
     """
     try:
         thread.start()
+    except RecursionError:  # a RuntimeError as well, but the caller's own
+        raise
     except NO_THREAD:
         return False
     return True
@@ -84,6 +86,22 @@ def try_postponed() -> None:
 
 
 os.register_at_fork(after_in_child=postponed.clear)
+
+
+class Releasable(Protocol):
+    """A lock."""
+
+    def release(self) -> Any: ...
+
+
+def release_anyhow(lock: Releasable) -> None:
+    """Release the lock, which may be released already. Any thread."""
+    try:
+        lock.release()
+    except RecursionError:  # a RuntimeError as well, but the lock is still held
+        raise
+    except RuntimeError:
+        pass
 
 
 def is_owned(lock: threading.Condition | threading.RLock) -> bool:

@@ -111,7 +111,7 @@ def test_a_post_at_any_depth_leaves_a_dispatcher_that_handles_all_that_it_accept
             until(dispatcher._mailbox.parking.is_waiting)
             with suppress(RecursionError):
                 at_depth(last - number, partial(post, number))
-            assert dispatcher.await_drained(TIMEOUT_S), f"{DEPTHS - number}: nobody was woken"
+            assert dispatcher.await_drained(TIMEOUT_S), f"{number}: nobody was woken"
             assert queue.room.remaining() == queue.room.capacity, f"{number}: a permit is gone"
         post(DEPTHS)
 
