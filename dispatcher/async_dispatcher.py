@@ -52,6 +52,7 @@ from dispatcher.stats import DispatcherStats
 from dispatcher.supervision.at_exit import note_start
 from dispatcher.util.foreign import tell
 from dispatcher.util.functions import require_plain
+from dispatcher.util.threads import watchers
 from dispatcher.view import DispatcherView
 
 if TYPE_CHECKING:
@@ -523,6 +524,7 @@ class AsyncDispatcher(PostingService):
             metrics = self._processor.metrics_controller
             metrics.set_up_latency_measurement(time_service, self._executor)
             self._executor.execute(lambda: None, "the first mail, which starts the latency measurement")
+        watchers.add(self._queue)
         self._monitor.start(time_service)
         self._mailbox.parking.wake_sooner()
         self._queue.room.has_started = True

@@ -53,7 +53,7 @@ from dispatcher.queue.entries import ABANDONED, QueuedEvent
 from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import fields_of, kinds_of, tell, type_of
 from dispatcher.util.histogram import snapshot
-from dispatcher.util.threads import NO_THREAD
+from dispatcher.util.threads import start_or_postpone
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -101,7 +101,8 @@ class Coroutines:
         self.count = 0  # events in hand here; handler thread writes, any reads
         self._suspension: Suspension | None = None  # while a lane is full; handler thread writes
         self._has_given_up = False  # handler thread
-        self._timer: Future[None] | None = None  # handler thread
+        self._is_watched = False  # `_check` is called at intervals, or will be; handler thread
+        self._timer: Future[None] | None = None  # a handler thread, once
         self._warned_of_ns = 0  # when the last coroutine that was logged began; the timers' thread
 
     def connect(self, dispatching: BatchDispatching, errors: ErrorPolicy, processor: MailboxProcessor) -> None:
@@ -299,12 +300,9 @@ class Coroutines:
         began_ns = perf_counter_ns()
         context = self._context() if keeps_context else None
         call = Call(event, self._progress.entry, lane, self._routes.find(type_of(event)), context)
-        if self._timer is None:
-            every_ms = self._check_every_ms
-            with contextlib.suppress(*NO_THREAD):  # the next event tries again
-                self._timer = self._time_service().schedule_with_fixed_delay(
-                    lambda _: self._check(), every_ms, every_ms
-                )
+        if not self._is_watched:
+            self._is_watched = True
+            start_or_postpone(f"{self._name}: the watch over its coroutines", self._watch)
         self._progress.begun += 1  # within a batch, so that there is no moment at which the event is not in hand
         self.count += 1
         if self._has_given_up:
@@ -316,6 +314,14 @@ class Coroutines:
                 self._suspend()
         self._times.note_taken(perf_counter_ns() - began_ns)
         raise EventTaken
+
+    def _watch(self) -> None:
+        """Raises NO_THREAD: the timers have none."""
+        every_ms = self._check_every_ms
+        timer = self._time_service().schedule_with_fixed_delay(lambda _: self._check(), every_ms, every_ms)
+        self._timer = timer
+        if self._has_given_up:  # it ended meanwhile
+            timer.cancel()
 
     def _stamp(self, call: Call) -> None:
         call.started_ns = perf_counter_ns()

@@ -38,7 +38,7 @@ def post_later(queue: EventQueue, event: Any, *, wait: bool = True, delivery: De
     problem: Exception | None = None
     try:
         if queue.write_ahead.is_on:
-            later = _prepare(queue, event, future, wait, delivery)
+            later = _post_ahead(queue, event, future, wait, delivery)
         else:
             _post_now(queue, event, wait, delivery)
     except ForkedProcessError:
@@ -47,13 +47,13 @@ def post_later(queue: EventQueue, event: Any, *, wait: bool = True, delivery: De
         # Its traceback would lead back to this future, and keep the event until the garbage collector runs.
         problem = refusal.with_traceback(None)
     except Exception as error:
+        if not future.claim():  # raised by a signal handler, once the event was on its way
+            raise
         problem = error
     # Not in the `try`: what a signal handler raises here is raised to the caller. The future is completed once.
     if problem is not None:
         future.set_exception(problem)
-    elif later is not None:
-        later.send(wait)
-    else:
+    elif later is None:
         future.set_result(True)
     return future
 
@@ -77,10 +77,9 @@ def post_nowait(queue: EventQueue, event: Any) -> bool:
         QueueFullError, EventNotDeclaredError, JournalError: as post_later's future has them. ForkedProcessError.
     """
     try:
-        later = _prepare(queue, event, None, False, None)
+        later = _post_ahead(queue, event, None, False, None)
     except EventRefusedError:
         return False
-    later.send(False)
     if not later.is_done:
         return not queue.write_ahead.is_failed()
     if later.problem is None or isinstance(later.problem, EventRefusedError):
@@ -88,24 +87,33 @@ def post_nowait(queue: EventQueue, event: Any) -> bool:
     raise later.problem
 
 
-def _prepare(
+def _post_ahead(
     queue: EventQueue, event: Any, future: Withdrawable | None, wait: bool, delivery: Delivery | None
 ) -> _LaterPost:
-    """A post that holds its permit, for `send`."""
+    """Take a permit, and put the event on its way."""
     if queue.refuses():
         raise EventRefusedError(queue.name, queue.reason())
     queue.state.has_deliveries |= delivery is not None
     key = queue.coalescing.key_of(event)
     held: list[Any] = []
+    later: _LaterPost | None = None
     try:
         # An event that will supersede another one needs no room.
         if (key is None or key not in queue.coalescing.queued) and not queue.room.take(wait, held):
             raise EventRefusedError(queue.name, queue.reason())
         delivery = queue.in_context(event, delivery)
-        return _LaterPost(queue, event, key, held, queue.write_ahead.encode(event), future, delivery)
+        later = _LaterPost(queue, event, key, held, queue.write_ahead.encode(event), future, delivery)
+        queue.write_ahead.append_later(later, wait=wait)
     except BaseException:
-        queue.room.undo(held)
+        if later is None or not later.is_sent:
+            queue.room.undo(held)
+        if later is not None and future is not None:
+            future.claim()  # nobody gets it
         raise
+    return later
+
+
+nesting.entries(_post_ahead)
 
 
 class _LaterPost(LaterAppend):
@@ -128,19 +136,10 @@ class _LaterPost(LaterAppend):
         self._key = key
         self._future = future
         self._delivery = delivery
-        self._held = held  # its permit; the producer, and from `send` on the journal's writer
+        self._held = held  # its permit; the producer, and once it is on its way the journal's writer
         # How it goes: the journal's writer.
         self._is_running = False  # the future can no longer be cancelled
         self.problem: BaseException | None = None  # the future's error
-
-    def send(self, wait: bool) -> None:
-        """Put it on its way. The producer."""
-        try:
-            self._queue.write_ahead.append_later(self, wait=wait)
-        except BaseException:
-            if not self.is_sent:
-                self._queue.room.undo(self._held)
-            raise
 
     def begin(self) -> bool:
         if not self._is_running:
@@ -189,6 +188,3 @@ class _LaterPost(LaterAppend):
             return EventRefusedError(name, "journal", self.error)
         queue.state.reject_shut()
         return EventRefusedError(name, queue.reason())
-
-
-nesting.entries(_prepare, _LaterPost.send)

@@ -243,19 +243,16 @@ class QueueRoom:
                 return "permit"
             try:
                 self._state.take_dropped("drop_oldest", held)
-            except IndexError:
-                if held:  # raised by a signal handler
+                self._end_dropped(held[0])
+                break
+            except BaseException as error:
+                if held:  # raised by a signal handler: the event was taken, so it has to end, and may do so twice
+                    self._end_dropped(held[0])
+                if held or not isinstance(error, IndexError):
                     raise
-                if self._is_nested():
-                    return "reentrant"
-                sleep(0)  # another thread holds the permit: it is about to append, or to return it
-                continue
-            try:
-                self._end_dropped(held[0])
-            except BaseException:  # of a signal handler: the event was taken, so it has to end, and may do so twice
-                self._end_dropped(held[0])
-                raise
-            break
+            if self._is_nested():
+                return "reentrant"
+            sleep(0)  # another thread holds the permit: it is about to append, or to return it
         return "permit"
 
     def _end_dropped(self, entry: Any) -> None:

@@ -24,7 +24,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from threading import get_ident
@@ -40,7 +39,7 @@ from dispatcher.queue.entries import DRAINING, ClassAndKey
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.write_ahead import Tick
 from dispatcher.util.foreign import fields_of, tell, text_of
-from dispatcher.util.threads import NO_THREAD, is_owned
+from dispatcher.util.threads import NO_THREAD, is_owned, postpone
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -141,6 +140,23 @@ class _Firing(NamedTuple):
     """Of an event that is retrying."""
 
 
+class _Guard:
+    """Holds the schedule's lock. What a signal handler or a `__del__` schedules meanwhile is armed at the end."""
+
+    __slots__ = ("_schedule",)
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def __enter__(self) -> None:
+        self._schedule._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._schedule._lock.release()
+        if self._schedule._is_to_arm:
+            self._schedule._arm()
+
+
 class Schedule:
     """The events of one dispatcher that are posted later. Any thread, unless a method says otherwise."""
 
@@ -150,7 +166,9 @@ class Schedule:
         self._time_service = time_service
         # Before the time service's; replaced in a fork. Re-entrant: a signal handler or a `__del__` may schedule, too.
         self._lock = threading.RLock()
+        self._guard = _Guard(self)
         self._is_to_arm = False  # such a call has left that to the one it has interrupted; guarded
+        self._lacks_thread = False  # to arm was postponed, for lack of a thread; guarded
         self._has_ended = False  # guarded
         # By due time of the monotonic (False) and of the wall clock (True): those that wait, and some that were
         # cancelled; guarded.
@@ -236,7 +254,7 @@ class Schedule:
             raise
 
     def cancel(self, one: Scheduled) -> bool:
-        with self._lock:
+        with self._guard:
             if one.status is not _WAITING:
                 return one.status is _CANCELLED
             self._close(one, _CANCELLED)
@@ -245,8 +263,6 @@ class Schedule:
                 heap[:] = [entry for entry in heap if entry[2].status is _WAITING]
                 heapq.heapify(heap)
             accepted_seq = one.accepted_seq
-        if self._is_to_arm:
-            self._arm()
         self._queue.write_ahead.settle(accepted_seq)
         return True
 
@@ -279,7 +295,7 @@ class Schedule:
         if not self._is_real():
             return
         self._drain_ends_ns = self._now_ns(False) + timeout_s * 1e9
-        with self._lock:
+        with self._guard:
             retrying = [(due_ns, one.number) for due_ns, _, one in self._heaps[False] if one.number]
         self._queue.shutdown.late.extend(number for due_ns, number in retrying if due_ns > self._drain_ends_ns)
 
@@ -289,7 +305,7 @@ class Schedule:
 
     def first(self, limit: int) -> list[Scheduled]:
         """Those that wait for their time, soonest first."""
-        with self._lock:
+        with self._guard:
             found = [entry[2] for heap in self._heaps.values() for entry in heap]
             waiting = [one for one in found if one.status is _WAITING and not one.number]
         return heapq.nsmallest(limit, waiting, key=lambda one: self.unix_due_s(one) or 0.0)
@@ -311,7 +327,7 @@ class Schedule:
 
     def start(self) -> None:
         """From now on, events are posted. The thread that starts the dispatcher."""
-        with self._lock:
+        with self._guard:
             self._is_started = True
         self._arm()
 
@@ -382,7 +398,7 @@ class Schedule:
 
     def _push(self, one: Scheduled, *, is_new: bool) -> None:
         jitter_ns = int(random.random() * one.jitter * one.period_ns) if one.jitter else 0
-        with self._lock:
+        with self._guard:
             self._count += is_new
             if not self._has_ended:
                 heapq.heappush(self._heaps[one.wall], (one.next_ns + jitter_ns, next(self._order), one))
@@ -406,8 +422,13 @@ class Schedule:
             return time.time_ns() if wall else time.monotonic_ns()
         return self._time_service().current_processing_time() * 1_000_000
 
-    def _arm(self) -> None:
+    def _arm_again(self) -> None:
+        """As `_arm`, once a thread may have become free. Raises NO_THREAD: none has."""
+        self._arm(is_postponed=True)
+
+    def _arm(self, *, is_postponed: bool = False) -> None:
         """Have the time service fire when the first one is due."""
+        lack: BaseException | None = None
         if is_owned(self._lock):  # by the call that a signal handler or a `__del__` has interrupted, which goes on here
             self._is_to_arm = True
             return
@@ -425,11 +446,19 @@ class Schedule:
             self._timer_due_ns = math.inf  # before the next steps, which an interrupt may cut short
             if self._timer is not None:
                 self._timer.cancel()
-            with suppress(*NO_THREAD):  # the next one that is added tries again
+            try:
                 self._timer = self._time_service().schedule_with_fixed_delay(
                     lambda _: self._fire_due(), math.ceil(delay_ns / 1e6), _NEVER_MS
                 )
                 self._timer_due_ns = due_ns
+            except NO_THREAD as error:
+                if is_postponed or isinstance(error, RecursionError):  # a RuntimeError as well, but the caller's own
+                    raise
+                lack, self._lacks_thread = (None if self._lacks_thread else error), True
+            else:
+                self._lacks_thread = False
+        if lack is not None:
+            postpone(f"{self._name}: the posts at a time", self._arm_again, lack)
         if self._is_to_arm:
             self._arm()
 
@@ -443,7 +472,7 @@ class Schedule:
     # -- firing: the timers' thread ------------------------------------------------------------------------------------
 
     def _fire_due(self) -> None:
-        with self._lock:
+        with self._guard:
             timer, self._timer, self._timer_due_ns = self._timer, None, math.inf
         if timer is not None:
             timer.cancel()
@@ -466,7 +495,7 @@ class Schedule:
         return has_fired
 
     def _take_due(self, steady_ns: int, unix_ns: int) -> Scheduled | None:
-        with self._lock:
+        with self._guard:
             for wall, now_ns in ((False, steady_ns), (True, unix_ns)):
                 heap = self._heaps[wall]
                 while heap and (heap[0][0] <= now_ns or heap[0][2].status is not _WAITING):
@@ -485,7 +514,7 @@ class Schedule:
             return
         due_ns, write_ahead = one.next_ns, self._queue.write_ahead
         late = max(0, (self._now_ns(one.wall) - due_ns) // one.period_ns)
-        with self._lock:
+        with self._guard:
             one.next_ns += (late + 1) * one.period_ns
         recovered = self._recovered.get(one.key)
         is_queued = one.is_queued or (recovered is not None and recovered.is_queued)
@@ -524,7 +553,7 @@ class Schedule:
         accepted_seq = self._queue.write_ahead.accept_tick(marks)
         if not accepted_seq:  # the disk has failed, and the journal has ended
             return
-        with self._lock:
+        with self._guard:
             replaced = one.accepted_seq
             one.accepted_seq = accepted_seq
             is_cancelled = one.status is _CANCELLED
