@@ -91,10 +91,8 @@ class AsyncDispatcher(PostingService):
         super().__init__(name)
         config = dispatcher_config(config, queue_capacity)
         exit_action = require_plain(exit_action, "exit_action", "ends the process")
-        if idle_action is not None:
-            idle_action = require_plain(idle_action, "idle_action", "returns True if it made work")
-        if clock_ns is not None:
-            clock_ns = require_plain(clock_ns, "clock_ns", "returns the time in Unix ns", is_hot=True)
+        idle_action = idle_action and require_plain(idle_action, "idle_action", "returns True if it made work")
+        clock_ns = clock_ns and require_plain(clock_ns, "clock_ns", "returns the time in Unix ns", is_hot=True)
         times: Times = "all" if journal is not None else config.measure_times
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
@@ -151,11 +149,9 @@ class AsyncDispatcher(PostingService):
         )
         self._coroutines.connect(self._dispatching, self._errors, self._processor)
         self._executor = self._coroutines.executor()
-        if type(self).post is AsyncDispatcher.post:  # the fast path of a post: one call less for each event
-            queue.post.__doc__ = AsyncDispatcher.post.__doc__
-            self.post = queue.post  # type: ignore[method-assign]
-        else:
-            queue.override.post = self.post
+        queue.override.post = self.post if type(self).post is not AsyncDispatcher.post else None
+        if queue.override.post is None:  # the fast path of a post: one call less for each event
+            self.post, queue.post.__doc__ = queue.post, AsyncDispatcher.post.__doc__  # type: ignore[method-assign]
         self._event_handler = DispatcherEventHandler(self.post)
         self._monitor = Monitor(
             name,
@@ -203,25 +199,19 @@ class AsyncDispatcher(PostingService):
             shut_for_stop=self._shut_for_stop,
         )
 
-    # -- posting -------------------------------------------------------------------------------------------------------
-
     def post(self, event: HasType[Enum], /) -> bool:
         """Post an event and return whether it was accepted. You can call this from any thread, handlers included.
 
         An accepted event is handled, or counted as discarded. False means a full queue, a failed journal, or a
         dispatcher that drains or has stopped. While a bounded queue is full, the caller waits if its policy says so.
-
-        If your subclass overrides it, asks, timers and further attempts also call it, once for each try to queue their
-        event. What you pass to `super().post` is queued. An event that was accepted before, such as one that's retried,
-        is queued even if you refuse it.
+        Asks, timers and retries also call your subclass's `post`, and queue what you pass to `super().post`.
 
         Raises:
             QueueFullError: the post would wait for room, and the dispatcher hasn't been started.
             EventNotDeclaredError, JournalError: in write-ahead mode, the journal can't store the event.
             ForkedProcessError: this process is a fork of the one that created the dispatcher.
         """
-        step = self._queue.override.take()
-        return step(event) if step is not None else self._queue.post(event)
+        return (self._queue.override.take() or self._queue.post)(event)
 
     # -- handlers ------------------------------------------------------------------------------------------------
 

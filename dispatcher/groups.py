@@ -32,7 +32,7 @@ from dispatcher.members import F
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
 from dispatcher.queue.entries import DRAINING, FORKED
-from dispatcher.queue.schedule import Scheduled
+from dispatcher.queue.scheduled import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.retry import OnError
 from dispatcher.service import CompositeService, Service, ServiceState

@@ -18,7 +18,8 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.later import post_later, post_nowait
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.schedule import Schedule, Scheduled
+from dispatcher.queue.schedule import Schedule
+from dispatcher.queue.scheduled import Scheduled
 from dispatcher.service import Service
 from dispatcher.util.foreign import is_member, type_of
 

@@ -37,6 +37,7 @@ from dispatcher.queue.delivery import Delivery, RecoveredFiring
 from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
 from dispatcher.queue.entries import DRAINING, ClassAndKey
 from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.scheduled import CANCELLED, FIRED, LEFT, WAITING, Scheduled
 from dispatcher.queue.write_ahead import Tick
 from dispatcher.util.foreign import fields_of, tell, text_of
 from dispatcher.util.threads import NO_THREAD, is_owned, postpone
@@ -47,89 +48,8 @@ _WALL_LOOK_NS: Final = 1_000_000_000
 """While events wait for the wall clock, which may be set, the time between two looks at it."""
 _NEVER_MS: Final = 1 << 40
 """The period of a timer that is cancelled when it fires."""
-_WAITING: Final = "waiting"
-_FIRED: Final = "fired"
-_CANCELLED: Final = "cancelled"
-_LEFT: Final = "left by the stop"
 _SWEEP_FROM: Final = 64
 """The number of cancelled entries in a heap that is not worth a sweep."""
-
-
-class Scheduled:
-    """An event posted at a time or, with a period, repeatedly. Any thread can use it.
-
-    Of the fields, the schedule's lock guards those that do not say otherwise.
-    """
-
-    __slots__ = (
-        "_schedule",
-        "accepted_seq",
-        "context",
-        "event",
-        "is_queued",
-        "jitter",
-        "key",
-        "make",
-        "next_ns",
-        "number",
-        "period_ns",
-        "place",
-        "status",
-        "wall",
-    )
-
-    def __init__(
-        self,
-        schedule: Schedule,
-        event: Any,
-        *,
-        wall: bool,
-        next_ns: int,
-        period_ns: int = 0,
-        make: Callable[[], Any] | None = None,
-        jitter: float = 0.0,
-        key: str = "",
-        place: Callable[[Any], Schedule] | None = None,
-        number: int = 0,
-        context: Context | None = None,
-    ) -> None:
-        # What was scheduled; never changes.
-        self._schedule = schedule
-        self.context = context  # in which it was scheduled, if the event's class keeps it
-        self.event = event  # None if `make` makes it
-        self.make = make
-        self.wall = wall  # it follows the wall clock
-        self.period_ns = period_ns  # 0: it fires once
-        self.jitter = jitter  # up to this part of the period later
-        self.place = place  # whose queue an event of `make` goes to; None: of the schedule's own
-        self.number = number  # of an event that is retrying, and was posted before; 0: it was not
-        self.key = key  # under which the journal keeps its rhythm; "": it does not
-
-        self.next_ns = next_ns  # when it fires next by its clock, without jitter
-        self.status = _WAITING
-        self.accepted_seq = 0  # in the write-ahead log, of the event or of the line for the next firing; 0: not there
-        self.is_queued = False  # its last event has not begun to be handled; the firing thread sets it, any resets it
-
-    def cancel(self) -> bool:
-        """Stop it from firing, or return False if it has fired for the last time.
-
-        In write-ahead mode, that's in the journal with the rows written next.
-        """
-        return self._schedule.cancel(self)
-
-    @property
-    def due(self) -> float | None:
-        """Return when it's due next, in Unix seconds, by the clocks as they are now, or None if never again."""
-        return self._schedule.unix_due_s(self)
-
-    def is_done(self) -> bool:
-        """Whether it won't fire again: it has fired, was cancelled, or the dispatcher has ended."""
-        return self.status is not _WAITING
-
-    def __repr__(self) -> str:
-        what = text_of(self.event) if self.make is None else text_of(self.make)
-        again = f" every {self.period_ns / 1e9:g} s" if self.period_ns else ""
-        return f"<Scheduled {what}{again}, {self.status}>"
 
 
 class _Firing(NamedTuple):
@@ -174,7 +94,7 @@ class Schedule:
         # cancelled; guarded.
         self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
         self._order = itertools.count()
-        self._count = 0  # those whose status is _WAITING; written under the lock, any thread reads
+        self._count = 0  # those whose status is WAITING; written under the lock, any thread reads
         # The keys in use. All partitions of a MultiDispatcher share one dict, which replaces this one before the start.
         # Any thread adds and removes keys, in single steps.
         self.keys: dict[str, Scheduled] = {}
@@ -255,19 +175,19 @@ class Schedule:
 
     def cancel(self, one: Scheduled) -> bool:
         with self._guard:
-            if one.status is not _WAITING:
-                return one.status is _CANCELLED
-            self._close(one, _CANCELLED)
+            if one.status is not WAITING:
+                return one.status is CANCELLED
+            self._close(one, CANCELLED)
             heap = self._heaps[one.wall]
             if len(heap) > 2 * self._count + _SWEEP_FROM:
-                heap[:] = [entry for entry in heap if entry[2].status is _WAITING]
+                heap[:] = [entry for entry in heap if entry[2].status is WAITING]
                 heapq.heapify(heap)
             accepted_seq = one.accepted_seq
         self._queue.write_ahead.settle(accepted_seq)
         return True
 
     def unix_due_s(self, one: Scheduled) -> float | None:
-        if one.status is not _WAITING:
+        if one.status is not WAITING:
             return None
         due_ns = one.next_ns if one.wall else self._now_ns(True) + one.next_ns - self._now_ns(False)
         return due_ns / 1e9
@@ -307,7 +227,7 @@ class Schedule:
         """Those that wait for their time, soonest first."""
         with self._guard:
             found = [entry[2] for heap in self._heaps.values() for entry in heap]
-            waiting = [one for one in found if one.status is _WAITING and not one.number]
+            waiting = [one for one in found if one.status is WAITING and not one.number]
         return heapq.nsmallest(limit, waiting, key=lambda one: self.unix_due_s(one) or 0.0)
 
     def is_firing(self) -> bool:
@@ -334,9 +254,9 @@ class Schedule:
     def end(self) -> None:
         """Fire no more, and report what is left; in a write-ahead log it stays. Repeating it is harmless."""
         with self._lock:
-            left = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is _WAITING]
+            left = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is WAITING]
             for one in left:
-                self._close(one, _LEFT)
+                self._close(one, LEFT)
             self._heaps = {False: [], True: []}
             self._has_ended = True
             timer, self._timer = self._timer, None
@@ -402,8 +322,8 @@ class Schedule:
             self._count += is_new
             if not self._has_ended:
                 heapq.heappush(self._heaps[one.wall], (one.next_ns + jitter_ns, next(self._order), one))
-            elif one.status is _WAITING:  # it was fired, or added, meanwhile
-                self._close(one, _LEFT)
+            elif one.status is WAITING:  # it was fired, or added, meanwhile
+                self._close(one, LEFT)
 
     def _close(self, one: Scheduled, status: str) -> None:
         """Under the lock: end its wait for its time."""
@@ -465,7 +385,7 @@ class Schedule:
     def _delay_ns(self, wall: bool) -> float:
         """Until the first one of a clock is due. Under the lock."""
         heap = self._heaps[wall]
-        while heap and heap[0][2].status is not _WAITING:
+        while heap and heap[0][2].status is not WAITING:
             heapq.heappop(heap)
         return heap[0][0] - self._now_ns(wall) if heap else math.inf
 
@@ -498,11 +418,11 @@ class Schedule:
         with self._guard:
             for wall, now_ns in ((False, steady_ns), (True, unix_ns)):
                 heap = self._heaps[wall]
-                while heap and (heap[0][0] <= now_ns or heap[0][2].status is not _WAITING):
+                while heap and (heap[0][0] <= now_ns or heap[0][2].status is not WAITING):
                     one = heapq.heappop(heap)[2]
-                    if one.status is _WAITING:
+                    if one.status is WAITING:
                         if not one.period_ns:
-                            self._close(one, _FIRED)
+                            self._close(one, FIRED)
                         return one
         return None
 
@@ -529,11 +449,11 @@ class Schedule:
         finally:
             if logs:
                 self._log_next(one)
-            if one.status is _WAITING:
+            if one.status is WAITING:
                 self._push(one, is_new=False)
         if event is None or (logs and not accepted_seq):
             return
-        if one.status is _CANCELLED:  # by the factory, or while it ran
+        if one.status is CANCELLED:  # by the factory, or while it ran
             write_ahead.settle(accepted_seq)
             return
         self.fired += 1
@@ -556,7 +476,7 @@ class Schedule:
         with self._guard:
             replaced = one.accepted_seq
             one.accepted_seq = accepted_seq
-            is_cancelled = one.status is _CANCELLED
+            is_cancelled = one.status is CANCELLED
         self._queue.write_ahead.settle(replaced)
         if is_cancelled:
             self._queue.write_ahead.settle(accepted_seq)
