@@ -148,7 +148,7 @@ class _WakeUps:
             self.loop.call_soon_threadsafe(self._wake_all)
         except BaseException as error:
             self._is_called = False
-            if not isinstance(error, RuntimeError):  # raised by a closed loop
+            if isinstance(error, RecursionError) or not isinstance(error, RuntimeError):  # raised by a closed loop
                 raise
 
     def _wake_all(self) -> None:

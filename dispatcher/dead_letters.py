@@ -37,6 +37,7 @@ from dispatcher.util.foreign import (
     type_name,
     type_of,
 )
+from dispatcher.util.functions import require_plain
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -99,7 +100,7 @@ class DeadLetters:
     """Where the dead letters of one dispatcher go. Handler thread, but for `redeliver`.
 
     Raises:
-        TypeError: not one of DeadLettersTo.
+        TypeError: not one of DeadLettersTo, or a function whose call runs nothing.
     """
 
     def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any], bool]) -> None:
@@ -117,7 +118,7 @@ class DeadLetters:
         elif hasattr(to, "post_nowait"):
             self._put = self._post_to(to)
         elif callable(to):
-            self._put = to
+            self._put = require_plain(to, "dead_letters", "takes a DeadLetter")
         else:
             raise InvalidTypeError(f"dead_letters must be a handler, a dispatcher or a folder, not {text_of(to)}")
         self.count = 0  # handler thread writes, any reads

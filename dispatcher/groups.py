@@ -32,7 +32,7 @@ from dispatcher.members import F
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
 from dispatcher.queue.entries import DRAINING, FORKED
-from dispatcher.queue.schedule import Scheduled
+from dispatcher.queue.scheduled import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.routes import HandlerOptions, classes_of, takes_handler_options
 from dispatcher.service import CompositeService, Service, ServiceState

@@ -18,7 +18,8 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.later import post_later, post_nowait
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.schedule import Schedule, Scheduled
+from dispatcher.queue.schedule import Schedule
+from dispatcher.queue.scheduled import Scheduled
 from dispatcher.service import Service
 from dispatcher.util.foreign import is_member, type_of
 
@@ -119,7 +120,8 @@ class PostingService(Service):
 
         If the event isn't handled to the end, the future's error is an EventRefusedError or an EventDiscardedError: for
         a full queue, a stop, or a newer event with its key. The future is done once the dispatcher has stopped, even if
-        a handler hangs. In write-ahead mode, it's done once the event's row is as durable as a post.
+        a handler hangs. If more than 100 are left then, the rest follow shortly. In write-ahead mode, it's done once
+        the event's row is as durable as a post.
 
         If handling hasn't begun, `cancel()` withdraws the event, and so does a timeout of `result` or `exception`. The
         event then counts as discarded. Callbacks of the future run on the handler thread, so keep them short.

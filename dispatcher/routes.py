@@ -228,7 +228,8 @@ class RoutingTable:
         require_members(event_type)
         require_function(part.handler, part.members)
         if part.coalesce_by is not None:
-            require_plain(part.coalesce_by, "coalesce_by", "returns an event's key")
+            key_of = require_plain(part.coalesce_by, "coalesce_by", "returns an event's key", is_hot=True)
+            part = part._replace(coalesce_by=key_of)
         self._check_policy(event_type, part)
         self._bind(part.handler, part.context, part.on_error)  # raises if it is not a handler
         with self._lock:

@@ -29,6 +29,7 @@ from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
 
 from dispatcher.errors import DeadlockError, InvalidTypeError, InvalidValueError, ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
+from dispatcher.util.functions import require_plain
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import NO_THREAD, in_own_thread, is_owned
 
@@ -242,8 +243,12 @@ class Service:
         """Call `listener`, a callable or an object with `state_changed(service)`, after each change of state.
 
         It runs on the thread of the change. If it raises, the error is only logged.
+
+        Raises:
+            TypeError: it's neither, or a call of it runs nothing, as of an `async def`.
         """
         notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
+        require_plain(notify, "a service listener", "takes the service")
 
         def register() -> None:
             self._listeners = [*self._listeners, notify]

@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dispatcher.errors import DispatcherError, InvalidTypeError, InvalidValueError
+from dispatcher.util.foreign import id_text
 from statemachines.listener import StateTransitionListener
 from statemachines.topology import (
     ArcKind,
@@ -326,7 +327,7 @@ class StateMachine(Generic[S, OPERAND]):
         """The error of a refused event, once the listener has been told."""
         entity = getattr(operand, "entity", None) or type(operand).__name__
         error = InvalidStateTransitionError(
-            node.state, event, event_type, machine=node.machine, entity=str(entity), **why
+            node.state, event, event_type, machine=node.machine, entity=id_text(entity), **why
         )
         tell = getattr(listener, "transition_refused", None)
         if tell is not None:

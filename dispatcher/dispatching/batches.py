@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any, Final
 
 from dispatcher.config import DispatcherConfig
@@ -35,6 +35,8 @@ from dispatcher.util.threads import postponed, try_postponed
 
 _SIZE_EVERY_NS: Final = 1_000_000
 """In a flood, the size of the queue is told at most once in this time: its log costs as much as ten events."""
+
+_NAP_S: Final = 0.01
 
 
 class BatchDispatching:
@@ -117,7 +119,10 @@ class BatchDispatching:
         count = len(self._entries) if self._flags.phase < STOPPED else 0
         if not count:
             if self._is_to_wait(controller) and not (self._pauses is not None and self._pauses.take()):
-                self._lone.dispatch()
+                if self._postponed:
+                    self._nap()
+                else:
+                    self._lone.dispatch()
             # If there are events now, dispatch them at once: another turn of the loop costs as much as several events.
             count = len(self._entries) if self._flags.phase < STOPPED and not self._mailbox.new_mail else 0
             if not count:
@@ -185,6 +190,12 @@ class BatchDispatching:
                 progress.since_ns = 0
         progress.done += 1
         return self.queue.shutdown.has_ended
+
+    def _nap(self) -> None:
+        """As the wait for a post, but for a moment: a thread that could not be started is to be tried again."""
+        since_ns = perf_counter_ns()
+        sleep(_NAP_S)
+        self.idle.note(since_ns, perf_counter_ns())
 
     def _is_to_wait(self, controller: MailboxController) -> bool:
         """The queue is empty: end the drain, or run the idle action. Returns whether to wait for the next post."""

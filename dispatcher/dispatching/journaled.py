@@ -27,7 +27,7 @@ from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import QueuedEvent
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import Route, RoutingTable
-from dispatcher.util.foreign import class_name, describe, plain_text, type_name, type_of
+from dispatcher.util.foreign import class_name, describe, id_text, type_name, type_of
 
 _LOOK_EVERY_NS: Final = 10_000_000
 """Looks at the system clock are this far apart, because a batch may be one event."""
@@ -177,7 +177,7 @@ class JournaledDispatching:
                 try:
                     entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
                     if entity is not None and type(entity) is not str:
-                        entity = plain_text(str(entity))
+                        entity = id_text(entity)
                     if payload is not None:
                         payload = encode_payload(payload)
                 except BaseException as unreadable:  # by a property or a __str__; the event still gets its row
@@ -359,7 +359,7 @@ def _about(event: Any) -> tuple[str | None, Any]:
     try:
         entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
         return (
-            plain_text(str(entity)) if entity is not None else None,
+            id_text(entity) if entity is not None else None,
             encode_payload(payload) if payload is not None else None,
         )
     except BaseException as unreadable:  # by a property or a __str__; the event still gets its row

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from dispatcher.dispatching.lanes import EventTaken
+from dispatcher.dispatching.lanes import BeginsLater, EventTaken
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import DispatcherError, MailboxClosedError
 from dispatcher.journal.format.event_codec import Marks
@@ -84,18 +84,20 @@ class Retries:
         self._schedule.again_at(self._schedule.now_ns() + delay_ns, number)
 
     def in_order(self, handle: Callable[[Any], Any], event: Any) -> Any:
-        """The handler of a class whose events keep their order by key. Raises EventTaken: the event waits."""
-        if not self._behind:
-            return handle(event)
+        """The handler of a class whose events keep their order by key. Raises EventTaken: the event waits, or its
+        caller has withdrawn it."""
         entry = self._progress.entry
-        delivery = entry.delivery if type(entry) is QueuedEvent else None
-        if delivery is not None and delivery.behind is not None:
-            return handle(event)
-        behind = self.behind(event)
-        if behind is None:
-            return handle(event)
-        self.wait_behind(behind, event, entry.accepted_seq if type(entry) is QueuedEvent else 0, delivery)
-        raise EventTaken
+        delivery, accepted_seq = (entry.delivery, entry.accepted_seq) if type(entry) is QueuedEvent else (None, 0)
+        if self._behind and (delivery is None or delivery.behind is None):
+            behind = self.behind(event)
+            if behind is not None:
+                self.wait_behind(behind, event, accepted_seq, delivery)
+                raise EventTaken
+        if delivery is not None and type(handle) is not BeginsLater and not delivery.begin():
+            self._queue.write_ahead.settle(accepted_seq)
+            self._progress.withdrawn += 1
+            raise EventTaken
+        return handle(event)
 
     def behind(self, event: Any) -> Behind | None:
         """What the event has to wait behind; None: nothing."""
@@ -103,8 +105,6 @@ class Retries:
 
     def wait_behind(self, behind: Behind, event: Any, accepted_seq: int, delivery: Delivery | None) -> None:
         """Move an event in hand, which has not begun, to those that wait."""
-        if delivery is not None:
-            delivery.undo_begin()
         behind.numbers.append(self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery)))
 
     def let_go(self, behind: Behind) -> None:

@@ -41,8 +41,9 @@ from dispatcher.journal.live_states import LiveStates, read_states
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.service import Service, ServiceState
-from dispatcher.util.foreign import plain_text, text_of
+from dispatcher.util.foreign import id_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
+from dispatcher.util.functions import require_plain
 from dispatcher.util.histogram import snapshot
 
 _NOT_STARTED: Final = (ServiceState.NOTINITED, ServiceState.INITED)
@@ -160,7 +161,9 @@ class JournalWriter:
 
         Raises:
             JournalError: the writer already has a dispatcher, or it's closed.
+            TypeError: `on_failure` isn't callable, or a call of it runs nothing.
         """
+        require_plain(on_failure, "on_failure", "takes the error")
         owner = self._owner
         if owner.dispatcher() is not None:
             gc.collect()  # a dispatcher that was dropped is in cycles, and may still be there
@@ -320,7 +323,7 @@ class JournalWriter:
         """Add a transition of the current event, as in TransitionOrigin. Only for the handler thread."""
         kind = self.transition_kind(machine, from_state, event_type, to_state, valid=valid)
         if type(entity) is not str:
-            entity = plain_text(str(entity))
+            entity = id_text(entity)
         self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
 
     def flush(self) -> None:
@@ -476,8 +479,8 @@ class JournalWriter:
         self._group.append_later(later, wait=wait)
 
     @property
-    def under_way(self) -> list[None]:
-        """An item for each event of `append_later` in flight. Thread-safe."""
+    def under_way(self) -> Collection[object]:
+        """The events of `append_later` in flight. Thread-safe."""
         return self._group.under_way
 
     def settle(self, accepted_seq: int) -> None:

@@ -67,17 +67,10 @@ class Delivery:
         return Delivery(self.ask, scheduled=self.scheduled, attempt=self.attempt, context=context)
 
     def begin(self) -> bool:
-        """The event is about to be handled; False if its caller has withdrawn it. Handler thread."""
+        """The event is about to be handled; False if its caller has withdrawn it. The thread that handles it."""
         if self.scheduled is not None:
             self.scheduled.is_queued = False
-        return self.attempt > 1 or self.ask is None or self.ask.begin()
-
-    def undo_begin(self) -> None:
-        """The event is not handled yet after all. Handler thread."""
-        if self.scheduled is not None:
-            self.scheduled.is_queued = True
-        if self.ask is not None:
-            self.ask.undo_begin()
+        return self.attempt > 1 or self.ask is None or self.ask.claim()
 
     def discard(self, reason: DropReason) -> None:
         """The event was accepted, and will never be handled."""
@@ -104,14 +97,49 @@ class AskOwner(Protocol):
         """Raises AskError if the caller, by waiting, keeps the handler from running; ForkedProcessError: as a post."""
 
 
-class Ask(Future[Any]):
+class Withdrawable(Future[Any]):
+    """The future of an event that its caller may withdraw until a thread has claimed it. Any thread.
+
+    A claim does not take the future's lock. A signal handler may interrupt the thread that holds that, and post; and
+    the post waits for the thread that claims.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name  # of the dispatcher; never changes
+        # One item, until a thread claims it to go on with the event, or `cancel` to withdraw the event.
+        self._claim: list[None] = [None]
+
+    def claim(self) -> bool:
+        """From now on the caller cannot withdraw the event; False if it has."""
+        try:
+            self._claim.pop()
+        except IndexError:
+            return False
+        return True
+
+    def cancel(self) -> bool:
+        """Withdraw the event, unless it was claimed; returns whether it was withdrawn."""
+        if not self.claim() or not super().cancel():
+            return self.cancelled()
+        self._withdraw()
+        try:
+            self.set_running_or_notify_cancel()  # for `concurrent.futures.wait`
+        except Exception as error:  # of a callback of the future
+            message, fields = "%s: a callback of a cancelled future failed", {"dispatcher": self._name}
+            tell(log, logging.ERROR, message, self._name, error=error, extra=fields)
+        return True
+
+    def _withdraw(self) -> None:
+        """The caller has withdrawn the event."""
+
+
+class Ask(Withdrawable):
     """The future of an ask. Any thread."""
 
     def __init__(self, owner: AskOwner) -> None:
-        super().__init__()
+        super().__init__(owner.name)
         self._owner = owner  # never changes
-        # One item, until the handler thread takes it to handle the event, or `cancel` to withdraw the event.
-        self._claim: list[None] = [None]
         self._accepted_seq = 0  # the journal's writer sets it, before the event is queued; any thread reads
 
     def logged(self, accepted_seq: int) -> None:
@@ -120,27 +148,10 @@ class Ask(Future[Any]):
         if self.cancelled():  # `cancel` sees the seq, or this sees the cancellation
             self._owner.settle(accepted_seq)
 
-    def begin(self) -> bool:
-        """The event is about to be handled; False if the caller has withdrawn it. Handler thread."""
-        return self._take_claim()
-
-    def undo_begin(self) -> None:
-        """The event is not handled yet after all: its caller may withdraw it again. Handler thread."""
-        self._claim.append(None)
-
-    def cancel(self) -> bool:
-        """Withdraw the event, unless its handling has begun; returns whether it was withdrawn."""
-        if not self._take_claim() or not super().cancel():
-            return self.cancelled()
+    def _withdraw(self) -> None:
         # Now, not once the handler thread comes to it: a stop before that would leave it to the next start.
         self._owner.settle(self._accepted_seq)
-        try:
-            self.set_running_or_notify_cancel()  # for `concurrent.futures.wait`
-        except Exception as error:  # of a callback of the future
-            name = self._owner.name
-            tell(log, logging.ERROR, "%s: a callback of an ask failed", name, error=error, extra={"dispatcher": name})
         self._owner.forget(self)
-        return True
 
     def result(self, timeout: float | None = None) -> Any:
         """As in Future. A timeout withdraws the event, if its handling has not begun.
@@ -175,13 +186,6 @@ class Ask(Future[Any]):
     def discard(self, reason: DropReason) -> None:
         """The event was accepted, and will never be handled."""
         self.answer(None, EventDiscardedError(self._owner.name, reason))
-
-    def _take_claim(self) -> bool:
-        try:
-            self._claim.pop()
-        except IndexError:
-            return False
-        return True
 
     def _wait(self, wait: Callable[[float | None], Any], timeout: float | None) -> Any:
         if not self.done():

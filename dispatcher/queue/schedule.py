@@ -24,7 +24,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from threading import get_ident
@@ -38,9 +37,10 @@ from dispatcher.queue.delivery import Delivery, RecoveredFiring
 from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
 from dispatcher.queue.entries import DRAINING, ClassAndKey
 from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.scheduled import CANCELLED, FIRED, LEFT, WAITING, Scheduled
 from dispatcher.queue.write_ahead import Tick
 from dispatcher.util.foreign import fields_of, tell, text_of
-from dispatcher.util.threads import NO_THREAD, is_owned
+from dispatcher.util.threads import NO_THREAD, is_owned, postpone
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -48,89 +48,8 @@ _WALL_LOOK_NS: Final = 1_000_000_000
 """While events wait for the wall clock, which may be set, the time between two looks at it."""
 _NEVER_MS: Final = 1 << 40
 """The period of a timer that is cancelled when it fires."""
-_WAITING: Final = "waiting"
-_FIRED: Final = "fired"
-_CANCELLED: Final = "cancelled"
-_LEFT: Final = "left by the stop"
 _SWEEP_FROM: Final = 64
 """The number of cancelled entries in a heap that is not worth a sweep."""
-
-
-class Scheduled:
-    """An event posted at a time or, with a period, repeatedly. Any thread can use it.
-
-    Of the fields, the schedule's lock guards those that do not say otherwise.
-    """
-
-    __slots__ = (
-        "_schedule",
-        "accepted_seq",
-        "context",
-        "event",
-        "is_queued",
-        "jitter",
-        "key",
-        "make",
-        "next_ns",
-        "number",
-        "period_ns",
-        "place",
-        "status",
-        "wall",
-    )
-
-    def __init__(
-        self,
-        schedule: Schedule,
-        event: Any,
-        *,
-        wall: bool,
-        next_ns: int,
-        period_ns: int = 0,
-        make: Callable[[], Any] | None = None,
-        jitter: float = 0.0,
-        key: str = "",
-        place: Callable[[Any], Schedule] | None = None,
-        number: int = 0,
-        context: Context | None = None,
-    ) -> None:
-        # What was scheduled; never changes.
-        self._schedule = schedule
-        self.context = context  # in which it was scheduled, if the event's class keeps it
-        self.event = event  # None if `make` makes it
-        self.make = make
-        self.wall = wall  # it follows the wall clock
-        self.period_ns = period_ns  # 0: it fires once
-        self.jitter = jitter  # up to this part of the period later
-        self.place = place  # whose queue an event of `make` goes to; None: of the schedule's own
-        self.number = number  # of an event that is retrying, and was posted before; 0: it was not
-        self.key = key  # under which the journal keeps its rhythm; "": it does not
-
-        self.next_ns = next_ns  # when it fires next by its clock, without jitter
-        self.status = _WAITING
-        self.accepted_seq = 0  # in the write-ahead log, of the event or of the line for the next firing; 0: not there
-        self.is_queued = False  # its last event has not begun to be handled; the firing thread sets it, any resets it
-
-    def cancel(self) -> bool:
-        """Stop it from firing, or return False if it has fired for the last time.
-
-        In write-ahead mode, that's in the journal with the rows written next.
-        """
-        return self._schedule.cancel(self)
-
-    @property
-    def due(self) -> float | None:
-        """Return when it's due next, in Unix seconds, by the clocks as they are now, or None if never again."""
-        return self._schedule.unix_due_s(self)
-
-    def is_done(self) -> bool:
-        """Whether it won't fire again: it has fired, was cancelled, or the dispatcher has ended."""
-        return self.status is not _WAITING
-
-    def __repr__(self) -> str:
-        what = text_of(self.event) if self.make is None else text_of(self.make)
-        again = f" every {self.period_ns / 1e9:g} s" if self.period_ns else ""
-        return f"<Scheduled {what}{again}, {self.status}>"
 
 
 class _Firing(NamedTuple):
@@ -139,6 +58,23 @@ class _Firing(NamedTuple):
     delivery: Delivery | None
     number: int = 0
     """Of an event that is retrying."""
+
+
+class _Guard:
+    """Holds the schedule's lock. What a signal handler or a `__del__` schedules meanwhile is armed at the end."""
+
+    __slots__ = ("_schedule",)
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def __enter__(self) -> None:
+        self._schedule._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._schedule._lock.release()
+        if self._schedule._is_to_arm:
+            self._schedule._arm()
 
 
 class Schedule:
@@ -150,13 +86,15 @@ class Schedule:
         self._time_service = time_service
         # Before the time service's; replaced in a fork. Re-entrant: a signal handler or a `__del__` may schedule, too.
         self._lock = threading.RLock()
+        self._guard = _Guard(self)
         self._is_to_arm = False  # such a call has left that to the one it has interrupted; guarded
+        self._lacks_thread = False  # to arm was postponed, for lack of a thread; guarded
         self._has_ended = False  # guarded
         # By due time of the monotonic (False) and of the wall clock (True): those that wait, and some that were
         # cancelled; guarded.
         self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
         self._order = itertools.count()
-        self._count = 0  # those whose status is _WAITING; written under the lock, any thread reads
+        self._count = 0  # those whose status is WAITING; written under the lock, any thread reads
         # The keys in use. All partitions of a MultiDispatcher share one dict, which replaces this one before the start.
         # Any thread adds and removes keys, in single steps.
         self.keys: dict[str, Scheduled] = {}
@@ -236,22 +174,20 @@ class Schedule:
             raise
 
     def cancel(self, one: Scheduled) -> bool:
-        with self._lock:
-            if one.status is not _WAITING:
-                return one.status is _CANCELLED
-            self._close(one, _CANCELLED)
+        with self._guard:
+            if one.status is not WAITING:
+                return one.status is CANCELLED
+            self._close(one, CANCELLED)
             heap = self._heaps[one.wall]
             if len(heap) > 2 * self._count + _SWEEP_FROM:
-                heap[:] = [entry for entry in heap if entry[2].status is _WAITING]
+                heap[:] = [entry for entry in heap if entry[2].status is WAITING]
                 heapq.heapify(heap)
             accepted_seq = one.accepted_seq
-        if self._is_to_arm:
-            self._arm()
         self._queue.write_ahead.settle(accepted_seq)
         return True
 
     def unix_due_s(self, one: Scheduled) -> float | None:
-        if one.status is not _WAITING:
+        if one.status is not WAITING:
             return None
         due_ns = one.next_ns if one.wall else self._now_ns(True) + one.next_ns - self._now_ns(False)
         return due_ns / 1e9
@@ -279,7 +215,7 @@ class Schedule:
         if not self._is_real():
             return
         self._drain_ends_ns = self._now_ns(False) + timeout_s * 1e9
-        with self._lock:
+        with self._guard:
             retrying = [(due_ns, one.number) for due_ns, _, one in self._heaps[False] if one.number]
         self._queue.shutdown.late.extend(number for due_ns, number in retrying if due_ns > self._drain_ends_ns)
 
@@ -289,9 +225,9 @@ class Schedule:
 
     def first(self, limit: int) -> list[Scheduled]:
         """Those that wait for their time, soonest first."""
-        with self._lock:
+        with self._guard:
             found = [entry[2] for heap in self._heaps.values() for entry in heap]
-            waiting = [one for one in found if one.status is _WAITING and not one.number]
+            waiting = [one for one in found if one.status is WAITING and not one.number]
         return heapq.nsmallest(limit, waiting, key=lambda one: self.unix_due_s(one) or 0.0)
 
     def is_firing(self) -> bool:
@@ -311,16 +247,16 @@ class Schedule:
 
     def start(self) -> None:
         """From now on, events are posted. The thread that starts the dispatcher."""
-        with self._lock:
+        with self._guard:
             self._is_started = True
         self._arm()
 
     def end(self) -> None:
         """Fire no more, and report what is left; in a write-ahead log it stays. Repeating it is harmless."""
         with self._lock:
-            left = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is _WAITING]
+            left = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is WAITING]
             for one in left:
-                self._close(one, _LEFT)
+                self._close(one, LEFT)
             self._heaps = {False: [], True: []}
             self._has_ended = True
             timer, self._timer = self._timer, None
@@ -382,12 +318,12 @@ class Schedule:
 
     def _push(self, one: Scheduled, *, is_new: bool) -> None:
         jitter_ns = int(random.random() * one.jitter * one.period_ns) if one.jitter else 0
-        with self._lock:
+        with self._guard:
             self._count += is_new
             if not self._has_ended:
                 heapq.heappush(self._heaps[one.wall], (one.next_ns + jitter_ns, next(self._order), one))
-            elif one.status is _WAITING:  # it was fired, or added, meanwhile
-                self._close(one, _LEFT)
+            elif one.status is WAITING:  # it was fired, or added, meanwhile
+                self._close(one, LEFT)
 
     def _close(self, one: Scheduled, status: str) -> None:
         """Under the lock: end its wait for its time."""
@@ -406,8 +342,13 @@ class Schedule:
             return time.time_ns() if wall else time.monotonic_ns()
         return self._time_service().current_processing_time() * 1_000_000
 
-    def _arm(self) -> None:
+    def _arm_again(self) -> None:
+        """As `_arm`, once a thread may have become free. Raises NO_THREAD: none has."""
+        self._arm(is_postponed=True)
+
+    def _arm(self, *, is_postponed: bool = False) -> None:
         """Have the time service fire when the first one is due."""
+        lack: BaseException | None = None
         if is_owned(self._lock):  # by the call that a signal handler or a `__del__` has interrupted, which goes on here
             self._is_to_arm = True
             return
@@ -425,25 +366,33 @@ class Schedule:
             self._timer_due_ns = math.inf  # before the next steps, which an interrupt may cut short
             if self._timer is not None:
                 self._timer.cancel()
-            with suppress(*NO_THREAD):  # the next one that is added tries again
+            try:
                 self._timer = self._time_service().schedule_with_fixed_delay(
                     lambda _: self._fire_due(), math.ceil(delay_ns / 1e6), _NEVER_MS
                 )
                 self._timer_due_ns = due_ns
+            except NO_THREAD as error:
+                if is_postponed or isinstance(error, RecursionError):  # a RuntimeError as well, but the caller's own
+                    raise
+                lack, self._lacks_thread = (None if self._lacks_thread else error), True
+            else:
+                self._lacks_thread = False
+        if lack is not None:
+            postpone(f"{self._name}: the posts at a time", self._arm_again, lack)
         if self._is_to_arm:
             self._arm()
 
     def _delay_ns(self, wall: bool) -> float:
         """Until the first one of a clock is due. Under the lock."""
         heap = self._heaps[wall]
-        while heap and heap[0][2].status is not _WAITING:
+        while heap and heap[0][2].status is not WAITING:
             heapq.heappop(heap)
         return heap[0][0] - self._now_ns(wall) if heap else math.inf
 
     # -- firing: the timers' thread ------------------------------------------------------------------------------------
 
     def _fire_due(self) -> None:
-        with self._lock:
+        with self._guard:
             timer, self._timer, self._timer_due_ns = self._timer, None, math.inf
         if timer is not None:
             timer.cancel()
@@ -466,14 +415,14 @@ class Schedule:
         return has_fired
 
     def _take_due(self, steady_ns: int, unix_ns: int) -> Scheduled | None:
-        with self._lock:
+        with self._guard:
             for wall, now_ns in ((False, steady_ns), (True, unix_ns)):
                 heap = self._heaps[wall]
-                while heap and (heap[0][0] <= now_ns or heap[0][2].status is not _WAITING):
+                while heap and (heap[0][0] <= now_ns or heap[0][2].status is not WAITING):
                     one = heapq.heappop(heap)[2]
-                    if one.status is _WAITING:
+                    if one.status is WAITING:
                         if not one.period_ns:
-                            self._close(one, _FIRED)
+                            self._close(one, FIRED)
                         return one
         return None
 
@@ -485,7 +434,7 @@ class Schedule:
             return
         due_ns, write_ahead = one.next_ns, self._queue.write_ahead
         late = max(0, (self._now_ns(one.wall) - due_ns) // one.period_ns)
-        with self._lock:
+        with self._guard:
             one.next_ns += (late + 1) * one.period_ns
         recovered = self._recovered.get(one.key)
         is_queued = one.is_queued or (recovered is not None and recovered.is_queued)
@@ -500,11 +449,11 @@ class Schedule:
         finally:
             if logs:
                 self._log_next(one)
-            if one.status is _WAITING:
+            if one.status is WAITING:
                 self._push(one, is_new=False)
         if event is None or (logs and not accepted_seq):
             return
-        if one.status is _CANCELLED:  # by the factory, or while it ran
+        if one.status is CANCELLED:  # by the factory, or while it ran
             write_ahead.settle(accepted_seq)
             return
         self.fired += 1
@@ -524,10 +473,10 @@ class Schedule:
         accepted_seq = self._queue.write_ahead.accept_tick(marks)
         if not accepted_seq:  # the disk has failed, and the journal has ended
             return
-        with self._lock:
+        with self._guard:
             replaced = one.accepted_seq
             one.accepted_seq = accepted_seq
-            is_cancelled = one.status is _CANCELLED
+            is_cancelled = one.status is CANCELLED
         self._queue.write_ahead.settle(replaced)
         if is_cancelled:
             self._queue.write_ahead.settle(accepted_seq)
@@ -562,7 +511,7 @@ class Schedule:
         """Post, unless there is no room; returns whether that is done, or refused."""
         self._firing.add(get_ident())
         try:
-            return self._has_tried(firing)
+            return self._has_passed(firing)
         except BaseException:
             if firing.delivery is not None:
                 firing.delivery.discard("stop")
@@ -578,6 +527,35 @@ class Schedule:
             what, fields = text_of(event), fields_of(self._name, event)
             tell(log, logging.ERROR, "%s: coalesce_by failed for %s", self._name, what, error=error, extra=fields)
             return None
+
+    def _has_passed(self, firing: _Firing) -> bool:
+        """As `_has_tried`, by way of a subclass's `post`, which may refuse only what was not accepted before."""
+        queue, event, answers = self._queue, firing.event, list[bool]()
+        if queue.override.post is None:
+            return self._has_tried(firing)
+        if firing.number:
+            entry = queue.state.retrying.get(firing.number)
+            event = entry.event if entry is not None else None
+        was_accepted = bool(firing.accepted_seq or firing.number)
+
+        def step(given: Any) -> bool:
+            answers.append(self._has_tried(firing if was_accepted else firing._replace(event=given)))
+            return answers[0]
+
+        try:
+            queue.override.run(event, step)
+        except Exception as error:
+            if answers or not was_accepted:
+                raise
+            what, fields = text_of(event), fields_of(self._name, event)
+            tell(log, logging.ERROR, "%s: its post failed for %s", self._name, what, error=error, extra=fields)
+        if answers:
+            return answers[0]
+        if was_accepted:
+            return self._has_tried(firing)
+        if firing.delivery is not None:
+            firing.delivery.discard("stop")
+        return True
 
     def _has_tried(self, firing: _Firing) -> bool:
         queue, (event, accepted_seq, delivery, number) = self._queue, firing

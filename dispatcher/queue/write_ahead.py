@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -50,8 +50,8 @@ class WriteAhead:
         self._codec = EventCodec(name)
         self.journal_path = journal.path if journal is not None else None  # never changes
         self.is_on = journal is not None and journal.config.write_ahead  # never changes
-        # An item for each event that is on its way into the log and that no thread waits for; any thread reads it.
-        self.under_way: list[None] = journal.under_way if journal is not None else []
+        # The events that are on their way into the log and that no thread waits for; any thread reads it.
+        self.under_way: Collection[object] = journal.under_way if journal is not None else ()
         # By key; read from the log when one is asked for; any thread takes them, in single steps.
         self._ticks: dict[str, Tick] | None = None
         self._keeps_ticks = False  # set before the start

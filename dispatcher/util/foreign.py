@@ -32,7 +32,7 @@ def entity_of(event: Any) -> str | None:
     """`event.entity` as text, cut to 2,000 characters; None if it has none, or if looking at it raises."""
     try:
         entity = event.entity
-        return None if entity is None else cut_text(lambda: str(entity))
+        return None if entity is None else cut_text(lambda: id_text(entity))
     except BaseException as error:
         reraise_interrupt(error)
         return None
@@ -97,6 +97,12 @@ def plain_text(text: str) -> str:
     """The text as a plain `str`; lone surrogates, which UTF-8 cannot encode, are escaped."""
     text = str.__str__(text)  # of a subclass, whose methods are foreign
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def id_text(entity: Any) -> str:
+    """The id of an entity, for the journal. A `str` is its own id, also as a member of `class Region(str, Enum)`, whose
+    `str()` is `Region.EU`: the next event brings the value, and has to find the entity by it."""
+    return plain_text(entity if is_instance(entity, str) else str(entity))
 
 
 def kind_of(event_type: Any) -> str:

@@ -28,7 +28,8 @@ _KINDS: Final = (
     ("an async generator function", inspect.isasyncgenfunction),
 )
 _MOST_LAYERS: Final = 100
-_UNRUN: Final = (Coroutine, Generator, AsyncGenerator, AbstractContextManager, AbstractAsyncContextManager)
+_STARTED_LATER: Final = (Coroutine, Generator, AsyncGenerator)
+_UNRUN: Final = (*_STARTED_LATER, AbstractContextManager, AbstractAsyncContextManager)
 
 
 def deferred_kind(function: Any) -> str | None:
@@ -50,9 +51,15 @@ def called_class(function: Any) -> type | None:
     return last if isinstance(last, type) else None
 
 
-def require_plain(function: Any, name: str, does: str) -> None:
-    """Raises TypeError if `function` is not callable, or a call of it runs nothing. It is called `name`, and `does`
-    something, such as `returns an event's key`."""
+def require_plain(function: Any, name: str, does: str, *, is_hot: bool = False) -> Any:
+    """What to call for `function`, an argument that is called `name` and `does` something, such as `returns an event's
+    key`. It raises TypeError if a call has run nothing after all, as that of `lambda: tidy_up()` with an `async def`.
+
+    `is_hot`: only calls of a function that decorates such a one are checked.
+
+    Raises:
+        TypeError: it is not callable, or a call of it runs nothing.
+    """
     if not callable(function):
         raise InvalidTypeError(f"{name} must be a callable that {does}; {text_of(function)} is not callable")
     kind = deferred_kind(function)
@@ -60,6 +67,8 @@ def require_plain(function: Any, name: str, does: str) -> None:
         raise InvalidTypeError(
             f"{name} must be a plain function that {does}; {text_of(function)} is {kind}, which runs later"
         )
+    checked = running_callable(function)
+    return checked if is_hot or checked is not function else _Checked(function, None)
 
 
 def ran(function: Any, result: T) -> T:
@@ -89,16 +98,18 @@ class _Checked:
 
     __slots__ = ("_decorates", "_function")
 
-    def __init__(self, function: Callable[..., Any], decorates: str) -> None:
+    def __init__(self, function: Callable[..., Any], decorates: str | None) -> None:
+        """`decorates`: None, if that is unknown. Then it may return what is a context manager among other things."""
         self._function, self._decorates = function, decorates  # never change
 
     def __call__(self, *args: Any) -> Any:
         result = self._function(*args)
-        if isinstance(result, _UNRUN):
+        if isinstance(result, _UNRUN if self._decorates is not None else _STARTED_LATER):
             _close(result)
+            why = f": it decorates {self._decorates}. Decorate" if self._decorates is not None else ". Pass"
             raise InvalidTypeError(
-                f"{text_of(self._function)} returned a {class_name(result)} and ran nothing: it decorates "
-                f"{self._decorates}. Decorate a plain function, or let the decorator run it."
+                f"{text_of(self._function)} returned a {class_name(result)} and ran nothing{why} a plain function, or "
+                "have it run that."
             )
         return result
 

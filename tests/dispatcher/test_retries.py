@@ -731,3 +731,33 @@ def test_a_dead_letter_that_fails_makes_no_other_one() -> None:
 
     assert len(letters) == 1
     assert dispatcher.stats().failed == 2
+
+
+def test_a_failure_is_counted_once_its_dead_letter_exists(make: Make) -> None:
+    """A reader of the counts found a failure without its letter."""
+    counted: list[int] = []
+    dispatcher = make(handler=Failing({1: 1}), dead_letters=lambda _: counted.append(dispatcher.stats().failed))
+
+    dispatcher.post(Numbered(1))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (counted, dispatcher.stats().failed) == ([0], 1)
+
+
+def test_an_ask_whose_attempt_waits_behind_another_event_is_not_withdrawn_and_answered(
+    make: Make, clock: ManualClock
+) -> None:
+    """Its second attempt waited behind an event that kept the order: `cancel` returned True, and it was handled."""
+    policies = {1: Retry(delay_s=0.1, jitter=0), 2: Retry(delay_s=1, jitter=0, ordered_by_key=True)}
+    handler = Failing({1: 1, 2: 1})
+    dispatcher = make(time_service=clock)
+    dispatcher.register(Work, handler, on_error=lambda event, _: policies[event.number])
+    asked = dispatcher.ask(Keyed(1, "a"))
+    dispatcher.post(Keyed(2, "a"))
+    settle(dispatcher, clock, 200)
+
+    is_withdrawn = asked.cancel()
+    settle(dispatcher, clock, 1000)
+
+    assert (is_withdrawn, asked.result(TIMEOUT_S)) == (False, 1)
+    assert handler.seen == [1, 2, 2, 1]

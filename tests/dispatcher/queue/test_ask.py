@@ -26,6 +26,7 @@ from dispatcher import (
     aio,
 )
 from dispatcher.journal import recover
+from dispatcher.queue.shutdown import MOST_ANSWERED
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 from ..coroutines import Keyed
@@ -441,3 +442,18 @@ class TestFromAnEventLoop:
 
 def _run(main: Any) -> Any:
     return asyncio.run(asyncio.wait_for(main, TIMEOUT_S))
+
+
+def test_a_stop_leaves_many_asks_to_another_thread_which_answers_all(make: Make, gate: Gate) -> None:
+    """A stop answered 100,000 asks itself, in five times of its drain timeout."""
+    dispatcher = make(DispatcherConfig(drain_timeout_s=0.2), handler=gate)
+    answered_by: list[str] = []
+    asks = [dispatcher.ask(Numbered(number)) for number in range(1000)]
+    for ask in asks:
+        ask.add_done_callback(lambda _: answered_by.append(threading.current_thread().name))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    dispatcher.stop()
+
+    assert all(isinstance(ask.exception(TIMEOUT_S), EventDiscardedError) for ask in asks)
+    assert answered_by.count(threading.current_thread().name) <= MOST_ANSWERED
