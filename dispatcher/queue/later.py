@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from typing import Any
 
 from dispatcher.errors import EventRefusedError, ForkedProcessError, QueueFullError
@@ -90,6 +91,8 @@ def _post_ahead(
                 raise EventRefusedError(queue.name, queue.reason())
         delivery = queue.in_context(event, delivery)
         later = _LaterPost(queue, event, key, has_room, queue.write_ahead.encode(event), future, delivery)
+        if delivery is not None and delivery.ask is not None:
+            delivery.ask.on_its_way = later
     except BaseException:
         if has_room:
             queue.room.undo()
@@ -126,6 +129,11 @@ class _LaterPost(LaterAppend):
         self._is_running = False  # the future can no longer be cancelled
         self._is_cancelled = False
         self.problem: BaseException | None = None  # the future's error
+
+    def withdraw(self) -> None:
+        """Leave the event out of the log or, if it is being written, wait until it is there. Any thread."""
+        if not self._future.cancel() and not self.is_done and not self._queue.write_ahead.is_writing_here():
+            wait_for((self._future,))
 
     def begin(self) -> bool:
         if not self._is_running and not self._is_cancelled:
