@@ -26,7 +26,7 @@ from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
 from dispatcher.dispatching.deliveries import AskRules
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.lanes import current_call
+from dispatcher.dispatching.lanes import handling_of_context
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
 from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait, check_may_wait
@@ -41,6 +41,7 @@ from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.members import F, decorator
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.asking import Asks
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, QueuedEvent, Times
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
@@ -125,7 +126,7 @@ class AsyncDispatcher(PostingService):
         self._drain = Drain(queue, progress)
         letters = None
         if dead_letters is not None:
-            letters = DeadLetters(name, dead_letters, self._write_ahead, queue.post_if_room)
+            letters = DeadLetters(name, dead_letters, self._write_ahead, queue.post_delivery)
         self._errors = ErrorPolicy(self, self._routes, progress, self._retries, letters, exit_action)
         self._dispatching = BatchDispatching(
             name,
@@ -308,20 +309,26 @@ class AsyncDispatcher(PostingService):
         return self._executor
 
     def is_redelivering(self) -> bool:
-        """Whether an earlier run accepted the current event, and possibly handled it. Call it on the handler thread.
+        """Whether an earlier run accepted the handler's event, and possibly handled it. Call it in a handler.
 
-        The event also has `redelivered = True`, if it accepts attributes.
+        It's the same in each attempt, and also true for a dead letter that was posted again.
         """
-        return 0 < self._progress.accepted_seq() <= self._progress.redelivered_upto
+        delivery = self._delivery_in_hand()
+        return delivery is not None and delivery.is_redelivered
 
     def attempt(self) -> int:
-        """Return the number of the handler's current attempt at its event, starting at 1.
-
-        From the second attempt on, the event also has `attempt`, if it accepts attributes.
-        """
-        call, entry = current_call(), self._progress.entry
-        delivery = call.delivery if call is not None else entry.delivery if type(entry) is QueuedEvent else None
+        """Return the number of the handler's current attempt at its event, starting at 1. Call it in a handler."""
+        delivery = self._delivery_in_hand()
         return delivery.attempt if delivery is not None else 1
+
+    def _delivery_in_hand(self) -> Delivery | None:
+        """What the event has brought along that the caller handles. None: nothing, or the caller handles no event."""
+        handling = handling_of_context()
+        if handling is not None and handling.owner is self._coroutines:
+            call = handling.call  # None: a task or thread has outlived the coroutine that started it
+            return call.delivery if call is not None else None
+        entry = self._progress.entry if self._mailbox.is_mailbox_thread() else None
+        return entry.delivery if type(entry) is QueuedEvent else None
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
@@ -501,9 +508,8 @@ class AsyncDispatcher(PostingService):
         if self._errors.dead_letters is not None:
             self._errors.dead_letters.open()
         self.view.note_start()
-        recovered = self._write_ahead.take_recovered()
-        if recovered:
-            self._progress.redelivered_upto = recovered[-1].accepted_seq
+        self._schedule.keys.load()
+        if recovered := self._write_ahead.take_recovered():
             self._put_recovered(recovered)
         time_service = self._timers()
         if self._dispatching.times.measures:
@@ -519,8 +525,7 @@ class AsyncDispatcher(PostingService):
         self._schedule.start()
 
     def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:
-        due = self._retries.restore(recovered, self._routes.policy_of)
-        if due:
+        if due := self._retries.restore(recovered, self._routes.policy_of):
             message, fields = "%s: %d accepted events of an earlier run are handled first", {"dispatcher": self.name}
             tell(log, logging.WARNING, message, self.name, due, extra={**fields, "count": due})
 

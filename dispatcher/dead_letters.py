@@ -25,13 +25,13 @@ from dispatcher.journal.format.partitions import Partitions, partition_folders, 
 from dispatcher.journal.format.segments import holds_journal, read_manifest
 from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.queue.delivery import Delivery
 from dispatcher.util.files import explain, make_folder
 from dispatcher.util.foreign import (
     class_name,
     describe,
     entity_of,
     fields_of,
-    set_on,
     tell,
     text_of,
     type_name,
@@ -103,9 +103,9 @@ class DeadLetters:
         TypeError: not one of DeadLettersTo, or a function whose call runs nothing.
     """
 
-    def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any], bool]) -> None:
-        """`post` posts to the dispatcher, or to the partition that has the event's key; it waits for the disk, but not
-        for room."""
+    def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any, Delivery, bool], bool]) -> None:
+        """`post(event, delivery, wait)` posts to the dispatcher, or to the partition that has the event's key; it waits
+        for the disk and, if told to, for room."""
         self._name = name  # never changes, like all fields that do not say otherwise
         self._codec = codec
         self.post = post  # changed before the start only
@@ -213,9 +213,8 @@ class DeadLetters:
                     except JournalError as error:
                         refused[number] = str(error)
                         continue
-                    set_on(event, "redelivered", True)
                     try:
-                        if not self.post(event):
+                        if not self.post(event, Delivery(is_redelivered=True), False):
                             break
                     except (QueueFullError, ForkedProcessError):
                         raise

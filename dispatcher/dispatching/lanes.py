@@ -87,6 +87,7 @@ class Call:
         "failure",
         "handling",
         "is_ready",
+        "is_redelivered",
         "is_under_way",
         "is_withdrawn",
         "key",
@@ -110,6 +111,7 @@ class Call:
         self.enqueued_ns = enqueued_ns_of(entry)  # of perf_counter_ns; 0: not measured
         self.accepted_seq: int = entry.accepted_seq if type(entry) is QueuedEvent else 0
         self.delivery: Delivery | None = entry.delivery if type(entry) is QueuedEvent else None
+        self.is_redelivered = self.delivery is not None and self.delivery.is_redelivered
         self.lane = lane
         self.route = route
         self.context = context

@@ -185,6 +185,10 @@ class GroupCommit:
                 pass
             raise
 
+    def is_led_by_caller(self) -> bool:
+        """Whether this thread writes a batch: it must not wait for an event of it."""
+        return is_owned(self._leading)
+
     def close(self) -> None:
         """The log was closed: end the writer once it has refused what is pending. Any thread; does not wait."""
         self._is_closing = True

@@ -73,7 +73,7 @@ class Asks(AskOwner):
 
     def _post_later(self, event: Any, ask: Ask, delivery: Delivery, wait: bool) -> bool:
         posted = post_later(self._queue, event, wait=wait, delivery=delivery)
-        error = posted.exception() if posted.done() else None
+        error = posted.exception() if posted.done() and not posted.cancelled() else None
         if error is not None and not isinstance(error, EventRefusedError):
             raise error
         posted.add_done_callback(lambda posted: self._note_posted(posted, ask))
@@ -81,15 +81,18 @@ class Asks(AskOwner):
 
     @staticmethod
     def _note_posted(posted: Future[bool], ask: Ask) -> None:
-        error = posted.exception()
+        error = posted.exception() if not posted.cancelled() else None  # cancelled: the ask was withdrawn
         if error is not None:
             ask.answer(None, error)
 
     def forget(self, ask: Ask) -> None:
         self._open.pop(ask, None)
 
-    def settle(self, accepted_seq: int) -> None:
-        self._queue.write_ahead.settle(accepted_seq)
+    def settle(self, accepted_seq: int, *, now: bool = False) -> None:
+        if now:
+            self._queue.write_ahead.settle_now(accepted_seq)
+        else:
+            self._queue.write_ahead.settle(accepted_seq)
 
     def end(self) -> None:
         """No more events are handled: discard those that were not handled to the end. Repeating it is harmless.

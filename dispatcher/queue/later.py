@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from typing import Any
 
 from dispatcher.errors import EventRefusedError, ForkedProcessError, QueueFullError
@@ -103,6 +104,8 @@ def _post_ahead(
             raise EventRefusedError(queue.name, queue.reason())
         delivery = queue.in_context(event, delivery)
         later = _LaterPost(queue, event, key, held, queue.write_ahead.encode(event), future, delivery)
+        if delivery is not None and delivery.ask is not None:
+            delivery.ask.on_its_way = later
         queue.write_ahead.append_later(later, wait=wait)
     except BaseException:
         if later is None or not later.is_sent:
@@ -140,6 +143,14 @@ class _LaterPost(LaterAppend):
         # How it goes: the journal's writer.
         self._is_running = False  # the future can no longer be cancelled
         self.problem: BaseException | None = None  # the future's error
+
+    def withdraw(self) -> None:
+        """Leave the event out of the log or, if it is being written, wait until it is there. Any thread."""
+        future = self._future
+        if future is None or future.cancel() or self.is_done or self.is_withdrawn:
+            return
+        if not self._queue.write_ahead.is_writing_here():
+            wait_for((future,))
 
     def begin(self) -> bool:
         if not self._is_running:

@@ -147,7 +147,7 @@ class EventQueue:
         context = copy_context()
         return Delivery(context=context) if delivery is None else delivery.in_context(context)
 
-    def put_first(self, events: Sequence[tuple[int, Any, Delivery | None]]) -> None:
+    def put_first(self, events: Sequence[tuple[int, Any, Delivery]]) -> None:
         """Before the start: queue accepted seqs, events and deliveries of the write-ahead log before all others."""
         now_ns = perf_counter_ns()
         if self.room.capacity is not None:

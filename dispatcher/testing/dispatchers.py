@@ -161,13 +161,13 @@ class InlineDispatcher(Service):
         self._post(event, partial(self._answer, answer))
         return answer
 
-    def post_after(self, seconds: float, event: HasType[Enum]) -> InlineScheduled:
+    def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> InlineScheduled:
         """Post an event when the clock has advanced by `seconds`. Raises as AsyncDispatcher.post_after."""
-        return self._schedule.after(seconds, event)
+        return self._schedule.after(seconds, event, key)
 
-    def post_at(self, unix_s: float, event: HasType[Enum]) -> InlineScheduled:
+    def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> InlineScheduled:
         """Post as `post_after` does, at a time of the clock in Unix seconds."""
-        return self._schedule.at(unix_s, event)
+        return self._schedule.at(unix_s, event, key)
 
     def post_every(
         self,
@@ -180,6 +180,22 @@ class InlineDispatcher(Service):
     ) -> InlineScheduled:
         """Post as AsyncDispatcher.post_every does, without the `jitter`, so that tests are repeatable."""
         return self._schedule.every(seconds, event_or_factory, first, jitter, key)
+
+    def scheduled(self, prefix: str = "") -> dict[str, InlineScheduled]:
+        """Return what is scheduled under keys that begin with `prefix`, by key, soonest first."""
+        return self._schedule.scheduled(prefix)
+
+    def cancel(self, key: str) -> bool:
+        """Cancel what is scheduled under `key`, and return whether something was."""
+        return self._schedule.cancel(key)
+
+    def attempt(self) -> int:
+        """Return 1: no event is tried again."""
+        return 1
+
+    def is_redelivering(self) -> bool:
+        """Return False: there is no earlier run."""
+        return False
 
     def service_stop(self) -> None:
         if self._loop is not None:

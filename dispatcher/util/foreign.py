@@ -116,12 +116,6 @@ def kinds_of(events: Iterable[Any]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
 
 
-def set_on(event: Any, name: str, value: Any) -> None:
-    """Set an attribute, also of a frozen dataclass. An event that cannot have it, e.g. with slots, stays as it is."""
-    with contextlib.suppress(Exception):
-        object.__setattr__(event, name, value)
-
-
 def fields_of(dispatcher: str, event: Any) -> dict[str, Any]:
     """The fields of a log record about an event: `dispatcher`, `event_class`, `event_type`; `entity` if it has one."""
     event_type = type_of(event)

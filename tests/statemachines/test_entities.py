@@ -57,7 +57,6 @@ class Other(Enum):
 class OrderEvent:
     type: OrderType
     entity: Any
-    redelivered: bool = False
 
     @property
     def lock_key(self) -> Any:
