@@ -9,6 +9,7 @@ Nothing here runs in the loop's default executor, so it goes on whatever your fu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatching.stopping import check_may_wait
-from dispatcher.errors import EventRefusedError, InvalidTypeError, QueueFullError
+from dispatcher.errors import EventRefusedError, InvalidTypeError, JournalError, QueueFullError
 from dispatcher.event import AsyncioHandler, HasType
 from dispatcher.groups import MultiDispatcher
 from dispatcher.posting_service import Core, PostingService
@@ -120,7 +121,11 @@ async def _answered(core: Core, event: Any) -> Ask:
     try:
         await is_answered
     except asyncio.CancelledError:
-        ask.cancel()
+        with contextlib.suppress(JournalError):  # which the journal has reported
+            if queue.write_ahead.waits_for_disk:
+                await in_own_thread(ask.cancel, f"{queue.name}-withdraw")
+            else:
+                ask.cancel()
         raise
     return ask
 
@@ -148,7 +153,7 @@ class _WakeUps:
             self.loop.call_soon_threadsafe(self._wake_all)
         except BaseException as error:
             self._is_called = False
-            if not isinstance(error, RuntimeError):  # raised by a closed loop
+            if isinstance(error, RecursionError) or not isinstance(error, RuntimeError):  # raised by a closed loop
                 raise
 
     def _wake_all(self) -> None:

@@ -14,11 +14,11 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from dispatcher.config import AtExit, DispatcherConfig, dispatcher_config
 from dispatcher.dead_letters import DeadLetters, DeadLettersTo
@@ -26,13 +26,13 @@ from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.coroutines import Coroutines
 from dispatcher.dispatching.deliveries import AskRules
 from dispatcher.dispatching.error_policy import ErrorPolicy
-from dispatcher.dispatching.lanes import current_call
+from dispatcher.dispatching.lanes import handling_of_context
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
 from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait, check_may_wait
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import JournalError, MailboxStateError
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, KeyOf, Post
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
@@ -41,16 +41,18 @@ from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.members import F, decorator
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.asking import Asks
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, QueuedEvent, Times
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
-from dispatcher.retry import OnError
-from dispatcher.routes import Part, RoutingTable
+from dispatcher.routes import HandlerOptions, Part, RoutingTable, classes_of, takes_handler_options
 from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
 from dispatcher.supervision.at_exit import note_start
 from dispatcher.util.foreign import tell
+from dispatcher.util.functions import require_plain
+from dispatcher.util.threads import watchers
 from dispatcher.view import DispatcherView
 
 if TYPE_CHECKING:
@@ -72,18 +74,6 @@ class AsyncDispatcher(PostingService):
     failed`.
     """
 
-    post: Post
-    """Post an event and return whether it was accepted. You can call this from any thread, handlers included.
-
-    An accepted event is handled, or counted as discarded. False means a full queue, a failed journal, or a dispatcher
-    that drains or has stopped. While a bounded queue is full, the caller waits if its policy says so.
-
-    Raises:
-        QueueFullError: the post would wait for room, and the dispatcher hasn't been started.
-        EventNotDeclaredError, JournalError: in write-ahead mode, the journal can't store the event.
-        ForkedProcessError: this process is a fork of the one that created the dispatcher.
-    """
-
     def __init__(
         self,
         config: DispatcherConfig | None = None,
@@ -100,6 +90,9 @@ class AsyncDispatcher(PostingService):
     ) -> None:
         super().__init__(name)
         config = dispatcher_config(config, queue_capacity)
+        exit_action = require_plain(exit_action, "exit_action", "ends the process")
+        idle_action = idle_action and require_plain(idle_action, "idle_action", "returns True if it made work")
+        clock_ns = clock_ns and require_plain(clock_ns, "clock_ns", "returns the time in Unix ns", is_hot=True)
         times: Times = "all" if journal is not None else config.measure_times
         # A field that does not say otherwise never changes once the constructor has returned.
         self._drain_on_stop = config.drain_events_on_stop  # any thread writes, the thread that stops reads
@@ -133,7 +126,7 @@ class AsyncDispatcher(PostingService):
         self._drain = Drain(queue, progress)
         letters = None
         if dead_letters is not None:
-            letters = DeadLetters(name, dead_letters, self._write_ahead, queue.post_if_room)
+            letters = DeadLetters(name, dead_letters, self._write_ahead, queue.post_delivery)
         self._errors = ErrorPolicy(self, self._routes, progress, self._retries, letters, exit_action)
         self._dispatching = BatchDispatching(
             name,
@@ -156,8 +149,10 @@ class AsyncDispatcher(PostingService):
         )
         self._coroutines.connect(self._dispatching, self._errors, self._processor)
         self._executor = self._coroutines.executor()
-        self.post = queue.post
-        self._event_handler = DispatcherEventHandler(queue.post)
+        queue.override.post = self.post if type(self).post is not AsyncDispatcher.post else None
+        if queue.override.post is None:  # the fast path of a post: one call less for each event
+            self.post, queue.post.__doc__ = queue.post, AsyncDispatcher.post.__doc__  # type: ignore[method-assign]
+        self._event_handler = DispatcherEventHandler(self.post)
         self._monitor = Monitor(
             name,
             config,
@@ -204,17 +199,28 @@ class AsyncDispatcher(PostingService):
             shut_for_stop=self._shut_for_stop,
         )
 
+    def post(self, event: HasType[Enum], /) -> bool:
+        """Post an event and return whether it was accepted. You can call this from any thread, handlers included.
+
+        An accepted event is handled, or counted as discarded. False means a full queue, a failed journal, or a
+        dispatcher that drains or has stopped. While a bounded queue is full, the caller waits if its policy says so.
+        Asks, timers and retries also call your subclass's `post`, and queue what you pass to `super().post`.
+
+        Raises:
+            QueueFullError: the post would wait for room, and the dispatcher hasn't been started.
+            EventNotDeclaredError, JournalError: in write-ahead mode, the journal can't store the event.
+            ForkedProcessError: this process is a fork of the one that created the dispatcher.
+        """
+        return (self._queue.override.take() or self._queue.post)(event)
+
     # -- handlers ------------------------------------------------------------------------------------------------
 
+    @takes_handler_options
     def register(
         self,
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
-        *,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> None:
         """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
 
@@ -248,15 +254,13 @@ class AsyncDispatcher(PostingService):
             ValueError: `on_error` is unknown, one of several handlers of the class is an `async def`, or `events`
                 declares two classes of the same name.
         """
-        self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
+        self._register(event_type, Part(handler, **options))
 
+    @takes_handler_options
     def on(
         self,
         *event_types: type[Enum] | Enum,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """Decorate a handler: `@dispatcher.on(JobEventType)` is `register(JobEventType, function)`.
 
@@ -277,14 +281,12 @@ class AsyncDispatcher(PostingService):
                 `async def`, or as `register`.
         """
         return decorator(
-            lambda event_class, members, function: self._register(
-                event_class, Part(function, on_error, coalesce_by, context, members), events
-            ),
+            lambda event_class, members, function: self._register(event_class, Part(function, members, **options)),
             event_types,
         )
 
-    def _register(self, event_class: type[Enum], part: Part, events: type | Iterable[type]) -> None:
-        classes = (events,) if isinstance(events, type) else tuple(events)
+    def _register(self, event_class: type[Enum], part: Part) -> None:
+        classes = classes_of(part.events)
         self._routes.register(event_class, part)
         if classes:
             self._write_ahead.declare(event_class, classes)
@@ -307,20 +309,26 @@ class AsyncDispatcher(PostingService):
         return self._executor
 
     def is_redelivering(self) -> bool:
-        """Whether an earlier run accepted the current event, and possibly handled it. Call it on the handler thread.
+        """Whether an earlier run accepted the handler's event, and possibly handled it. Call it in a handler.
 
-        The event also has `redelivered = True`, if it accepts attributes.
+        It's the same in each attempt, and also true for a dead letter that was posted again.
         """
-        return 0 < self._progress.accepted_seq() <= self._progress.redelivered_upto
+        delivery = self._delivery_in_hand()
+        return delivery is not None and delivery.is_redelivered
 
     def attempt(self) -> int:
-        """Return the number of the handler's current attempt at its event, starting at 1.
-
-        From the second attempt on, the event also has `attempt`, if it accepts attributes.
-        """
-        call, entry = current_call(), self._progress.entry
-        delivery = call.delivery if call is not None else entry.delivery if type(entry) is QueuedEvent else None
+        """Return the number of the handler's current attempt at its event, starting at 1. Call it in a handler."""
+        delivery = self._delivery_in_hand()
         return delivery.attempt if delivery is not None else 1
+
+    def _delivery_in_hand(self) -> Delivery | None:
+        """What the event has brought along that the caller handles. None: nothing, or the caller handles no event."""
+        handling = handling_of_context()
+        if handling is not None and handling.owner is self._coroutines:
+            call = handling.call  # None: a task or thread has outlived the coroutine that started it
+            return call.delivery if call is not None else None
+        entry = self._progress.entry if self._mailbox.is_mailbox_thread() else None
+        return entry.delivery if type(entry) is QueuedEvent else None
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
@@ -402,6 +410,10 @@ class AsyncDispatcher(PostingService):
 
     def _longest_stop_s(self) -> float:
         return self._drain_timeout_s
+
+    def _ends_unstarted(self) -> bool:
+        """Events posted before the start are counted, asks are answered, and the journal is closed."""
+        return True
 
     # -- handler thread -------------------------------------------------------------------------------------------
 
@@ -496,15 +508,15 @@ class AsyncDispatcher(PostingService):
         if self._errors.dead_letters is not None:
             self._errors.dead_letters.open()
         self.view.note_start()
-        recovered = self._write_ahead.take_recovered()
-        if recovered:
-            self._progress.redelivered_upto = recovered[-1].accepted_seq
+        self._schedule.keys.load()
+        if recovered := self._write_ahead.take_recovered():
             self._put_recovered(recovered)
         time_service = self._timers()
         if self._dispatching.times.measures:
             metrics = self._processor.metrics_controller
             metrics.set_up_latency_measurement(time_service, self._executor)
             self._executor.execute(lambda: None, "the first mail, which starts the latency measurement")
+        watchers.add(self._queue)
         self._monitor.start(time_service)
         self._mailbox.parking.wake_sooner()
         self._queue.room.has_started = True
@@ -513,8 +525,7 @@ class AsyncDispatcher(PostingService):
         self._schedule.start()
 
     def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:
-        due = self._retries.restore(recovered, self._routes.policy_of)
-        if due:
+        if due := self._retries.restore(recovered, self._routes.policy_of):
             message, fields = "%s: %d accepted events of an earlier run are handled first", {"dispatcher": self.name}
             tell(log, logging.WARNING, message, self.name, due, extra={**fields, "count": due})
 

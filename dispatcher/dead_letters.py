@@ -25,18 +25,19 @@ from dispatcher.journal.format.partitions import Partitions, partition_folders, 
 from dispatcher.journal.format.segments import holds_journal, read_manifest
 from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.queue.delivery import Delivery
 from dispatcher.util.files import explain, make_folder
 from dispatcher.util.foreign import (
     class_name,
     describe,
     entity_of,
     fields_of,
-    set_on,
     tell,
     text_of,
     type_name,
     type_of,
 )
+from dispatcher.util.functions import require_plain
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -99,12 +100,12 @@ class DeadLetters:
     """Where the dead letters of one dispatcher go. Handler thread, but for `redeliver`.
 
     Raises:
-        TypeError: not one of DeadLettersTo.
+        TypeError: not one of DeadLettersTo, or a function whose call runs nothing.
     """
 
-    def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any], bool]) -> None:
-        """`post` posts to the dispatcher, or to the partition that has the event's key; it waits for the disk, but not
-        for room."""
+    def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any, Delivery, bool], bool]) -> None:
+        """`post(event, delivery, wait)` posts to the dispatcher, or to the partition that has the event's key; it waits
+        for the disk and, if told to, for room."""
         self._name = name  # never changes, like all fields that do not say otherwise
         self._codec = codec
         self.post = post  # changed before the start only
@@ -117,7 +118,7 @@ class DeadLetters:
         elif hasattr(to, "post_nowait"):
             self._put = self._post_to(to)
         elif callable(to):
-            self._put = to
+            self._put = require_plain(to, "dead_letters", "takes a DeadLetter")
         else:
             raise InvalidTypeError(f"dead_letters must be a handler, a dispatcher or a folder, not {text_of(to)}")
         self.count = 0  # handler thread writes, any reads
@@ -212,9 +213,8 @@ class DeadLetters:
                     except JournalError as error:
                         refused[number] = str(error)
                         continue
-                    set_on(event, "redelivered", True)
                     try:
-                        if not self.post(event):
+                        if not self.post(event, Delivery(is_redelivered=True), False):
                             break
                     except (QueueFullError, ForkedProcessError):
                         raise

@@ -96,7 +96,8 @@ class EventRefusedError(DispatcherError):
     """Set on the future of `post_later` or `ask` where `post` would return False. `post_after` raises it.
 
     `reason` is as in the dispatcher's counts of rejected posts: `full`, `timeout`, `reentrant`, `draining`, `stopped`
-    or `journal`. With `journal`, `__cause__` is the error of the disk.
+    or `journal`. With `journal`, `__cause__` is the error of the disk. It's `post` if your subclass's `post` has not
+    passed on the event of an `ask`.
     """
 
     def __init__(self, dispatcher: str, reason: str, cause: Exception | None = None) -> None:
@@ -112,6 +113,7 @@ _ADVICE: Final = {
     "timeout": "The queue had no room in time: raise queue_capacity, or slow the producers down.",
     "draining": "The dispatcher is stopping.",
     "stopped": "The dispatcher has stopped.",
+    "post": "The `post` of its class did not pass it on.",
 }
 
 

@@ -170,7 +170,7 @@ class AsyncioHandler:
                 f"{text_of(coroutine)} is neither. Register a plain handler as it is."
             )
         if key is not None:
-            require_plain(key, "key", "returns an event's key")
+            key = require_plain(key, "key", "returns an event's key", is_hot=True)
         for name, value, least in (("capacity", capacity, 1), ("per_key", per_key, 1), ("max_waiting", max_waiting, 0)):
             if value < least:
                 raise InvalidValueError(f"{name} must be at least {least}, not {value}")
@@ -234,12 +234,6 @@ class MultiListenerHandler:
         """Hand the event to each handler."""
         for handle in self._handles:
             handle(event)
-
-
-class Post(Protocol):
-    """A dispatcher's `post`. Not a Callable: type checkers take one that a class declares for a method."""
-
-    def __call__(self, event: HasType[Enum], /) -> bool: ...
 
 
 class DispatcherEventHandler:

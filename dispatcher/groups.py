@@ -10,31 +10,32 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 from zlib import crc32
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dead_letters import note_partitions
 from dispatcher.dispatching.stopping import StopWait, check_may_wait, grace_s
-from dispatcher.errors import InvalidTypeError, InvalidValueError, JournalError
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
+from dispatcher.errors import InvalidTypeError, InvalidValueError
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
 from dispatcher.journal.format.partitions import partition_path
 from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.members import F
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
 from dispatcher.queue.entries import DRAINING, FORKED
-from dispatcher.queue.schedule import Scheduled
+from dispatcher.queue.keys import Keys
+from dispatcher.queue.scheduled import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.retry import OnError
+from dispatcher.routes import HandlerOptions, classes_of, takes_handler_options
 from dispatcher.service import CompositeService, Service, ServiceState
 from dispatcher.util.foreign import is_member, text_of, type_of
 
@@ -216,12 +217,12 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             if journal is not None:
                 journal.close()
             raise
-        keys = self.partitions[0].core.schedule.keys
+        keys = Keys(partition.core.schedule.read_keys for partition in self.partitions)
         for partition in self.partitions:
             partition.core.schedule.keys = keys
             if (partition_letters := partition.core.errors.dead_letters) is not None:
                 # Of a run with another number of partitions: another one may have the event's key now.
-                partition_letters.post = lambda event: self.core_of(event).queue.post_if_room(event)
+                partition_letters.post = lambda event, *how: self.core_of(event).queue.post_delivery(event, *how)
         self._logs = tuple(partition.core.queue.write_ahead for partition in self.partitions)  # never changes
         if journal is not None:
             for log in self._logs:
@@ -250,25 +251,22 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             if self.journal is not None:
                 self.journal.close_unused()
 
+    @takes_handler_options
     def register(
         self,
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
-        *,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> None:
         """Register a handler on each partition. Several threads call it."""
-        classes = (events,) if isinstance(events, type) else tuple(events)
+        options["events"] = classes_of(options.get("events", ()))
         for partition in self.partitions:
-            partition.register(
-                event_type, handler, on_error=on_error, coalesce_by=coalesce_by, context=context, events=classes
-            )
+            partition.register(event_type, handler, **options)
 
-    def on(self, *event_types: type[Enum] | Enum, **options: Any) -> Callable[[F], F]:
+    @takes_handler_options
+    def on(self, *event_types: type[Enum] | Enum, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Decorate a handler, for each partition. Several threads call it."""
+        options["events"] = classes_of(options.get("events", ()))
         decorators: list[Callable[[Any], Any]] = [
             partition.on(*event_types, **options) for partition in self.partitions
         ]
@@ -306,27 +304,27 @@ class MultiDispatcher(DispatcherGroup, PostingService):
 
         Raises:
             ValueError: a `key` is given with a factory, whose events can go to several partitions.
+            JournalError: a `key` is given in write-ahead mode before the start.
         """
         if key and not is_member(type_of(event_or_factory)):
             raise InvalidValueError(
                 f"{self.name}: post_every(key={key!r}) takes an event, because the rhythm of a key is kept in the "
                 "partition of its event. Post from one of `partitions` to use a factory."
             )
-        if not (key and self.journal is not None and self.journal.config.write_ahead):
-            return super().post_every(seconds, event_or_factory, key=key, **options)
-        if not self.in_state(ServiceState.STARTED):
-            raise JournalError(f"{self.name}: not started; call post_every(key={key!r}) after the start")
-        # With another number of partitions, an earlier run may have kept the rhythm in another partition's log.
-        own = self.partition_of(event_or_factory).core.queue.write_ahead
-        found = [(log, tick) for log in self._logs if (tick := log.take_tick(key)) is not None]
-        if found:
-            last_log, last = max(found, key=lambda each: each[1].due_ns)
-            own.put_tick(key, last if last_log is own else last._replace(accepted_seq=0))
-        scheduled = super().post_every(seconds, event_or_factory, key=key, **options)
-        for log, tick in found:
-            if log is not own or tick is not last:
-                log.settle(tick.accepted_seq)
-        return scheduled
+        return super().post_every(seconds, event_or_factory, key=key, **options)
+
+    def attempt(self) -> int:
+        """Return the number of the handler's current attempt, as AsyncDispatcher.attempt does. Call it in a handler."""
+        return self._handling_partition().attempt()
+
+    def is_redelivering(self) -> bool:
+        """Whether the handler's event is redelivered, as AsyncDispatcher.is_redelivering. Call it in a handler."""
+        return self._handling_partition().is_redelivering()
+
+    def _handling_partition(self) -> AsyncDispatcher:
+        """The partition whose handler makes this call; any one for other callers, who handle none of its events."""
+        here = (partition for partition in self.partitions if partition.core.is_handling())
+        return next(here, self.partitions[0])
 
     def core_of(self, event: Any) -> Core:
         return self.partition_of(event).core

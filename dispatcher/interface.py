@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType, KeyOf
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
 from dispatcher.members import F
 
 if TYPE_CHECKING:
-    from dispatcher.retry import OnError
+    from dispatcher.routes import HandlerOptions
 
 
 class ScheduledEvent(Protocol):
@@ -44,18 +44,13 @@ class Dispatcher(Protocol):
         self,
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
-        *,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
+        **options: Unpack[HandlerOptions],
     ) -> None: ...
 
     def on(
         self,
         *event_types: type[Enum] | Enum,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """Decorate a handler, for an Enum class or for some of its members."""
 
@@ -74,11 +69,11 @@ class Dispatcher(Protocol):
     def ask(self, event: HasType[Enum]) -> Future[Any]:
         """Return a future for what the event's handler returns or raises."""
 
-    def post_after(self, seconds: float, event: HasType[Enum]) -> ScheduledEvent:
-        """Post an event after `seconds`."""
+    def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> ScheduledEvent:
+        """Post an event after `seconds`, in place of what is scheduled under `key`."""
 
-    def post_at(self, unix_s: float, event: HasType[Enum]) -> ScheduledEvent:
-        """Post an event at a time, in Unix seconds."""
+    def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> ScheduledEvent:
+        """Post an event at a time, in Unix seconds, in place of what is scheduled under `key`."""
 
     def post_every(
         self,
@@ -90,3 +85,15 @@ class Dispatcher(Protocol):
         key: str = "",
     ) -> ScheduledEvent:
         """Post an event periodically."""
+
+    def scheduled(self, prefix: str = "") -> Mapping[str, ScheduledEvent]:
+        """Return what is scheduled under keys that begin with `prefix`, by key, soonest first."""
+
+    def cancel(self, key: str) -> bool:
+        """Cancel what is scheduled under `key`, and return whether something was."""
+
+    def attempt(self) -> int:
+        """In a handler, return the number of its current attempt at the event, starting at 1."""
+
+    def is_redelivering(self) -> bool:
+        """In a handler, whether an earlier run accepted the event, and possibly handled it."""

@@ -18,7 +18,8 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.asking import Asks
 from dispatcher.queue.later import post_later, post_nowait
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.schedule import Schedule, Scheduled
+from dispatcher.queue.schedule import Schedule
+from dispatcher.queue.scheduled import Scheduled
 from dispatcher.service import Service
 from dispatcher.util.foreign import is_member, type_of
 
@@ -119,7 +120,8 @@ class PostingService(Service):
 
         If the event isn't handled to the end, the future's error is an EventRefusedError or an EventDiscardedError: for
         a full queue, a stop, or a newer event with its key. The future is done once the dispatcher has stopped, even if
-        a handler hangs. In write-ahead mode, it's done once the event's row is as durable as a post.
+        a handler hangs. If more than 100 are left then, the rest follow shortly. In write-ahead mode, it's done once
+        the event's row is as durable as a post.
 
         If handling hasn't begun, `cancel()` withdraws the event, and so does a timeout of `result` or `exception`. The
         event then counts as discarded. Callbacks of the future run on the handler thread, so keep them short.
@@ -135,7 +137,7 @@ class PostingService(Service):
         """
         return self.core_of(event).asks.ask(event)
 
-    def post_after(self, seconds: float, event: HasType[Enum]) -> Scheduled:
+    def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> Scheduled:
         """Post an event after `seconds` on the monotonic clock, from any thread, without waiting for room.
 
         A full queue can then reject the event, as any other. Under `block` it waits its turn without holding anything
@@ -143,16 +145,19 @@ class PostingService(Service):
         is in the journal on return, as durable as with `post`. After a crash it's posted at its time, or at once if
         it's late.
 
+        A `key` holds one scheduled post of the dispatcher, the newest: this one replaces what was scheduled under it
+        and hasn't fired, also by an earlier run. See `scheduled` and `cancel`.
+
         Raises:
-            ValueError: `seconds` is negative or more than a century.
+            ValueError: `seconds` is negative or more than a century. TypeError: `key` isn't a str.
             EventRefusedError: the dispatcher is stopping or has stopped, or the journal has failed.
             EventNotDeclaredError, JournalError, ForkedProcessError: as `post`.
         """
-        return self.core_of(event).schedule.after(seconds, event)
+        return self.core_of(event).schedule.after(seconds, event, key)
 
-    def post_at(self, unix_s: float, event: HasType[Enum]) -> Scheduled:
+    def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> Scheduled:
         """Post as `post_after` does, at a Unix time in seconds. If the wall clock is set, the post follows it."""
-        return self.core_of(event).schedule.at(unix_s, event)
+        return self.core_of(event).schedule.at(unix_s, event, key)
 
     def post_every(
         self,
@@ -170,14 +175,40 @@ class PostingService(Service):
         is skipped and counted while the event of the last one is still queued, or when it's a whole period late.
 
         In write-ahead mode, the rhythm of a `key` survives restarts. Call this with the same key again, and it
-        continues from the next due time, with one post for all missed ones. No time is posted twice.
+        continues from the next due time, with one post for all missed ones. No time is posted twice. If the wall clock
+        was ahead and is set back, it waits one period at most. The rhythm stays until you cancel it, also over runs
+        that don't call this.
 
         Raises:
-            ValueError: `seconds` is less than 0.001, `first` is negative, `jitter` isn't between 0 and 1, or `key` is
-                in use. Otherwise as `post_after`.
+            ValueError: `seconds` is less than 0.001, `first` is negative, `jitter` isn't between 0 and 1, or another
+                `post_every` of this run has the `key`. Otherwise as `post_after`.
             TypeError: `event_or_factory` is neither an event nor a callable.
         """
         is_event = is_member(type_of(event_or_factory))
         core = self.core_of(event_or_factory)  # of a factory, some partition
         place = None if is_event else (lambda event: self.core_of(event).schedule)
         return core.schedule.every(seconds, event_or_factory, first_s=first, jitter=jitter, key=key, place=place)
+
+    def scheduled(self, prefix: str = "") -> dict[str, Scheduled]:
+        """Return what is scheduled under keys that begin with `prefix`, by key, soonest first. Thread-safe.
+
+        In write-ahead mode that includes the rhythms of earlier runs for which this run hasn't called `post_every`.
+
+        Raises:
+            JournalError: a MultiDispatcher in write-ahead mode hasn't been started.
+        """
+        return self.core_of(None).schedule.scheduled(prefix)
+
+    def cancel(self, key: str) -> bool:
+        """Cancel what is scheduled under `key`, and return whether something was. Thread-safe.
+
+        In write-ahead mode, that's in the journal on return, as durable as a post. It also forgets the rhythm of an
+        earlier run.
+
+        Raises:
+            TypeError: `key` isn't a str.
+            JournalError: the journal can't be written, so the next start can post the event; or a MultiDispatcher in
+                write-ahead mode hasn't been started.
+            ForkedProcessError: as `post`.
+        """
+        return self.core_of(None).schedule.cancel_key(key)

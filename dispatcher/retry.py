@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
+from dispatcher.queue.due import LONGEST_S
 
 Then = Literal["dead_letter", "continue", "stop", "exit"]
 _THEN: Final = get_args(Then)
+_BOUNDS: Final = (("delay_s", 0.0, LONGEST_S), ("factor", 1.0, sys.float_info.max), ("max_delay_s", 0.0, LONGEST_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class Retry:
     `exit` ends the process. Both hand the event to the dead letters as well.
 
     Raises:
-        ValueError: a number or `then` is invalid. The message names it.
-        TypeError: `on` isn't made of exception classes.
+        ValueError: a number or `then` is invalid; for a delay, that's more than a century. The message names it.
+        TypeError: `on` isn't made of exception classes, or a delay isn't a number.
     """
 
     attempts: int = 5
@@ -44,10 +46,12 @@ class Retry:
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
             raise InvalidValueError(f"attempts must be a whole number, 1 or more, not {self.attempts!r}")
-        for name, least in (("delay_s", 0.0), ("factor", 1.0), ("max_delay_s", 0.0)):
+        for name, least, most in _BOUNDS:
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= least):
-                raise InvalidValueError(f"{name} must be a number, {least:g} or more, not {value!r}")
+            if not isinstance(value, int | float):
+                raise InvalidTypeError(f"{name} must be a number, not {value!r}")
+            if not least <= value <= most:
+                raise InvalidValueError(f"{name} must be a number, {least:g} or more, up to {most:g}, not {value!r}")
         if not 0 <= self.jitter <= 1:
             raise InvalidValueError(f"jitter is a part of the delay, from 0 to 1, not {self.jitter!r}")
         if self.then not in _THEN:

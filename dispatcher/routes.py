@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError, UnregisteredEventTypeError
 from dispatcher.event import AsyncioHandler, Handler, KeyOf, MultiListenerHandler, is_async
 from dispatcher.members import AsyncMembers, KeyOfMember, require_compatible, require_function
 from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
-from dispatcher.util.functions import require_plain
+from dispatcher.util.functions import require_plain, takes_options
 from dispatcher.util.histogram import snapshot
 
 SEVERITY: dict[Any, int] = {"continue": 0, "stop": 1, "exit": 2}
@@ -36,22 +36,41 @@ NO_TYPE: Final = object()
 class Turn(NamedTuple):
     """What a batch calls with the next event of a type, and the type, whose later events in it may take the same turn.
 
-    A class, because turns are told apart by identity, which compiled code does not keep for a plain tuple.
+    Turns are told apart by identity.
     """
 
     handle: Callable[[Any], Any]
     event_type: Any
 
 
+class HandlerOptions(TypedDict, total=False):
+    """The options of `register` and `on`, which `AsyncDispatcher.register` describes. `Part` has their defaults."""
+
+    on_error: OnError
+    coalesce_by: KeyOf | None
+    context: bool
+    events: type | Iterable[type]
+
+
 class Part(NamedTuple):
     """A handler with its options, of a class or of some of its members."""
 
     handler: Handler
-    on_error: OnError = "continue"
-    coalesce_by: KeyOf | None = None
-    keeps_context: bool = False
     members: tuple[Enum, ...] = ()
     """Those whose events it gets; none: it is of the class itself."""
+    on_error: OnError = "continue"
+    coalesce_by: KeyOf | None = None
+    context: bool = False
+    events: type | Iterable[type] = ()
+
+
+takes_handler_options: Final = takes_options(HandlerOptions, Part)
+"""For a function with `**options: Unpack[HandlerOptions]`."""
+
+
+def classes_of(events: type | Iterable[type]) -> tuple[type, ...]:
+    """The classes that the option `events` declares."""
+    return (events,) if isinstance(events, type) else tuple(events)
 
 
 class Assigned(NamedTuple):
@@ -72,7 +91,7 @@ class Registration:
         """`async_members`: the same one for all registrations of the class while it has any."""
         self.parts = parts
         self.async_members = async_members
-        self.keeps_context = keeps_context = any(part.keeps_context for part in parts)
+        self.keeps_context = keeps_context = any(part.context for part in parts)
         self._of_class: Assigned | None = None  # the members without a function of their own
         whole = [part for part in parts if not part.members]
         if whole:
@@ -209,9 +228,10 @@ class RoutingTable:
         require_members(event_type)
         require_function(part.handler, part.members)
         if part.coalesce_by is not None:
-            require_plain(part.coalesce_by, "coalesce_by", "returns an event's key")
+            key_of = require_plain(part.coalesce_by, "coalesce_by", "returns an event's key", is_hot=True)
+            part = part._replace(coalesce_by=key_of)
         self._check_policy(event_type, part)
-        self._bind(part.handler, part.keeps_context, part.on_error)  # raises if it is not a handler
+        self._bind(part.handler, part.context, part.on_error)  # raises if it is not a handler
         with self._lock:
             present = self._registrations.get(event_type)
             parts = (*(present.parts if present is not None else ()), part)

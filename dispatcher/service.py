@@ -2,6 +2,8 @@
 
     NOTINITED --init--> INITED --start--> STARTED --stop--> STOPPED      (stop works from every state)
 
+`start` inits the service if nothing has.
+
 Threads: any thread may call any method. The state changes before the hook runs, under a lock that no thread holds while
 it runs a hook or a listener, or waits. Hooks never overlap: if `stop` is called while init's or start's hook runs, the
 thread of that hook runs the stop hook right afterwards; a `start` during another thread's init hook waits for it.
@@ -9,28 +11,25 @@ thread of that hook runs the stop hook right afterwards; a `start` during anothe
 A stop cannot wait for the thread that it has to wait for: a handler's, for example. Such a caller gets control back at
 once, and a thread of the stop's own carries it out, as in Hadoop.
 
-Interrupts: a KeyboardInterrupt, or a signal handler that raises, may end `init`, `start` or `stop` at any line, even
-before the line that would have noted it. So the service notes which call runs a hook by a token that only the call's
-frame refers to. Once the token is gone, the call has ended, and the next `stop` carries out what it left undone.
+Interrupts: a KeyboardInterrupt, or a signal handler that raises, may end a hook or a wait. Each call clears in
+`finally` what it has noted, so after an interrupt between two lines of `stop`, the next `stop` finishes the work.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from time import monotonic
-from types import FrameType
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast
-from weakref import ref
+from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
 
 from dispatcher.errors import DeadlockError, InvalidTypeError, InvalidValueError, ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
+from dispatcher.util.functions import require_plain
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import NO_THREAD, in_own_thread, is_owned
 
@@ -65,7 +64,6 @@ _ALLOWED = {
 _BEFORE_STARTED = (ServiceState.NOTINITED, ServiceState.INITED)
 
 _ADVICE = {
-    ServiceState.NOTINITED: "Call init() first.",
     ServiceState.STARTED: "It is already running.",
     ServiceState.STOPPED: "A stopped service does not come back: make a new one.",
 }
@@ -80,41 +78,19 @@ _CANNOT_WAIT: Final[dict[Caller, str]] = {
     "loop": "this blocks the event loop that the stop waits for; use `await aio.stop(dispatcher)`",
 }
 
-_LOOK_AGAIN_S: Final = 1.0
-"""An interrupted call tells no other thread that it has ended, so a thread that waits for it looks this often."""
+_SECOND_STOP_S: Final = 10.0
+"""How long a second caller of `stop` waits for the first, unless the service has a limit of its own."""
 
 
-class _Token:
-    """Only the frame of a call refers to it, so it is gone once that call has ended, in whichever way."""
-
-    __slots__ = ("__weakref__",)
-
-
-class _Hook(NamedTuple):
+class _HookCall:
     """A call of `init`, `start` or `stop` that runs a hook."""
 
-    thread: int
-    frame: int
-    """The `id` of the call's frame."""
-    token: weakref.ref[_Token]
-    """Of the call."""
-    outer: _Hook | None
-    """The call within whose hook this one was made, on the same thread."""
-    stops: bool = False
-    """It is the stop hook."""
+    __slots__ = ("outer", "stops", "thread")
 
-    def is_running(self) -> bool:
-        """Whether the call has not ended. Any thread.
-
-        While the traceback of an interrupted call exists, so does its token. Its own thread then looks for the frame on
-        its stack; another thread must not walk that stack, which changes meanwhile.
-        """
-        if self.token() is None or self.thread != threading.get_ident():
-            return self.token() is not None
-        frame: FrameType | None = sys._getframe()
-        while frame is not None and id(frame) != self.frame:
-            frame = frame.f_back
-        return frame is not None
+    def __init__(self, *, stops: bool = False) -> None:
+        self.thread: Final = threading.get_ident()
+        self.stops: Final = stops  # the hook of `stop`
+        self.outer: _HookCall | None = None  # within whose hook this one was called; set once, under _life
 
 
 class Service:
@@ -130,11 +106,11 @@ class Service:
         self.name = name or type(self).__name__
         self.config: Any = None
         """The argument of `init`, set before the hook runs."""
-        # Leaf lock: nothing foreign runs under it. Re-entrant: a signal handler may interrupt its holder.
-        self._life = threading.Condition(threading.RLock())
-        self._stop_deferred = False  # a signal handler called `stop` amid a change; any thread
+        self._life_changed = self._make_life()  # of _life; any thread; both are replaced in a forked child
+        self._stop_deferred = False  # a signal handler called `stop` during a change of its thread; any thread
         self._state = ServiceState.NOTINITED  # written under _life, read by any thread; never goes back
-        self._hook: _Hook | None = None  # what runs a hook, unless its call has ended; written under _life
+        self._hook: _HookCall | None = None  # the innermost that runs; written under _life, read by any thread
+        self._was_started = False  # the start hook has begun; written under _life, read by any thread
         self._terminated = False  # the stop hook has ended; written under _life, read by any thread
         self._stop_thread: threading.Thread | None = None  # the stop's own thread, if it has one; any thread
         self._stop_lacks_thread = False  # that thread could not be started yet; any thread
@@ -176,9 +152,7 @@ class Service:
     def is_starting(self) -> bool:
         """Whether it isn't started yet, or its start hook still runs. Thread-safe, without a lock."""
         # The state first: it becomes STARTED after the hook was noted.
-        return self._state in _BEFORE_STARTED or (
-            self._state is ServiceState.STARTED and self._running_hook() is not None
-        )
+        return self._state in _BEFORE_STARTED or (self._state is ServiceState.STARTED and self._hook is not None)
 
     def is_stopping(self) -> bool:
         """Whether `stop` was called and the stop hook hasn't ended. Thread-safe, without a lock."""
@@ -190,39 +164,39 @@ class Service:
         return self._state is ServiceState.STOPPED or (parent is not None and parent.is_ending())
 
     def init(self, config: Any = None) -> None:
-        """Prepare the service. You can repeat it.
+        """Prepare the service. Idempotent.
 
         Raises:
             ServiceStateError: the service is started or stopped.
             Exception: the hook raised it. The service is then stopped, with this error as its `failure_cause`.
         """
-        token = _Token()
-        hook = self._enter(ServiceState.INITED, _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None))
-        if hook is not None:
+
+        def hook() -> None:
             self.config = config
-            self._run_hook(hook, ServiceState.INITED, lambda: self.service_init(config))
+            self.service_init(config)
+
+        self._advance(ServiceState.INITED, hook)
 
     def start(self) -> None:
-        """Start the service. You can repeat it.
+        """Start the service. Inits it first, without a config, if that wasn't done. Idempotent.
 
         Raises:
-            ServiceStateError: the service isn't inited, or it's stopped.
-            Exception: the hook raised it. The service is then stopped, with this error as its `failure_cause`.
+            ServiceStateError: the service is stopped.
+            Exception: a hook raised it. The service is then stopped, with this error as its `failure_cause`.
         """
-        token = _Token()
-        hook = self._enter(ServiceState.STARTED, _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None))
-        if hook is not None:
-            self._run_hook(hook, ServiceState.STARTED, self.service_start)
+        if self._state is ServiceState.NOTINITED:
+            self.init()
+        self._advance(ServiceState.STARTED, self.service_start)
 
     def stop(self) -> None:
-        """Stop the service, from any state and any thread, including a handler's. Repeating it is harmless.
+        """Stop the service, from any state and any thread, including a handler's. Idempotent.
 
         On return the stop hook has ended, with these exceptions:
 
         - Another thread still runs the hook of init or start. It then runs the stop hook right after that.
         - The stop would wait for its caller, for example a handler. A separate thread then carries it out.
-        - Another thread is carrying out the stop. A second caller waits for a dispatcher or a composite up to the
-          dispatchers' `drain_timeout_s`, and for other services not at all. To wait, use `wait_for_service_to_stop`.
+        - Another thread is carrying out the stop. A second caller waits for it: for dispatchers up to their
+          `drain_timeout_s`, for other services up to 10 s. To wait longer, use `wait_for_service_to_stop`.
         - A signal handler has interrupted a change of state. The stop follows that change.
 
         After an interrupted stop, the service is stopped, or the next `stop` ends it.
@@ -230,11 +204,11 @@ class Service:
         Raises:
             Exception: the stop hook raised it. The service still counts as stopped.
         """
-        if self._is_amid_change():
+        if is_owned(self._life):
             self._stop_deferred = True
         elif not self._stop_once() and self._keeps_stop_waiting() is None:
-            hook = self._running_hook()
-            if hook is None or hook.stops:
+            run = self._hook
+            if run is None or run.stops:
                 self._await_termination(self._longest_stop_s())
 
     def wait_for_service_to_stop(self, timeout: float | None = None) -> bool:
@@ -253,19 +227,28 @@ class Service:
 
     def _keeps_stop_waiting(self) -> Caller | None:
         """Why a stop would wait for the calling thread; None: it would not. For subclasses that have such threads."""
-        hook = self._running_hook()
-        return "hook" if hook is not None and hook.thread == threading.get_ident() else None
+        run = self._hook
+        return "hook" if run is not None and run.thread == threading.get_ident() else None
 
     def _longest_stop_s(self) -> float:
         """For how many seconds a second caller of `stop` waits for the first. A hook for subclasses."""
-        return 0.0
+        return _SECOND_STOP_S
+
+    def _ends_unstarted(self) -> bool:
+        """Whether a composite stops this service even if it was never started. A hook for subclasses that hold
+        something before: events, an open file."""
+        return False
 
     def register_service_listener(self, listener: ServiceStateChangeListener | Callable[[Service], None]) -> None:
         """Call `listener`, a callable or an object with `state_changed(service)`, after each change of state.
 
         It runs on the thread of the change. If it raises, the error is only logged.
+
+        Raises:
+            TypeError: it's neither, or a call of it runs nothing, as of an `async def`.
         """
         notify = cast(Callable[[Service], None], getattr(listener, "state_changed", listener))
+        require_plain(notify, "a service listener", "takes the service")
 
         def register() -> None:
             self._listeners = [*self._listeners, notify]
@@ -343,8 +326,6 @@ class Service:
         await in_own_thread(self.__exit__, f"{self.name}-aio-stop")
 
     def _enter_block(self) -> Self:
-        if self._state is ServiceState.NOTINITED:
-            self.init()
         self.start()
         return self
 
@@ -355,26 +336,13 @@ class Service:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self._state.name}>"
 
-    def _enter(self, wanted: ServiceState, hook: _Hook) -> _Hook | None:
-        """Change the state once no other thread runs a hook; None if the service is already in that state."""
+    # -- changes of state ---------------------------------------------------------------------------------------------
 
-        def enter() -> bool:
-            if wanted not in _ALLOWED[self._state]:
-                raise ServiceStateError(self.name, self._state, wanted, _ADVICE.get(self._state, ""))
-            if self._state is wanted:
-                return True
-            running = self._running_hook()
-            if running is not None and running.thread != threading.get_ident():
-                self._life.wait(_LOOK_AGAIN_S)
-                return False
-            self._hook = hook._replace(outer=running)
-            self._state = wanted
-            return True
-
-        while not self._change(enter):
-            continue
-        entered = self._hook
-        return entered if entered is not None and entered.token is hook.token else None
+    def _make_life(self) -> threading.Condition:
+        # Leaf lock: nothing foreign runs under it. Re-entrant: a signal handler may interrupt its holder. CPython runs
+        # no signal handler between the acquisition by `with` and the body, nor between the body and the release.
+        self._life = threading.RLock()
+        return threading.Condition(self._life)
 
     def _change(self, change: Callable[[], T]) -> T:
         """Make a change of state under the lock. A stop by a signal handler that interrupts it follows it."""
@@ -382,73 +350,121 @@ class Service:
             with self._life:
                 return change()
         finally:
-            if self._stop_deferred:
+            if self._stop_deferred and not is_owned(self._life):
                 self._stop_deferred = False
                 self.stop()
 
-    def _is_amid_change(self) -> bool:
-        """Whether the caller has interrupted its own thread's change of state. It must not wait under that lock."""
-        if not is_owned(self._life):
-            return False
-        frame: FrameType | None = sys._getframe()
-        while frame is not None:
-            if frame.f_code is Service._change.__code__ and frame.f_locals["self"] is self:
-                return True
-            frame = frame.f_back
-        while is_owned(self._life):  # an interrupted change has left the lock behind
-            self._life.release()
-        return False
-
-    def _running_hook(self) -> _Hook | None:
-        """The call that runs a hook now, or the innermost of such calls. Any thread."""
-        hook = self._hook
-        while hook is not None and not hook.is_running():
-            hook = hook.outer
-        return hook
-
-    def _run_hook(self, hook: _Hook, entered: ServiceState, run: Callable[[], None]) -> None:
+    def _advance(self, wanted: ServiceState, hook: Callable[[], None]) -> None:
+        """Enter the state and run its hook, unless the service is in that state already."""
+        run = _HookCall()
         try:
-            run()
-        except BaseException as error:
-            self.note_failure(error)
-            try:
-                if self._change(lambda: self._begin_stop_after(hook, has_failed=True)):
-                    self._run_stop_hook()
-            except Exception as second:
-                message = "%s: stop after a failed %s failed too: %s"
-                tell(log, logging.WARNING, message, self.name, entered.name, text_of(second))
-            raise
-        if self._change(lambda: self._begin_stop_after(hook, has_failed=False)):
-            self._run_stop_hook()
-        elif self._state is entered:
+            while not self._change(lambda: self._enter(wanted, run)):
+                continue
+            if self._hook is not run:
+                return
+            self._run_hook(run, wanted, hook)
+        finally:
+            self._leave(run)  # if an interrupt has cut short the line that does so below
+        if self._state is ServiceState.STOPPED:
+            self.stop()  # one that came during the hook
+        elif self._state is wanted:
             self._notify_listeners()
 
-    def _begin_stop_after(self, hook: _Hook, *, has_failed: bool) -> bool:
-        """Under _life, once the hook of init or start has ended: whether its call is to run the stop hook now."""
-        if has_failed:
+    def _enter(self, wanted: ServiceState, run: _HookCall) -> bool:
+        """Under _life. False after a wait for another thread's hook: look again."""
+        if wanted not in _ALLOWED[self._state]:
+            raise ServiceStateError(self.name, self._state, wanted, _ADVICE.get(self._state, ""))
+        if self._state is wanted:
+            return True
+        running = self._hook
+        if running is not None and running.thread != run.thread:
+            self._life_changed.wait()
+            return False
+        run.outer, self._hook = running, run
+        self._was_started |= wanted is ServiceState.STARTED  # first: a composite stops what may have started
+        self._state = wanted
+        return True
+
+    def _run_hook(self, run: _HookCall, entered: ServiceState, hook: Callable[[], None]) -> None:
+        try:
+            hook()
+        except BaseException as error:
+            self._give_up(run, entered, error)
+            raise
+        finally:
+            self._leave(run)
+
+    def _give_up(self, run: _HookCall, entered: ServiceState, error: BaseException) -> None:
+        """Stop after a hook that has raised `error`."""
+        self.note_failure(error)
+
+        def stop_here() -> None:
             self._state = ServiceState.STOPPED
-        stops = self._state is ServiceState.STOPPED and not self._terminated
-        self._hook = hook._replace(stops=True) if stops else hook.outer
-        self._life.notify_all()
-        return stops
+
+        self._change(stop_here)
+        self._leave(run)
+        try:
+            self.stop()
+        except Exception as second:
+            message = "%s: stop after a failed %s failed too: %s"
+            tell(log, logging.WARNING, message, self.name, entered.name, text_of(second))
+
+    def _leave(self, run: _HookCall, *, terminates: bool = False) -> None:
+        """End a call that ran a hook, if it is the innermost one. Repeating it is harmless, as after an interrupt."""
+
+        def leave() -> None:
+            if self._hook is run:
+                self._hook = run.outer
+                self._terminated |= terminates
+                self._life_changed.notify_all()
+
+        self._change(leave)
 
     def _stop_once(self) -> bool:
         """As `stop`, but False at once if another thread carries out the stop, or it has ended. Any thread."""
         caller = self._keeps_stop_waiting()
-        token = _Token()
-        hook = (
-            _Hook(threading.get_ident(), id(sys._getframe()), ref(token), None, stops=True) if caller is None else None
-        )
-        if not self._change(lambda: self._begin_stop(hook)):
-            return False
-        if caller is None:
-            self._run_stop_hook()
-        else:
-            if caller == "loop":
-                message = "%s: stop was called on its event loop's thread and continues in the background; "
-                tell(log, logging.WARNING, f"{message}`await aio.stop(dispatcher)` waits for it", self.name)
-            self._stop_on_own_thread()
+        run = _HookCall(stops=True)
+        try:
+            if not self._change(lambda: self._begin_stop(run if caller is None else None)):
+                return False
+            if caller is None:
+                self._run_stop_hook(run)
+            else:
+                if caller == "loop":
+                    message = "%s: stop was called on its event loop's thread and continues in the background; "
+                    tell(log, logging.WARNING, f"{message}`await aio.stop(dispatcher)` waits for it", self.name)
+                self._stop_on_own_thread()
+        finally:
+            self._leave(run)
         return True
+
+    def _begin_stop(self, run: _HookCall | None) -> bool:
+        """Under _life: whether the caller is to run the stop hook, in the call `run`, or to have it run."""
+        self._state = ServiceState.STOPPED
+        if self._terminated or self._hook is not None:
+            return False
+        self._hook = run
+        return True
+
+    def _run_stop_hook(self, run: _HookCall) -> None:
+        is_over = False
+        try:
+            self.service_stop()
+            is_over = True
+        except BaseException as error:
+            is_over = isinstance(error, Exception)  # after an interrupt, the next stop runs the hook again
+            self.note_failure(error)
+            raise
+        finally:
+            self._leave(run, terminates=is_over)
+            if is_over:
+                self._notify_listeners()
+            elif self._is_over():
+                self._continue_stop()
+
+    def _is_over(self) -> bool:
+        """After an interrupted stop hook: whether nothing is left for another run to do. A hook for subclasses."""
+        return False
 
     def _continue_stop(self) -> None:
         """Carry out the stop if it began and no thread carries it out; its error is logged. Any thread."""
@@ -467,16 +483,8 @@ class Service:
     def _retry_stops(self) -> None:
         """Start the threads that could not be started for this stop or for a stop around it. Does not wait."""
         for service in (self, *self._ancestors()):
-            if service._stop_lacks_thread and service.is_stopping() and service._running_hook() is None:
+            if service._stop_lacks_thread and service.is_stopping() and service._hook is None:
                 service._stop_on_own_thread()
-
-    def _begin_stop(self, hook: _Hook | None) -> bool:
-        """Under _life: whether the caller is to run the stop hook, in the call `hook`, or to have it run."""
-        self._state = ServiceState.STOPPED
-        if self._terminated or self._running_hook() is not None:
-            return False
-        self._hook = hook
-        return True
 
     def _stop_on_own_thread(self) -> None:
         thread = self._stop_thread
@@ -501,47 +509,19 @@ class Service:
         The next `stop` by another thread carries it out.
         """
 
-    def _run_stop_hook(self) -> None:
-        is_over = True
-        try:
-            self.service_stop()
-        except BaseException as error:
-            self.note_failure(error)
-            is_over = isinstance(error, Exception)  # after an interrupt, the next stop runs the hook again
-            raise
-        finally:
-            self._change(lambda: self._end_stop(is_over))
-            if is_over:
-                self._notify_listeners()
-            elif self._is_over():
-                self._continue_stop()
-
-    def _is_over(self) -> bool:
-        """After an interrupted stop hook: whether nothing is left for another run to do. A hook for subclasses."""
-        return False
-
-    def _end_stop(self, is_over: bool) -> None:
-        """Under _life."""
-        self._terminated = is_over
-        self._hook = None
-        self._life.notify_all()
-
     def _await_termination(self, timeout: float | None) -> bool:
         deadline = None if timeout is None else monotonic() + timeout
 
         def wait() -> None:
-            left_s = _LOOK_AGAIN_S if deadline is None else min(_LOOK_AGAIN_S, deadline - monotonic())
-            if not self._terminated and left_s > 0:
-                self._life.wait(left_s)
+            self._life_changed.wait_for(lambda: self._terminated, None if deadline is None else deadline - monotonic())
 
-        while not self._terminated and (deadline is None or monotonic() < deadline):
-            self._change(wait)
+        self._change(wait)
         return self._terminated
 
     def _after_fork(self) -> None:
         """In a forked child: make a new lock, since a thread of the parent may have held the old one. Hooks that other
         threads were running go on in the parent alone, so nothing waits for their ends."""
-        self._life = threading.Condition(threading.RLock())
+        self._life_changed = self._make_life()  # of _life; any thread; both are replaced in a forked child
         if self._hook is not None and self._hook.thread != threading.get_ident():
             self._hook = None
         self._stop_thread, self._stop_deferred = None, False
@@ -583,7 +563,8 @@ os.register_at_fork(after_in_child=_after_fork)
 class CompositeService(Service):
     """A service made of services, which it inits and starts in the order you added them, and stops in reverse.
 
-    If one fails to start, those already started are stopped, and you get the error.
+    If one fails to start, those already started are stopped, and you get the error. A child that was never started is
+    not stopped, unless it's a dispatcher, which ends what was posted to it.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -591,7 +572,7 @@ class CompositeService(Service):
         self.services: tuple[Service, ...] = ()  # replaced under _tree and _life, so a loop over it is safe
 
     def add_service(self, service: Service) -> None:
-        """Add a child before `init`. If you add it later, it's stopped with the others, but not started.
+        """Add a child before `init`. If you add it later, you start it yourself, and it's stopped with the others.
 
         Raises:
             TypeError: it isn't a Service.
@@ -650,8 +631,18 @@ class CompositeService(Service):
         return sum(service._longest_stop_s() for service in self.services)
 
     def _is_over(self) -> bool:
-        """Every child that was inited has stopped."""
-        return all(child._terminated for child in self.services if not child.in_state(ServiceState.NOTINITED))
+        """Every child that is to be stopped has stopped."""
+        return all(child._terminated for child in self._children_to_stop())
+
+    def _ends_unstarted(self) -> bool:
+        return any(service._ends_unstarted() for service in self.services)
+
+    def _children_to_stop(self) -> list[Service]:
+        return [
+            child
+            for child in self.services
+            if child._was_started or (child._ends_unstarted() and not child.in_state(ServiceState.NOTINITED))
+        ]
 
     def _stop_without_thread(self) -> None:
         """Stop the children whose threads keep the stop waiting. When such a thread ends, it goes on with the stop."""
@@ -660,7 +651,7 @@ class CompositeService(Service):
                 service.stop()
 
     def service_stop(self) -> None:
-        """Stop every child, in reverse order, wait for each, and then raise the first error.
+        """Stop every child that was started, in reverse order, wait for each, and then raise the first error.
 
         A child can be stopping already, from its own handler or another thread.
         """
@@ -670,7 +661,7 @@ class CompositeService(Service):
             if service._keeps_stop_waiting() is None:
                 service._await_termination(None)
 
-        self._stop_children(stop, [child for child in self.services if not child.in_state(ServiceState.NOTINITED)])
+        self._stop_children(stop, self._children_to_stop())
 
     def _stop_children(self, stop: Callable[[Service], object], children: Sequence[Service]) -> None:
         """Call `stop` for each of these children, in reverse order; then raise the first error."""

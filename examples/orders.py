@@ -39,7 +39,6 @@ def say(line: str) -> None:
 class OrderEvent:
     type: OrderEventType
     entity: str  # the order's id
-    redelivered: bool = False  # True: an earlier run has accepted it, and may have handled it
 
 
 class Order:
@@ -51,7 +50,7 @@ class Order:
             say(f"{entity} was {state.name}")
 
     def charge(self, event: OrderEvent) -> None:
-        say(f"charging {self.entity}" + (", perhaps once more" if event.redelivered else ""))
+        say(f"charging {self.entity}" + (", perhaps once more" if shop.is_redelivering() else ""))
         time.sleep(1)  # your payment service, which charges an order once, however often it is asked
 
 

@@ -12,8 +12,8 @@ from enum import Enum
 from threading import get_ident
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from dispatcher.compiled.native import mypyc_attr
 from dispatcher.errors import DispatcherError, InvalidTypeError, InvalidValueError
+from dispatcher.util.foreign import id_text
 from statemachines.listener import StateTransitionListener
 from statemachines.topology import (
     ArcKind,
@@ -240,7 +240,6 @@ def _names(states: Iterable[Enum]) -> str:
 _FIELDS: Final = ("_listener", "_node", "_operand", "_previous")
 
 
-@mypyc_attr(allow_interpreted_subclasses=True, serializable=True)
 class StateMachine(Generic[S, OPERAND]):
     """One machine. It belongs to the one thread that handles its operand's events.
 
@@ -328,7 +327,7 @@ class StateMachine(Generic[S, OPERAND]):
         """The error of a refused event, once the listener has been told."""
         entity = getattr(operand, "entity", None) or type(operand).__name__
         error = InvalidStateTransitionError(
-            node.state, event, event_type, machine=node.machine, entity=str(entity), **why
+            node.state, event, event_type, machine=node.machine, entity=id_text(entity), **why
         )
         tell = getattr(listener, "transition_refused", None)
         if tell is not None:
@@ -376,7 +375,6 @@ class RecordedStateMachine(StateMachine[S, OPERAND]):
         return target.state  # type: ignore[return-value]
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class SynchronizedStateMachine(StateMachine[S, OPERAND]):
     """A machine to which any thread may send events, with the rules of Hadoop's synchronized `doTransition`.
 

@@ -21,7 +21,7 @@ from dispatcher.errors import InvalidValueError
 from dispatcher.journal import JournalWriter, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
 from dispatcher.metrics.transition_ring import ring
-from dispatcher.util.foreign import class_name, cut_text, plain_text, reraise_interrupt, tell, type_name, type_of
+from dispatcher.util.foreign import class_name, cut_text, id_text, reraise_interrupt, tell, type_name, type_of
 from dispatcher.util.histogram import snapshot
 from statemachines.changes import Changes, Collector
 from statemachines.entity_log import GONE, EntityLog
@@ -146,7 +146,7 @@ class TransitionRecorder:
         if changes is not None:
             changes.keep_within_bounds()
         if self._published is not None and entity is not None:
-            self._add(self._published, cut_text(lambda: str(entity)), machine, "", "", state._name_)
+            self._add(self._published, cut_text(lambda: id_text(entity)), machine, "", "", state._name_)
 
     def _stats(self, machine: str, state: Enum) -> MachineStats:
         """The machine's counts. If there are none, they begin, with `state` as the initial one of an unknown table."""
@@ -166,7 +166,7 @@ class TransitionRecorder:
             self._changes.forgotten.add((machine, entity))
         published = self._published
         if published is not None and entity is not None and not published.is_end(machine, state._name_):
-            self._add(published, plain_text(str(entity)), machine, state._name_, "", GONE)
+            self._add(published, id_text(entity), machine, state._name_, "", GONE)
 
     def pre_transition(self, operand: Any, before: Enum, event: Any) -> None:
         """Prevent a transition if the journal couldn't record it under its event.
@@ -183,7 +183,7 @@ class TransitionRecorder:
         try:
             entity = operand.entity
             if type(entity) is not str:
-                entity = plain_text(str(entity))
+                entity = id_text(entity)
         except BaseException as error:
             _, entity = _about(operand, error)
         if changes is not None and changes.add(operand, event, is_stay=step.is_stay):
@@ -332,7 +332,7 @@ def _about(operand: Any, error: BaseException | None = None) -> tuple[str, str]:
         if error is not None:
             raise error
         entity = operand.entity
-        return operand.machine, entity if type(entity) is str else plain_text(str(entity))
+        return operand.machine, entity if type(entity) is str else id_text(entity)
     except BaseException as raised:
         reraise_interrupt(raised)
         name = class_name(operand)

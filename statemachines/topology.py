@@ -11,7 +11,6 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from dispatcher.compiled.native import mypyc_attr
 from dispatcher.errors import InvalidValueError
 
 Hook = Callable[[Any, Any], Any]
@@ -32,7 +31,6 @@ class Row(NamedTuple):
     hook: Hook | None
 
 
-@mypyc_attr(serializable=True)
 class Step:
     """One transition that machines can make, from one state by one event into one state, as one recorder counts it.
 
@@ -51,7 +49,6 @@ class Step:
         self.kind = -1  # its number in the recorder's journal; -1: none yet; the machines' thread
 
 
-@mypyc_attr(serializable=True)
 class Arc:
     """What a state does on an event. Immutable, and shared by all machines of a factory."""
 
@@ -66,7 +63,6 @@ class Arc:
         self.steps: dict[int, Step] = {}  # of a multiple arc that is recorded, as `targets`
 
 
-@mypyc_attr(serializable=True)
 class Node:
     """A state and its arcs by event type name. Holds the factory's name so that each machine need not."""
 

@@ -24,7 +24,6 @@ PACKAGES = ("dispatcher", "statemachines", "pipeline")
 LAYERS: Layers = (
     {
         "the core's foundations": (
-            "dispatcher.compiled",
             "dispatcher.config",
             "dispatcher.errors",
             "dispatcher.event",

@@ -19,7 +19,6 @@ import typer
 from typer.core import TyperGroup
 
 import dispatcher
-from dispatcher.compiled.loaded import describe_build
 from dispatcher.errors import DispatcherError
 from dispatcher.util.terminal import one_line
 
@@ -47,7 +46,7 @@ def command_line() -> typer.Typer:
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"dispatcher {version('central-dispatcher')} ({describe_build()})")
+        typer.echo(f"dispatcher {version('central-dispatcher')}")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""`dispatcher journal verify|tail|recover|history|failed|redeliver JOURNAL`, and subcommands of other packages."""
+"""`dispatcher journal verify|tail|recover|history|failed|redeliver|scheduled JOURNAL`, and other packages' commands."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from dispatcher.cli.console import RowFormat, aligned, echo, echo_json, time_tex
 from dispatcher.cli.failed import FailedEvent, Wanted, failed_events, failed_table, parse_since
 from dispatcher.cli.group import EntryPointGroup
 from dispatcher.cli.ops.options import CaFile, TokenFile, address_of, answering
+from dispatcher.cli.scheduled import forget as forget_keys
+from dispatcher.cli.scheduled import read_scheduled, scheduled_table
 from dispatcher.errors import ConfigError, JournalError
 from dispatcher.journal.format.event_codec import marks_of
 from dispatcher.journal.format.segments import set_aside_files
@@ -246,6 +248,33 @@ def redeliver(
         return
     assert with_ is not None
     _end_redelivery(_redeliver_with(with_, declared))
+
+
+@app.command()
+def scheduled(
+    journal: Journal,
+    forget: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="KEY", help="cancel what this key holds; repeat it for more")
+    ] = None,
+) -> None:
+    """List what is scheduled under keys, soonest first: delayed events, and when each post_every is due next.
+
+    It can run while a daemon writes the journal. --forget can't: there, call dispatcher.cancel(key). Exit code 1: a key
+    to forget holds nothing.
+    """
+    if forget:
+        unknown = set(forget) - forget_keys(journal, set(forget))
+        for key in sorted(unknown):
+            echo(f"{journal}: nothing is scheduled under {key}", err=True)
+        if unknown:
+            raise typer.Exit(1)
+        return
+    lines = read_scheduled(journal)
+    if not lines:
+        echo(f"{journal}: nothing is scheduled under a key", err=True)
+        return
+    for line in scheduled_table(lines):
+        echo(line)
 
 
 def _recover_with(journal: Path, factory: str) -> list[redelivery.Redelivered]:

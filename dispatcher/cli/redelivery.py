@@ -23,6 +23,9 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.util.terminal import one_line
 
 _LONGEST_REPR: Final = 200
+_LOOK_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 10.0
+"""The longest wait for the next attempt at an event."""
 
 
 class Redelivered(NamedTuple):
@@ -32,14 +35,13 @@ class Redelivered(NamedTuple):
     failed: int
     left: int
     scheduled: int
-    """Their time has not come. They stay in the journal, whose next start posts them then."""
+    """The time of their post or of their next attempt has not come. They stay in the journal, for its next start."""
 
 
 def redeliver(path: Path, factory: str) -> Redelivered:
     """Make a dispatcher with `factory` (`module:function`), drain it, and stop it. The function is called with a
-    JournalWriter or, for a partitioned journal, with a PartitionedJournal. Blocks while handlers run.
-
-    The times at which a `post_every` with a key is due next stay for the daemon.
+    JournalWriter or, for a partitioned journal, with a PartitionedJournal. Blocks while handlers run, and for up to 10
+    seconds until the next attempt at an event.
 
     Raises:
         ConfigError: the function does not exist or raises, or does not return a dispatcher with that journal.
@@ -50,11 +52,9 @@ def redeliver(path: Path, factory: str) -> Redelivered:
     journal = PartitionedJournal(path, config) if found.is_partitioned else JournalWriter(path, config)
     try:
         dispatcher, parts = _made(make, factory, journal)
-        for part in parts:
-            part.core.queue.write_ahead.keep_ticks()
         started_ns = parts[0].core.schedule.unix_now_ns()
         with dispatcher:
-            dispatcher.await_drained()
+            _drain(dispatcher, parts)
     finally:
         journal.close()
     left = [each for folder in parts_of(path).folders for each in read_unhandled(folder).events]
@@ -86,21 +86,36 @@ def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> Redeliver
                 part.name,
                 lambda letter: journal.append_accepted(line_of(letter, codec)),
                 codec,
-                part.core.queue.post_if_room,
+                part.core.queue.post_delivery,
             )
         started_ns = part.core.schedule.unix_now_ns()
         with dispatcher:
-            dispatcher.await_drained()
+            _drain(dispatcher, (part,))
     finally:
         journal.close()
     return _ended((part,), filter(is_due, read_unhandled(folder).events), started_ns)
 
 
+def _drain(dispatcher: AsyncDispatcher | MultiDispatcher, parts: Iterable[AsyncDispatcher]) -> None:
+    """Wait until what is due has been handled. Attempts that are due much later stay in the journal."""
+    while not dispatcher.await_drained(_LOOK_S):
+        if all(part.is_drained() or _waits_for_an_attempt(part) for part in parts):
+            dispatcher.set_drain_events_on_stop(False)
+            return
+
+
+def _waits_for_an_attempt(part: AsyncDispatcher) -> bool:
+    """Whether nothing is left but events whose attempts are due much later, and those behind them."""
+    core, stats = part.core, part.stats()
+    is_left = stats.retrying and not (stats.queue_size or stats.in_hand or core.queue.shutdown.under_way)
+    return bool(is_left) and core.schedule.next_attempt_s() > _LONGEST_WAIT_S
+
+
 def _ended(parts: Iterable[AsyncDispatcher], left: Iterable[Accepted], started_ns: int) -> Redelivered:
-    """`started_ns`: Unix ns; the dispatcher does not wait for what is due later."""
+    """`started_ns`: Unix ns; what is due later is scheduled."""
     stats = [part.stats() for part in parts]
     marks = [marks for each in left if (marks := marks_of(each.line)).has_event]
-    scheduled = sum(each.due_ns > started_ns and each.attempt == 1 for each in marks)
+    scheduled = sum(each.due_ns > started_ns for each in marks)
     handled, failed = sum(each.handled for each in stats), sum(each.failed for each in stats)
     return Redelivered(handled, failed, len(marks) - scheduled, scheduled)
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any, Final
 
-from dispatcher.compiled.native import let_others_run
 from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.deliveries import Answers
 from dispatcher.dispatching.error_policy import ErrorPolicy
@@ -36,6 +35,8 @@ from dispatcher.util.threads import postponed, try_postponed
 
 _SIZE_EVERY_NS: Final = 1_000_000
 """In a flood, the size of the queue is told at most once in this time: its log costs as much as ten events."""
+
+_NAP_S: Final = 0.01
 
 
 class BatchDispatching:
@@ -118,7 +119,10 @@ class BatchDispatching:
         count = len(self._entries) if self._flags.phase < STOPPED else 0
         if not count:
             if self._is_to_wait(controller) and not (self._pauses is not None and self._pauses.take()):
-                self._lone.dispatch()
+                if self._postponed:
+                    self._nap()
+                else:
+                    self._lone.dispatch()
             # If there are events now, dispatch them at once: another turn of the loop costs as much as several events.
             count = len(self._entries) if self._flags.phase < STOPPED and not self._mailbox.new_mail else 0
             if not count:
@@ -128,7 +132,6 @@ class BatchDispatching:
                 self._size_due_ns = self._ended_ns + _SIZE_EVERY_NS
                 self._room.on_size(count, self._room.remaining())
             count = self._batch_size
-        let_others_run()
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
         turns: Iterator[tuple[()]] = repeat((), count)
         batch: Iterator[Any] = starmap(self._popleft, turns)
@@ -187,6 +190,12 @@ class BatchDispatching:
                 progress.since_ns = 0
         progress.done += 1
         return self.queue.shutdown.has_ended
+
+    def _nap(self) -> None:
+        """As the wait for a post, but for a moment: a thread that could not be started is to be tried again."""
+        since_ns = perf_counter_ns()
+        sleep(_NAP_S)
+        self.idle.note(since_ns, perf_counter_ns())
 
     def _is_to_wait(self, controller: MailboxController) -> bool:
         """The queue is empty: end the drain, or run the idle action. Returns whether to wait for the next post."""

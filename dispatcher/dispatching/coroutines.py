@@ -27,6 +27,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import (
+    BeginsLater,
     Call,
     EventTaken,
     Handling,
@@ -52,7 +53,7 @@ from dispatcher.queue.entries import ABANDONED, QueuedEvent
 from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import fields_of, kinds_of, tell, type_of
 from dispatcher.util.histogram import snapshot
-from dispatcher.util.threads import NO_THREAD
+from dispatcher.util.threads import start_or_postpone
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -100,7 +101,8 @@ class Coroutines:
         self.count = 0  # events in hand here; handler thread writes, any reads
         self._suspension: Suspension | None = None  # while a lane is full; handler thread writes
         self._has_given_up = False  # handler thread
-        self._timer: Future[None] | None = None  # handler thread
+        self._is_watched = False  # `_check` is called at intervals, or will be; handler thread
+        self._timer: Future[None] | None = None  # a handler thread, once
         self._warned_of_ns = 0  # when the last coroutine that was logged began; the timers' thread
 
     def connect(self, dispatching: BatchDispatching, errors: ErrorPolicy, processor: MailboxProcessor) -> None:
@@ -139,7 +141,7 @@ class Coroutines:
             if keeps_context:
                 handle = partial(self._handle_in_context, handle)
         is_ordered = on_error.ordered_by_key if isinstance(on_error, Retry) else not isinstance(on_error, str)
-        return partial(self._retries.in_order, handle) if is_ordered else handle
+        return BeginsLater(self._retries.in_order, handle) if is_ordered else handle
 
     def _bind_async(self, handler: Handler, keeps_context: bool) -> Callable[[Any], Any]:
         declared = handler if isinstance(handler, AsyncioHandler) else AsyncioHandler(handler)
@@ -151,7 +153,7 @@ class Coroutines:
             lane = self._lanes.get(key)
             if lane is None:  # the lane keeps the handler alive, so that no other gets its id
                 self._lanes[key] = lane = Lane(declared, loop, self, self._stamp, self._on_ended)
-        return partial(self._take, lane, keeps_context)
+        return BeginsLater(self._take, lane, keeps_context)
 
     def is_inside(self) -> bool:
         """Whether the caller is a coroutine of this dispatcher that has not ended."""
@@ -298,12 +300,9 @@ class Coroutines:
         began_ns = perf_counter_ns()
         context = self._context() if keeps_context else None
         call = Call(event, self._progress.entry, lane, self._routes.find(type_of(event)), context)
-        if self._timer is None:
-            every_ms = self._check_every_ms
-            with contextlib.suppress(*NO_THREAD):  # the next event tries again
-                self._timer = self._time_service().schedule_with_fixed_delay(
-                    lambda _: self._check(), every_ms, every_ms
-                )
+        if not self._is_watched:
+            self._is_watched = True
+            start_or_postpone(f"{self._name}: the watch over its coroutines", self._watch)
         self._progress.begun += 1  # within a batch, so that there is no moment at which the event is not in hand
         self.count += 1
         if self._has_given_up:
@@ -315,6 +314,14 @@ class Coroutines:
                 self._suspend()
         self._times.note_taken(perf_counter_ns() - began_ns)
         raise EventTaken
+
+    def _watch(self) -> None:
+        """Raises NO_THREAD: the timers have none."""
+        every_ms = self._check_every_ms
+        timer = self._time_service().schedule_with_fixed_delay(lambda _: self._check(), every_ms, every_ms)
+        self._timer = timer
+        if self._has_given_up:  # it ended meanwhile
+            timer.cancel()
 
     def _stamp(self, call: Call) -> None:
         call.started_ns = perf_counter_ns()
@@ -341,7 +348,23 @@ class Coroutines:
             self._journaled.flush_if_due(waits=self._suspension is not None)
 
     def _finish(self, call: Call) -> None:
-        """Account for an event whose coroutine has ended, as a batch does for a plain handler's event."""
+        """The event's coroutine has ended, or its caller has withdrawn it."""
+        if call.is_withdrawn:
+            self._queue.write_ahead.settle(call.accepted_seq)
+            self._progress.withdrawn += 1
+        else:
+            self._account(call)
+        self._drop_unstarted_if_abandoned()
+        lane = call.lane
+        del lane.calls[call]
+        lane.release(call)
+        if not lane.calls:
+            self._busy.pop(lane, None)
+        self.count -= 1
+        self._progress.done += 1
+
+    def _account(self, call: Call) -> None:
+        """As a batch does for a plain handler's event."""
         is_nested, outcome, error = self._is_nested(), "handled", call.error
         if error is None:
             call.route.handled += 1
@@ -360,14 +383,6 @@ class Coroutines:
         if call.ended_ns - call.started_ns > self._slow_ns:
             call.route.slow += 1
         self._times.note_coroutine(call.route, call.started_ns, call.ended_ns, call.enqueued_ns)
-        self._drop_unstarted_if_abandoned()
-        lane = call.lane
-        del lane.calls[call]
-        lane.release(call)
-        if not lane.calls:
-            self._busy.pop(lane, None)
-        self.count -= 1
-        self._progress.done += 1
 
     def _hold_back_behind(self, call: Call) -> None:
         """The call's event is tried again: if that keeps events in order, those of its key leave the lane, and wait
@@ -424,6 +439,8 @@ def running_loop() -> AbstractEventLoop | None:
 
     try:
         return get_running_loop()
+    except RecursionError:
+        raise
     except RuntimeError:  # none runs
         return None
 

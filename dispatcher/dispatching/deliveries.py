@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dispatcher.dispatching.lanes import EventTaken
+from dispatcher.dispatching.lanes import BeginsLater, EventTaken
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import AskError
 from dispatcher.event import Handler
@@ -34,11 +34,13 @@ class Answers:
     def handle(self, delivery: Delivery, handle: Callable[[Any], Any], event: Any) -> None:
         """Call the handler, and keep what it returns for `give`.
 
+        One that `BeginsLater` claims the event itself.
+
         Raises:
             EventTaken: the caller has withdrawn the event, which counts as discarded.
             BaseException: raised by the handler.
         """
-        if delivery.begin():
+        if type(handle) is BeginsLater or delivery.begin():
             behind = delivery.behind
             del delivery  # the traceback of an error, which an ask gets, refers to this frame
             self._value = handle(event)

@@ -154,7 +154,7 @@ class ErrorPolicy:
 
         `call`: whose coroutine raised it; its handler may have been unregistered since. `ends_later`: the caller calls
         `end` once the event has its row, if the event `is_ending` the dispatcher.
-        It counts the event first, and raises nothing, whatever the event, a logging handler or a listener raises.
+        It raises nothing, whatever the event, a logging handler or a listener raises.
         """
         event_type = type_of(event)
         route = call.route if call is not None else self._routes.find(event_type)
@@ -164,7 +164,6 @@ class ErrorPolicy:
         if isinstance(policy, Retry) and self._tries_again(policy, event, error, route, delivery, accepted_seq):
             return "retried", error
         on_error = policy.then if isinstance(policy, Retry) else policy
-        route.failed += 1
         if not is_handled:
             error = self._routes.unregistered(event_type)
         if delivery is not None and delivery.behind is not None:
@@ -175,6 +174,7 @@ class ErrorPolicy:
         # With `continue` as its `then`, a Retry wants no dead letter; without a Retry, every failure is one.
         if self.dead_letters is not None and not (isinstance(policy, Retry) and on_error == "continue"):
             self.dead_letters.add(event, error, attempt)
+        route.failed += 1  # only now: a reader of the counts finds the failure and the dead letter of each
         if on_error in ("stop", "exit"):
             self._dispatcher.note_failure(error)
             self._ended_by = self._ended_by or error

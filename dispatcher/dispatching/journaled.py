@@ -27,7 +27,7 @@ from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.entries import QueuedEvent
 from dispatcher.queue.posting import EventQueue
 from dispatcher.routes import Route, RoutingTable
-from dispatcher.util.foreign import class_name, describe, plain_text, type_name, type_of
+from dispatcher.util.foreign import class_name, describe, id_text, type_name, type_of
 
 _LOOK_EVERY_NS: Final = 10_000_000
 """Looks at the system clock are this far apart, because a batch may be one event."""
@@ -126,7 +126,7 @@ class JournaledDispatching:
             for event in entries:
                 if room is not None:
                     room.give_back()
-                progress.entry, enqueued_ns, accepted_seq = event, 0, 0
+                progress.entry, enqueued_ns, accepted_seq, redelivered = event, 0, 0, False
                 if type(event) is tuple:  # a stamped entry: no event is queued bare
                     event, enqueued_ns = event[0], event[1]
                 elif type(event) is QueuedEvent:
@@ -145,6 +145,7 @@ class JournaledDispatching:
                     if delivery is None:
                         route.handle(event)
                     else:
+                        redelivered = delivery.is_redelivered
                         answers.handle(delivery, route.handle, event)
                     route.handled += 1
                     kind = route.journal_kind
@@ -177,12 +178,11 @@ class JournaledDispatching:
                 try:
                     entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
                     if entity is not None and type(entity) is not str:
-                        entity = plain_text(str(entity))
+                        entity = id_text(entity)
                     if payload is not None:
                         payload = encode_payload(payload)
                 except BaseException as unreadable:  # by a property or a __str__; the event still gets its row
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
-                redelivered = 0 < accepted_seq <= progress.redelivered_upto
                 # An EventRow.
                 rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
                 if delivery is not None:
@@ -253,9 +253,8 @@ class JournaledDispatching:
         queue_ns = max(0, call.started_ns - call.enqueued_ns) if call.enqueued_ns else 0
         handling_ns = max(0, call.ended_ns - call.started_ns)
         text = describe(error) if error is not None else None
-        redelivered = 0 < call.accepted_seq <= self._progress.redelivered_upto
         entity, payload = _about(call.event)
-        row = (kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, redelivered)
+        row = (kind, entity, call.at, queue_ns, handling_ns, text, payload, call.accepted_seq, call.is_redelivered)
         self._late.append((row, call))
         if not is_nested:
             self._add_late()
@@ -359,7 +358,7 @@ def _about(event: Any) -> tuple[str | None, Any]:
     try:
         entity, payload = getattr(event, "entity", None), getattr(event, "payload", None)
         return (
-            plain_text(str(entity)) if entity is not None else None,
+            id_text(entity) if entity is not None else None,
             encode_payload(payload) if payload is not None else None,
         )
     except BaseException as unreadable:  # by a property or a __str__; the event still gets its row

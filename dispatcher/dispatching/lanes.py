@@ -46,6 +46,10 @@ class EventTaken(BaseException):
     """
 
 
+class BeginsLater(partial[Any]):
+    """A handler that claims an event itself, once that begins: its caller may withdraw it while it waits."""
+
+
 class CallTransition(NamedTuple):
     """A row of the journal's transitions, without its seq."""
 
@@ -83,7 +87,9 @@ class Call:
         "failure",
         "handling",
         "is_ready",
+        "is_redelivered",
         "is_under_way",
+        "is_withdrawn",
         "key",
         "lane",
         "line",
@@ -105,6 +111,7 @@ class Call:
         self.enqueued_ns = enqueued_ns_of(entry)  # of perf_counter_ns; 0: not measured
         self.accepted_seq: int = entry.accepted_seq if type(entry) is QueuedEvent else 0
         self.delivery: Delivery | None = entry.delivery if type(entry) is QueuedEvent else None
+        self.is_redelivered = self.delivery is not None and self.delivery.is_redelivered
         self.lane = lane
         self.route = route
         self.context = context
@@ -114,6 +121,7 @@ class Call:
         self.started_ns = 0  # when it was given to the loop; 0: not yet; handler thread writes
         self.at = 0  # the same on the clock of the run, Unix ns; handler thread writes
         self.is_under_way = False  # given to the loop, and not ended or given up; both sides write, any thread reads
+        self.is_withdrawn = False  # by its caller, before its coroutine began; the loop writes
         self.handling: Handling | None = None  # once the coroutine begins; the loop writes
         # What has become of it: the loop writes, any thread reads.
         self.task: Task[Any] | None = None
@@ -336,6 +344,10 @@ class Lane:
                 context.run(self._start, call)
 
     def _start(self, call: Call) -> None:
+        if call.delivery is not None and not call.delivery.begin():
+            call.is_withdrawn = True
+            self._end(call, None)
+            return
         handling = call.handling = Handling(call)
         _CURRENT.set(handling)
         call.thread_id = get_ident()

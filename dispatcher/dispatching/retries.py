@@ -13,20 +13,20 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from dispatcher.dispatching.lanes import EventTaken
+from dispatcher.dispatching.lanes import BeginsLater, EventTaken
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import DispatcherError, MailboxClosedError
 from dispatcher.journal.format.event_codec import Marks
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.delivery import Delivery
+from dispatcher.queue.delivery import Delivery, RecoveredFiring
 from dispatcher.queue.entries import ABANDONED, QueuedEvent
 from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
 from dispatcher.retry import Retry
-from dispatcher.util.foreign import set_on, tell, text_of, type_of
+from dispatcher.util.foreign import tell, text_of, type_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -48,11 +48,10 @@ class Retries:
     def retry(self, policy: Retry, event: Any, delivery: Delivery | None, accepted_seq: int) -> None:
         """The event has failed: hand it out again after its delay. Raises nothing."""
         delivery = delivery or _NO_DELIVERY
-        behind = delivery.behind
+        behind, order = delivery.behind, delivery.order or accepted_seq
         if policy.ordered_by_key and behind is None:
-            behind = self._hold_back(event)
-        delivery = delivery.again(behind)
-        _set_attempt(event, delivery.attempt)
+            behind = self._hold_back(event, order)
+        delivery = delivery.again(behind, order)
         delay_ns = policy.delay_ns(delivery.attempt - 1)
         number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))
         due_ns = self._schedule.now_ns() + delay_ns
@@ -62,40 +61,55 @@ class Retries:
     def restore(self, recovered: list[RecoveredEvent], policy_of: Callable[[Any], object]) -> int:
         """Before the start: queue the events of an earlier run that are due, schedule the others; returns how many are
         due."""
-        now_ns, due = self._schedule.unix_now_ns(), []
-        # Those that have failed before come first: later ones of their keys may wait behind them.
-        for accepted_seq, event, marks in sorted(recovered, key=lambda each: each.marks.attempt == 1):
+        now_ns, due, keys = self._schedule.unix_now_ns(), [], self._schedule.keys
+        for each in recovered:
+            marks = each.marks
+            if self._schedule.has_ended_early(each.accepted_seq):
+                continue
             if marks.due_ns <= now_ns:
-                firing = self._schedule.recovered_firing(marks.key) if marks.key else None
-                is_plain = firing is None and marks.attempt == 1
-                delivery = None if is_plain else Delivery(attempt=marks.attempt, scheduled=firing)
-                due.append((accepted_seq, event, delivery))
+                firing = keys.firings.setdefault(marks.key, RecoveredFiring()) if marks.key else None
+                if marks.timer:
+                    self._schedule.free_key(marks.timer, each.accepted_seq)
+                delivery = Delivery(attempt=marks.attempt, scheduled=firing, is_redelivered=True, order=each.order)
+                due.append((each.accepted_seq, each.event, delivery))
             elif marks.attempt > 1:
-                self._wait_again(policy_of(event.type), event, marks.attempt, accepted_seq, marks.due_ns - now_ns)
+                self._wait_again(each, policy_of(each.event.type), marks.due_ns - now_ns)
             else:
-                self._schedule.restore(event, accepted_seq, marks.due_ns)
+                self._schedule.restore(each.event, each.accepted_seq, marks)
         self._queue.put_first(due)
         return len(due)
 
-    def _wait_again(self, policy: object, event: Any, attempt: int, accepted_seq: int, delay_ns: int) -> None:
+    def _wait_again(self, recovered: RecoveredEvent, policy: object, delay_ns: int) -> None:
+        accepted_seq, event, marks, order = recovered
         is_ordered = isinstance(policy, Retry) and policy.ordered_by_key
-        delivery = Delivery(attempt=attempt, behind=self._hold_back(event) if is_ordered else None)
+        behind = self._hold_back(event, order) if is_ordered else None
+        delivery = Delivery(attempt=marks.attempt, behind=behind, is_redelivered=True, order=order)
         number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))
         self._schedule.again_at(self._schedule.now_ns() + delay_ns, number)
 
     def in_order(self, handle: Callable[[Any], Any], event: Any) -> Any:
-        """The handler of a class whose events keep their order by key. Raises EventTaken: the event waits."""
-        if not self._behind:
-            return handle(event)
+        """The handler of a class whose events keep their order by key.
+
+        An event waits behind one that was accepted before it: after a crash, an event may come that was accepted before
+        the one that is retrying.
+
+        Raises EventTaken: the event waits, or its caller has withdrawn it.
+        """
         entry = self._progress.entry
-        delivery = entry.delivery if type(entry) is QueuedEvent else None
-        if delivery is not None and delivery.behind is not None:
-            return handle(event)
-        behind = self.behind(event)
-        if behind is None:
-            return handle(event)
-        self.wait_behind(behind, event, entry.accepted_seq if type(entry) is QueuedEvent else 0, delivery)
-        raise EventTaken
+        delivery, accepted_seq = (entry.delivery, entry.accepted_seq) if type(entry) is QueuedEvent else (None, 0)
+        own = delivery.behind if delivery is not None else None
+        if self._behind or own is not None:
+            behind = self.behind(event)
+            if behind is None and isinstance(own, Behind):  # it has waited behind another one itself
+                self._behind[own.key] = own
+            elif behind is not None and behind is not own and _order_of(entry) >= behind.order:
+                self.wait_behind(behind, event, accepted_seq, delivery)
+                raise EventTaken
+        if delivery is not None and type(handle) is not BeginsLater and not delivery.begin():
+            self._queue.write_ahead.settle(accepted_seq)
+            self._progress.withdrawn += 1
+            raise EventTaken
+        return handle(event)
 
     def behind(self, event: Any) -> Behind | None:
         """What the event has to wait behind; None: nothing."""
@@ -103,9 +117,11 @@ class Retries:
 
     def wait_behind(self, behind: Behind, event: Any, accepted_seq: int, delivery: Delivery | None) -> None:
         """Move an event in hand, which has not begun, to those that wait."""
-        if delivery is not None:
-            delivery.undo_begin()
-        behind.numbers.append(self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery)))
+        entry = QueuedEvent(event, 0, None, accepted_seq, delivery)
+        place = len(behind.numbers)
+        while place and _order_of(entry) < _order_of(self._retrying.get(behind.numbers[place - 1])):
+            place -= 1  # it has waited for its own next attempt, while later ones came
+        behind.numbers.insert(place, self._keep(entry))
 
     def let_go(self, behind: Behind) -> None:
         """The event that `behind` waits for has ended: the others go on, before all that is queued."""
@@ -119,14 +135,16 @@ class Retries:
         with contextlib.suppress(MailboxClosedError):  # the dispatcher has ended, and discards them
             self._mailbox.put(Mail(behind.let_go, MIN_PRIORITY, "let events go on behind one that was discarded"))
 
-    def _hold_back(self, event: Any) -> Behind | None:
+    def _hold_back(self, event: Any, order: float) -> Behind | None:
         """Let later events of the key wait behind this one; None: its key cannot be compared."""
         key = _key_of(event)
         if key is None:
             message = "%s: the lock_key of %s cannot be compared, so later events of it do not wait"
             tell(log, logging.WARNING, message, self._queue.name, text_of(event))
             return None
-        behind = self._behind[key] = Behind(self, key)
+        behind, other = Behind(self, key, order), self._behind.get(key)
+        if other is None or order <= other.order:  # otherwise it waits behind that one, once its time has come
+            self._behind[key] = behind
         return behind
 
     def _find(self, key: _Key | None) -> Behind | None:
@@ -150,6 +168,7 @@ class Retries:
             due_ns=self._schedule.unix_now_ns() + delay_ns,
             attempt=entry.delivery.attempt,
             replaces=entry.accepted_seq,
+            order=entry.delivery.order,
         )
         try:
             line = write_ahead.encode(entry.event, marks)
@@ -159,6 +178,13 @@ class Retries:
             return False
         write_ahead.append_later(_NextAttempt(line, entry, write_ahead, then), wait=False)
         return True
+
+
+def _order_of(entry: Any) -> float:
+    """The place of an entry's event among the accepted seqs; 0: it is not in the log."""
+    if type(entry) is not QueuedEvent:
+        return 0
+    return (entry.delivery.order if entry.delivery is not None else 0) or entry.accepted_seq
 
 
 class _NextAttempt(LaterAppend):
@@ -206,9 +232,10 @@ class _Key:
 class Behind:
     """What waits behind one event that is retrying. Handler thread, unless a method says otherwise."""
 
-    def __init__(self, retries: Retries, key: _Key) -> None:
+    def __init__(self, retries: Retries, key: _Key, order: float) -> None:
         self._retries = retries  # never changes
         self.key = key  # never changes
+        self.order = order  # of the event that is retrying; never changes
         self.numbers: list[int] = []  # of the events that wait, in their order
 
     def let_go(self) -> None:
@@ -225,10 +252,3 @@ def _key_of(event: Any) -> _Key | None:
         return _Key(type(type_of(event)), getattr(event, "lock_key", None))
     except Exception:
         return None
-
-
-def _set_attempt(event: Any, attempt: int) -> None:
-    """Tell the event which attempt comes, if it accepts attributes, and has no other value of that name."""
-    with contextlib.suppress(Exception):  # of a property
-        if getattr(event, "attempt", attempt - 1) == attempt - 1:
-            set_on(event, "attempt", attempt)

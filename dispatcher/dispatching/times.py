@@ -46,7 +46,7 @@ class Progress:
     coroutine counts as a batch of its own: `begun` within the batch that took it, `done` once it is handled or failed.
     """
 
-    __slots__ = ("begun", "done", "entry", "given_up", "redelivered_upto", "retries", "since_ns", "turns", "withdrawn")
+    __slots__ = ("begun", "done", "entry", "given_up", "retries", "since_ns", "turns", "withdrawn")
 
     def __init__(self) -> None:
         self.begun = 0  # handler thread writes, any reads
@@ -61,7 +61,6 @@ class Progress:
         self.since_ns = 0
         # The entries taken once the turns are used up, and the turns; the handler thread replaces both in one store.
         self.turns: tuple[int, Iterator[tuple[()]]] = (0, repeat((), 0))
-        self.redelivered_upto = 0  # accepted seqs up to this one are redelivered; set before the start
 
     def is_at_rest(self) -> bool:
         """No event is in hand. Exact on the handler thread; see `Drain.is_drained` for others."""

@@ -43,7 +43,7 @@ from dispatcher.errors import JournalError
 from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog
 from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, shared_gate
 from dispatcher.util.histogram import snapshot
-from dispatcher.util.threads import is_owned, try_to_start
+from dispatcher.util.threads import is_owned, release_anyhow, try_to_start
 
 MOST_BYTES_IN_FRAME: Final = 1 << 20
 """A single event may exceed it."""
@@ -67,8 +67,8 @@ class GroupCommit:
         self._on_append = on_append  # never changes
         self._leading = threading.RLock()  # held by the leader; before the log's locks
         self._pending: deque[Append] = deque()  # any thread appends; the leader takes from the left, and puts back
-        self.under_way: list[None] = []
-        """An item for each LaterAppend that has not ended. Any thread adds one, the writer removes it."""
+        self.under_way: dict[LaterAppend, None] = {}
+        """The LaterAppends that have not ended. Any thread adds one, the writer removes it."""
         # How deep each thread is in `append`; each thread touches its own item.
         self._depths: dict[int, int] = {}
         self._gathering = Gathering()
@@ -154,21 +154,40 @@ class GroupCommit:
     def append_later(self, later: LaterAppend, *, wait: bool) -> None:
         """Append an event, and call `later.end` and `later.tell` once it is in the log or refused.
 
-        `wait`: if MOST_UNDER_WAY events are under way, wait until this one has ended. Never raises for the journal.
+        `wait`: if MOST_UNDER_WAY events are under way, wait until this one has ended. Never raises for the journal. If
+        a signal handler raises meanwhile, the event is withdrawn, and `later.is_sent` says who ends it.
         """
+        if self._writer is None:
+            self._start_writer()
         crowded = wait and len(self.under_way) >= MOST_UNDER_WAY and not self._is_nested() and not self._is_writer()
         if crowded:
             later.place = Gate()
-        self.under_way.append(None)
-        self._pending.append(later)
-        if self._waits:
-            self._wake_writer()
-        if self._writer is None:
-            self._start_writer()
-        if self._has_ended or self._lacks_writer:
-            self._lead_all()
-        elif later.place is not None:
-            later.place.wait()
+        hand = [later]
+        try:
+            self.under_way[later] = None
+            self._pending.extend(map(hand.pop, (0,)))  # one call of a function in C: it is in one of the two
+            if self._waits:
+                self._wake_writer()
+            if self._has_ended or self._lacks_writer:
+                self._lead_all()
+            elif later.place is not None:
+                later.place.wait()
+        except BaseException:
+            later.is_withdrawn = True  # before the next step: the writer looks at it once it has the event
+            later.is_sent = not hand
+            if hand:
+                self.under_way.pop(later, None)
+                raise
+            # As `_wake_writer`, in one call in C: at the limit of recursion it works where the step above did.
+            try:  # noqa: SIM105 - `suppress` would need more of the stack
+                self._work.release()
+            except RuntimeError:
+                pass
+            raise
+
+    def is_led_by_caller(self) -> bool:
+        """Whether this thread writes a batch: it must not wait for an event of it."""
+        return is_owned(self._leading)
 
     def close(self) -> None:
         """The log was closed: end the writer once it has refused what is pending. Any thread; does not wait."""
@@ -333,7 +352,7 @@ class GroupCommit:
                 last = entry.place
                 self._opening.append(last)
             if isinstance(entry, LaterAppend):
-                self.under_way.pop()
+                self.under_way.pop(entry, None)
                 self._told.append(entry)
             elif entry.is_withdrawn and entry.seq and error is None:
                 self._settle(entry.seq)
@@ -343,8 +362,7 @@ class GroupCommit:
     # -- the writer ----------------------------------------------------------------------------------------------------
 
     def _wake_writer(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it was woken before
-            self._work.release()
+        release_anyhow(self._work)  # it may have been woken before
 
     def _start_writer(self) -> None:
         """Start it, unless another thread does. The process may fork until the first event that no thread waits for."""
@@ -353,7 +371,11 @@ class GroupCommit:
             self._writer = thread
         if self._writer is thread:
             # Before this thread looks whether another leads: one that gives up the leadership then looks at this.
-            self._lacks_writer = not try_to_start(thread)
+            try:
+                self._lacks_writer = not try_to_start(thread)
+            except BaseException:  # a RecursionError, perhaps: the next event tries again
+                self._writer = None
+                raise
             if self._lacks_writer:
                 self._writer = None  # last: from here on, the next event tries again
 

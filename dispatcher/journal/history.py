@@ -38,6 +38,7 @@ from dispatcher.journal.snapshot import (
     parts_of,
     unreadable,
 )
+from dispatcher.util.functions import require_plain
 from dispatcher.util.units import NS_PER_S
 
 _SETTLED_NS: Final = 50_000_000
@@ -121,6 +122,8 @@ def entity_history(
     """
     if limit < 1:
         raise InvalidValueError(f"limit={limit}: must be at least 1")
+    on_damage = require_plain(on_damage, "on_damage", "takes a line")
+    on_pause = require_plain(on_pause, "on_pause", "pauses the look-up")
     question = _Question(encode_text(entity), machine, limit, before_seq, changes_only)
     parts = parts_of(path)
     if not parts.is_partitioned:

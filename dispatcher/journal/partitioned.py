@@ -29,7 +29,7 @@ from typing import Final
 
 from dispatcher.config import JournalConfig
 from dispatcher.errors import JournalError, JournalLossError, NoEventInHandError
-from dispatcher.journal.format.event_codec import current_marks, with_marks
+from dispatcher.journal.format.event_codec import in_order_of_acceptance, with_marks
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.format.partitions import (
     Move,
@@ -148,14 +148,10 @@ class PartitionedJournal:
         moves = False
         for number, writer in enumerate(self._all()):
             own = number if number < len(self._writers) else 0
-            current = current_marks(writer.recovered)
-            for accepted in writer.recovered:
-                marks = current.get(accepted.seq)
-                if marks is None:
-                    continue
+            for accepted, marks, _ in in_order_of_acceptance(writer.recovered):
                 to = partition_of(accepted.line) if marks.has_event else own
                 moves = moves or to != number
-                placed[to].append(with_marks(accepted.line, marks._replace(replaces=0)))
+                placed[to].append(with_marks(accepted.line, marks._replace(replaces=0, order=0)))
         if moves:
             try:
                 self._move(placed)

@@ -16,6 +16,7 @@ from dispatcher.journal.format.partitions import partition_number
 from dispatcher.journal.format.schema import EVENTS, Table
 from dispatcher.journal.format.segments import segment_number
 from dispatcher.journal.snapshot import is_retired, look_at, open_frames, parts_of, unreadable
+from dispatcher.util.functions import require_plain
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ def read_rows(
     Raises:
         JournalError: it isn't a journal, or a file can't be read.
     """
+    if on_damage is not None:
+        on_damage = require_plain(on_damage, "on_damage", "takes a line")
     parts = parts_of(path)
     report = on_damage or _logged(parts.path)
     if not parts.is_partitioned:

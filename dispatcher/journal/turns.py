@@ -7,7 +7,6 @@ open a `DescriptorGate` is one write to an eventfd, during which the leader lets
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from collections import deque
@@ -15,6 +14,7 @@ from typing import Final
 
 from dispatcher.errors import JournalError
 from dispatcher.util.descriptors import EventFile
+from dispatcher.util.threads import release_anyhow
 
 _MANY: Final = (1 << 40).to_bytes(8, sys.byteorder)
 """Written to an eventfd to open it. Each wait takes one off, so this many threads may pass."""
@@ -32,14 +32,12 @@ class Gate:
 
     def wait(self) -> None:
         self._lock.acquire()
-        with contextlib.suppress(RuntimeError):  # `open` was repeated meanwhile, and has released it
-            self._lock.release()
+        release_anyhow(self._lock)  # `open` may have been repeated meanwhile, and have released it
 
     def open(self) -> None:
         """Let all pass. Repeating it does no harm."""
         self.is_open = True
-        with contextlib.suppress(RuntimeError):  # it is open, and no thread is passing
-            self._lock.release()
+        release_anyhow(self._lock)  # it may be open, and no thread be passing
 
 
 class DescriptorGate(Gate):
@@ -106,6 +104,7 @@ class LaterAppend(Append):
     """
 
     is_later = True
+    is_sent = False  # the writer ends it, even if `append_later` has raised; written by its producer
 
     def tell(self) -> None: ...
 
@@ -166,5 +165,4 @@ class Gathering:
     def arrived(self, pending: int) -> None:
         """One more is pending. Any thread."""
         if pending >= self._wanted:
-            with contextlib.suppress(RuntimeError):  # another one has released it
-                self._complete.release()
+            release_anyhow(self._complete)  # another one may have released it

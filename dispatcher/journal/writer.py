@@ -41,9 +41,11 @@ from dispatcher.journal.live_states import LiveStates, read_states
 from dispatcher.journal.segment_log import SegmentLog
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.service import Service, ServiceState
-from dispatcher.util.foreign import plain_text, text_of
+from dispatcher.util.foreign import id_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
+from dispatcher.util.functions import require_plain
 from dispatcher.util.histogram import snapshot
+from dispatcher.util.threads import is_owned
 
 _NOT_STARTED: Final = (ServiceState.NOTINITED, ServiceState.INITED)
 
@@ -160,7 +162,9 @@ class JournalWriter:
 
         Raises:
             JournalError: the writer already has a dispatcher, or it's closed.
+            TypeError: `on_failure` isn't callable, or a call of it runs nothing.
         """
+        require_plain(on_failure, "on_failure", "takes the error")
         owner = self._owner
         if owner.dispatcher() is not None:
             gc.collect()  # a dispatcher that was dropped is in cycles, and may still be there
@@ -320,7 +324,7 @@ class JournalWriter:
         """Add a transition of the current event, as in TransitionOrigin. Only for the handler thread."""
         kind = self.transition_kind(machine, from_state, event_type, to_state, valid=valid)
         if type(entity) is not str:
-            entity = plain_text(str(entity))
+            entity = id_text(entity)
         self.transitions.append((kind, self.seq, entity, self.at))  # a TransitionRow
 
     def flush(self) -> None:
@@ -476,14 +480,48 @@ class JournalWriter:
         self._group.append_later(later, wait=wait)
 
     @property
-    def under_way(self) -> list[None]:
-        """An item for each event of `append_later` in flight. Thread-safe."""
+    def under_way(self) -> Collection[object]:
+        """The events of `append_later` in flight. Thread-safe."""
         return self._group.under_way
 
     def settle(self, accepted_seq: int) -> None:
         """With the next frame, record an accepted event as never to be handled, so recovery doesn't hand it out."""
         if accepted_seq > 0:
             self._settled.append(accepted_seq)
+
+    def settle_now(self, accepted_seq: int) -> None:
+        """Record an accepted event as never to be handled. On return, that's as durable as a post is. Thread-safe.
+
+        A call that interrupts its own thread's use of the journal, for example in a signal handler, records it with the
+        next frame.
+
+        Raises:
+            JournalError: the disk failed, whatever the policy, or the journal is closed.
+        """
+        if accepted_seq <= 0:
+            return
+        self._settled.append(accepted_seq)
+        if is_owned(self._taking) or self.log.is_used_by_caller():
+            return
+        with self.log.failing(always=True):
+            self._append_settled()
+            if self._commits:
+                self.log.commit()
+
+    def _append_settled(self) -> None:
+        with self._taking:
+            settled = snapshot(self._settled.copy)
+            if not settled:  # another thread has just appended them, with its rows
+                return
+            first_seq = self.log.next_seq()  # see `_append_rows`
+            self.log.append_rows(encode_rows((), (), first_seq, (), (), virtual=self._virtual, settled=settled))
+            for _ in settled:
+                self._settled.popleft()
+        self._keeper.ensure_running()
+
+    def is_writing_here(self) -> bool:
+        """Whether the caller's thread writes a batch of accepted events, so that it must not wait for one of them."""
+        return self._group.is_led_by_caller()
 
     def roll(self) -> None:
         """Close the segment and begin the next one, unless it's empty."""

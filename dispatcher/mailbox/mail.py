@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from dispatcher.util.foreign import text_of
+from dispatcher.util.functions import ran
 
 MIN_PRIORITY: Final = -1
 """Priority of mail without an operator, which only the main loop runs."""
@@ -85,7 +86,9 @@ class Mail:
     def run(self) -> None:
         """Run the command, on the mailbox thread."""
         if self._action_executor is None:
-            self.runnable()
+            result = self.runnable()
+            if result is not None:
+                ran(self.runnable, result)
         else:
             self._action_executor(self.runnable)
 

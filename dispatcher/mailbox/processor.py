@@ -17,6 +17,7 @@ from dispatcher.mailbox.latency import MailboxMetricsController
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, ActionExecutor, Mail, MailOptions
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
 from dispatcher.util.foreign import text_of
+from dispatcher.util.functions import require_plain
 
 _OPEN: Final = MailboxState.OPEN  # looking up an Enum member is slow, and the loop turns often
 
@@ -133,7 +134,7 @@ class MailboxProcessor:
         self.mailbox = mailbox or TaskMailbox()  # never changes
         self._action_executor = action_executor  # never changes
         self.metrics_controller = metrics_controller or MailboxMetricsController()  # never changes
-        self._default_action = default_action
+        self._default_action = require_plain(default_action, "default_action", "does the work of a turn", is_hot=True)
         self._controller = MailboxController(self)
         self._loop_running = True  # mailbox thread only; stays false once completed
         self._suspended = False  # mailbox thread only
@@ -142,7 +143,8 @@ class MailboxProcessor:
         self._running: Mail | None = None  # mailbox thread writes, any reads
         self._began_ns = 0  # when that mail began, by perf_counter_ns; written before it; mailbox thread, any reads
         self.slow_mails = 0  # mails that ran longer than `slow_after_ns`; mailbox thread writes, any reads
-        self._slow_after_ns, self._on_slow = slow_after_ns, on_slow  # never change
+        self._slow_after_ns = slow_after_ns  # never changes
+        self._on_slow = require_plain(on_slow, "on_slow", "takes a mail, its start and its end")  # never changes
 
     @property
     def main_mailbox_executor(self) -> MailboxExecutor:

@@ -17,6 +17,7 @@ from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
 from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, SharedFuture, TimerTask
 from dispatcher.util.foreign import tell
 from dispatcher.util.forks import let_go_in_children
+from dispatcher.util.functions import require_plain
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class SystemProcessingTimeService(QueuedTimerService):
     def __init__(self, name: str = "timers", on_error: Callable[[BaseException], None] | None = None) -> None:
         super().__init__(name)
         self._name = name
+        if on_error is not None:
+            on_error = require_plain(on_error, "on_error", "takes the error of a callback")
         self._on_error = on_error  # called by the timer thread only
         # Guarded by _tasks.lock; set while ALIVE, then never again, but reset in a forked child.
         self._thread: threading.Thread | None = None

@@ -85,10 +85,11 @@ class TaskMailbox:
         with self._lock:
             if self.state is not _OPEN:
                 raise MailboxClosedError(self.state, "put mail")
-            self._queue.append(mail)
+            # Wake first, which may meet the limit of recursion. The mailbox thread waits for the lock, then has mail.
             self.new_mail = True
             if self.parking.duties:
                 self.parking.unpark()
+            self._queue.append(mail)
 
     def put_first(self, mail: Mail) -> None:
         """Put `mail` before all mail that isn't urgent. The mail put first last is taken first."""
@@ -101,9 +102,9 @@ class TaskMailbox:
             return
         with self._lock:
             self._check_put()
-            _insert_before_normal(self._queue, mail)
             self.new_mail = True
             self.parking.unpark()
+            _insert_before_normal(self._queue, mail)
 
     def has_mail(self) -> bool:
         """Whether mail of any priority is waiting."""
@@ -242,10 +243,10 @@ class TaskMailbox:
             return
         with self._lock:
             self._check_put()
-            self._queue.appendleft(mail)
             self.new_mail = True
             self.new_urgent_mail = True
             self.parking.unpark()
+            self._queue.appendleft(mail)
 
     def pull(self, *, urgent_only: bool) -> None:
         """Move mail from the queue to the batch, urgent mail first, in the order of arrival."""

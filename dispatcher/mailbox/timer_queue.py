@@ -18,6 +18,7 @@ from enum import Enum
 
 from dispatcher.errors import DispatcherError, ForkedProcessError, InvalidValueError
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
+from dispatcher.util.functions import require_plain
 
 _SWEEP_FROM = 64
 """The number of entries of cancelled tasks that is not worth a sweep."""
@@ -75,6 +76,7 @@ class TimerTask(Future[None]):
         self, callback: TimerCallback, timestamp_ms: int, period_ms: int = 0, fixed_delay: bool = False
     ) -> None:
         super().__init__()
+        callback = require_plain(callback, "the callback of a timer", "takes the time")
         self.callback = callback  # written under the queue's lock, or by the thread that runs it, if not periodic
         self.timestamp_ms = timestamp_ms  # the scheduled time; written by the thread that runs the task
         self.due_ms: float = timestamp_ms  # set when the task is added; written by the thread that runs the task

@@ -10,16 +10,17 @@ from dispatcher.util.functions import require_plain
 
 _SHORTEST_PERIOD_NS: Final = 1_000_000
 """A shorter period would keep the thread busy that all timers share."""
-_LONGEST_S: Final = 3_155_760_000
+LONGEST_S: Final = 3_155_760_000
+"""A century."""
 _LAST_UNIX_S: Final = 253_402_300_799
 
 
 def duration_ns(name: str, seconds: float) -> int:
     """Raises ValueError, which calls it `name`: it is negative, or more than a century. TypeError: it is no number."""
     _require_number(name, seconds)
-    if not 0 <= seconds <= _LONGEST_S:
+    if not 0 <= seconds <= LONGEST_S:
         raise InvalidValueError(
-            f"{name} must be a number of seconds, from 0 to {_LONGEST_S:,} (a century), not {seconds}"
+            f"{name} must be a number of seconds, from 0 to {LONGEST_S:,} (a century), not {seconds}"
         )
     return _whole_us(seconds)
 
@@ -47,6 +48,13 @@ def rhythm_ns(period_s: float, first_s: float | None, jitter: float) -> tuple[in
     if not 0 <= jitter <= 1:
         raise InvalidValueError(f"jitter is a part of the period, from 0 to 1, not {jitter}")
     return period_ns, first_ns
+
+
+def checked_key(key: str) -> str:
+    """Raises TypeError: it is no str."""
+    if not isinstance(key, str):
+        raise InvalidTypeError(f"key must be a str, not {text_of(key)}")
+    return key
 
 
 def is_event_not_factory(event_or_factory: Any) -> bool:

@@ -153,11 +153,11 @@ class Tally:
             next(in_vain)
             raise
 
-    def take_many(self, reason: str, take: Callable[[], Any], taken: list[Any]) -> None:
-        """As `take`, AT_ONCE times in one step, which is a tenth of the work; appends the entries to `taken`."""
+    def take_many(self, reason: str, take: Callable[[], Any], taken: list[Any], most: int = AT_ONCE) -> None:
+        """As `take`, so many times in one step, which is a tenth of the work; appends the entries to `taken`."""
         in_vain = self._in_vain.setdefault(reason, repeat((), sys.maxsize))
         try:
-            taken.extend(islice(starmap(take, self.turns(reason)), AT_ONCE))
+            taken.extend(islice(starmap(take, self.turns(reason)), most))
         except IndexError:
             next(in_vain)
             raise
@@ -222,9 +222,12 @@ class QueueState:
             while True:
                 taken.append(self.dropped.take(reason, take))
 
-    def take_dropped(self, reason: DropReason) -> Any:
-        """Take the oldest entry, and count it as never to be handled. Raises IndexError: the queue is empty."""
-        return self.dropped.take(reason, self.entries.popleft)
+    def take_dropped(self, reason: DropReason, taken: list[Any]) -> None:
+        """Take the oldest entry, count it as never to be handled, and append it to `taken`.
+
+        Raises IndexError: the queue is empty.
+        """
+        self.dropped.take_many(reason, self.entries.popleft, taken, most=1)
 
 
 class Stamping:

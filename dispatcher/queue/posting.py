@@ -26,6 +26,7 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
 from dispatcher.event import KeyOf
 from dispatcher.journal.segment_log import ReentrantAppendError
+from dispatcher.mailbox.parking import SIGNAL
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue import nesting
 from dispatcher.queue.coalescing import Coalescing
@@ -44,7 +45,8 @@ from dispatcher.queue.entries import (
     Stamping,
     Times,
 )
-from dispatcher.queue.room import QueueRoom
+from dispatcher.queue.override import PostOverride
+from dispatcher.queue.room import LAST, QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.util.foreign import type_of
@@ -85,6 +87,7 @@ class EventQueue:
         self.stamping = Stamping(state.flags, times)
         self.coalescing = Coalescing(state, self.stamping, self._parking.is_waiting)
         self._keeping_context: set[type] = set()  # Enum classes; any thread, in single steps
+        self.override = PostOverride()  # never changes
         self.room = QueueRoom(name, config, state, self.coalescing, is_inside, nesting.is_nested, on_size)
         self.shutdown = QueueShutdown(
             name,
@@ -100,8 +103,6 @@ class EventQueue:
             self.flags.gate = LOOK
         # The steps of a post, which never change.
         self._after_append = self._make_after_append()
-        self._post_slowly = nesting.slow_path(self._post_special)
-        self._post_when_full = nesting.slow_path(self._post_full)
         self.post = self._make_post()
 
     @property
@@ -114,12 +115,12 @@ class EventQueue:
 
         In write-ahead mode it waits for the disk. Any thread.
         """
-        return self._post_slowly(event, False)
+        return self._post_special(event, False)
 
     def post_delivery(self, event: Any, delivery: Delivery, wait: bool) -> bool:
         """As `post`, or `post_if_room`, of an event with a delivery. Any thread."""
         self.state.has_deliveries = True
-        return self._post_slowly(event, wait, delivery)
+        return self._post_special(event, wait, delivery)
 
     def wake(self) -> None:
         """Wake the handler thread if it waits. Any thread; never blocks."""
@@ -146,13 +147,12 @@ class EventQueue:
         context = copy_context()
         return Delivery(context=context) if delivery is None else delivery.in_context(context)
 
-    def put_first(self, events: Sequence[tuple[int, Any, Delivery | None]]) -> None:
+    def put_first(self, events: Sequence[tuple[int, Any, Delivery]]) -> None:
         """Before the start: queue accepted seqs, events and deliveries of the write-ahead log before all others."""
         now_ns = perf_counter_ns()
         if self.room.capacity is not None:
             for _ in events:
-                if not self.room.try_take():
-                    self.room.overdraw()
+                self.room.take_or_overdraw()
         self.entries.extendleft(
             QueuedEvent(event, now_ns, None, seq, delivery) for seq, event, delivery in reversed(events)
         )
@@ -175,15 +175,24 @@ class EventQueue:
         """
         # Each name from outside that the function uses costs every post a nanosecond.
         flags, append, after_append, post_gated = self.flags, self.entries.append, self._after_append, self._post_gated
-        take_permit, post_full, entry_of = self.room.permits.pop, self._post_when_full, self._gated_entry
-        now_ns, stamped = perf_counter_ns, STAMPED
+        take_permit, post_full, entry_of = self.room.permits.pop, self._post_full, self._gated_entry
+        undo_take = self._undo_take
+        now_ns, stamped, parking = perf_counter_ns, STAMPED, self._parking
+
+        # At the limit of recursion, `after_append` fails at a depth at which the append did not. Then the post wakes
+        # the handler thread by one call in C.
 
         def post(event: Any) -> bool:
             if flags.gate:
                 return post_gated(event)
             append(event)
             if flags.alert:
-                return after_append(event)
+                try:
+                    return after_append(event)
+                except RecursionError:
+                    parking.knock(SIGNAL)
+                    if flags.phase != RUNNING:
+                        raise
             return True
 
         def post_stamped(event: Any) -> bool:
@@ -192,7 +201,12 @@ class EventQueue:
             entry: Any = (event, now_ns(), stamped)
             append(entry)
             if flags.alert:
-                return after_append(entry)
+                try:
+                    return after_append(entry)
+                except RecursionError:
+                    parking.knock(SIGNAL)
+                    if flags.phase != RUNNING:
+                        raise
             return True
 
         def post_bounded(event: Any) -> bool:
@@ -201,14 +215,25 @@ class EventQueue:
                 if flags.gate is LOOK:
                     return post_gated(event)
                 entry = entry_of(event)
-            # Nothing is made from here to the append: a collection could run foreign code amid a compiled post.
             try:
                 take_permit()
             except IndexError:
                 return post_full(event)
-            append(entry)
+            except BaseException as error:
+                undo_take(error)
+                raise
+            try:
+                append(entry)
+            except BaseException:  # of a signal handler: the event is queued
+                parking.release_anyhow()
+                raise
             if flags.alert:
-                return after_append(entry)
+                try:
+                    return after_append(entry)
+                except RecursionError:
+                    parking.knock(SIGNAL)
+                    if flags.phase != RUNNING:
+                        raise
             return True
 
         nesting.entries(post, post_stamped, post_bounded, EventQueue.post_if_room, EventQueue.post_delivery)
@@ -217,14 +242,21 @@ class EventQueue:
         return post_stamped if self.stamping.stamps_all else post
 
     def _post_gated(self, event: Any) -> bool:
-        return self._post_slowly(event) if self.flags.gate is LOOK else self._append(self._gated_entry(event))
+        return self._post_special(event) if self.flags.gate is LOOK else self._append(self._gated_entry(event))
 
     def _gated_entry(self, event: Any) -> Any:
         """The entry for an event whose post may have to note the time."""
         return event if self._parking.duties and not self.stamping.stamps_all else self.stamping.stamped(event)
 
-    def _post_full(self, event: Any, wait: bool = True) -> bool:
-        return self.room.make(wait) and self._append(self._stamped_if_due(event))
+    def _post_full(self, event: Any) -> bool:
+        return self._enqueue(event, True, None)
+
+    def _undo_take(self, error: BaseException) -> None:
+        """Return the permit of a post that met `error` when it took one."""
+        traceback = error.__traceback__
+        is_own = traceback is not None and traceback.tb_next is None  # the call's, not of a function behind it
+        if not (is_own and isinstance(error, RecursionError)):  # raised by a signal handler, once the permit was taken
+            self.room.give_back()
 
     def _post_special(self, event: Any, wait: bool = True, delivery: Delivery | None = None) -> bool:
         """The slow path: the queue is not RUNNING, or the event is coalesced, logged ahead or stamped, or has a
@@ -236,19 +268,39 @@ class EventQueue:
             delivery = self.in_context(event, delivery)
         if key is not None:
             return self._post_keyed(event, key, wait, delivery)
-        if not self.room.take(wait):
-            return False
-        if not self.write_ahead.is_on:
-            if delivery is not None:
-                return self._append(QueuedEvent(event, perf_counter_ns(), None, 0, delivery))
-            return self._append(self._stamped_if_due(event))
+        return self._enqueue(event, wait, delivery)
+
+    def _enqueue(self, event: Any, wait: bool, delivery: Delivery | None) -> bool:
+        """Take a permit, write the event ahead, and append its entry.
+
+        A signal handler may raise behind each call. What is left in `held` and in `hand` tells what to give back:
+        permit and entry go to their next place in one call of a function in C.
+        """
+        held: list[Any] = []
+        hand: list[Any] | None = None
         accepted_seq = 0
         try:
-            accepted_seq = self._log_ahead(event)
-        finally:
-            if not accepted_seq:
-                self.room.undo()
-        return accepted_seq != 0 and self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq, delivery))
+            if not self.room.take(wait, held):
+                return False
+            if self.write_ahead.is_on:
+                accepted_seq = self._log_ahead(event)
+                if not accepted_seq:
+                    self.room.undo(held)
+                    return False
+            if accepted_seq or delivery is not None:
+                hand = [QueuedEvent(event, perf_counter_ns(), None, accepted_seq, delivery)]
+            else:
+                hand = [self._stamped_if_due(event)]
+            entry = hand[0]
+            self.entries.extend(map(hand.pop, LAST))
+            return self._queued(entry)
+        except BaseException:
+            if hand is None or hand:
+                self.room.undo(held)
+                self.state.settle(accepted_seq)
+            else:
+                self._parking.knock(SIGNAL)
+            raise
 
     def refuses(self) -> bool:
         """Whether the queue is shut for this caller; then its post is counted as refused.
@@ -288,7 +340,7 @@ class EventQueue:
         if key is None:
             self._append(QueuedEvent(event, perf_counter_ns(), None, accepted_seq, delivery))
         else:
-            self._enqueue_keyed(event, key, accepted_seq, delivery, has_room=True)
+            self._enqueue_keyed(event, key, accepted_seq, delivery, held=[None])
 
     def post_again(self, number: int) -> None:
         """Queue an event that is retrying, for which the caller holds a permit."""
@@ -299,7 +351,7 @@ class EventQueue:
             entry.enqueued_ns = perf_counter_ns()
             self.entries.extend(map(self.state.retrying.pop, (number,)))  # one step
         except KeyError:  # a stop has discarded it
-            self.room.undo()
+            self.room.give_back()
             return
         if self.flags.alert:
             self._after_append(entry)
@@ -322,15 +374,14 @@ class EventQueue:
         delivery: Delivery | None,
         *,
         wait: bool = False,
-        has_room: bool = False,
+        held: list[Any] | None = None,
     ) -> bool:
-        """`has_room`: the caller holds a permit, which is returned unless the event needs it."""
-        entry = None
+        """`held`: the caller's permit, which is returned unless the event needs it."""
+        entry, held = None, [] if held is None else held
         try:
             holder = self.coalescing.supersede(event, key, accepted_seq, delivery)
             if holder is None:
-                has_room = has_room or self.room.take(wait)
-                if not has_room:
+                if not (held or self.room.take(wait, held)):
                     self.state.settle(accepted_seq)
                     return False
                 entry = self.coalescing.entry(event, key, accepted_seq, delivery)
@@ -339,12 +390,11 @@ class EventQueue:
             if entry is not None and (self.coalescing.is_registered(entry) or not length_hint(entry.place)):
                 self.coalescing.enqueue(entry)
             else:
-                if has_room:
-                    self.room.undo()
+                self.room.undo(held)
                 self.state.settle(accepted_seq)
             raise
-        if has_room and holder is not entry:
-            self.room.undo()
+        if holder is not entry:
+            self.room.undo(held)
         has_queued = self.coalescing.enqueue(holder)
         if self.flags.alert and (has_queued or holder is entry):
             return self._after_append(holder)
@@ -371,11 +421,22 @@ class EventQueue:
 
     def _append(self, entry: Any) -> bool:
         self.entries.append(entry)
-        return self._after_append(entry) if self.flags.alert else True
+        return self._queued(entry)
+
+    def _queued(self, entry: Any) -> bool:
+        """The end of a post whose entry is in the queue."""
+        if self.flags.alert:
+            try:
+                return self._after_append(entry)
+            except RecursionError:  # see `_make_post`
+                self._parking.knock(SIGNAL)
+                if self.flags.phase != RUNNING:
+                    raise
+        return True
 
     def _make_after_append(self) -> Callable[[Any], bool]:
         """The end of a post that finds `alert` set: its entry is queued, and the handler thread waits or stops."""
-        flags, take_duty, take_back = self.flags, self._parking.duties.pop, self.shutdown.take_back
+        flags, take_duty, take_back = self.flags, self._parking.take_duty, self.shutdown.take_back
         parking, now_ns = self._parking, perf_counter_ns
 
         def after_append(entry: Any) -> bool:
@@ -392,6 +453,8 @@ class EventQueue:
                 wake()
             except IndexError:
                 pass
+            except RecursionError:  # the duty was not taken: the caller, which needs less of the stack, knocks
+                raise
             except BaseException as error:  # a KeyboardInterrupt, perhaps after the duty was taken
                 parking.release_anyhow()
                 if not isinstance(error, RuntimeError):  # raised by releasing twice

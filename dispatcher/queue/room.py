@@ -5,6 +5,10 @@ atomic steps on a list, so the bound is strict without a lock. A producer that h
 looks for a permit once more before it waits. The handler thread returns a permit first, and then looks for a turn to
 release. So at least one of the two sees the other, and no wake-up is lost.
 
+A signal handler may raise behind any call that a producer makes. So a permit goes from one list to another, the
+producer's `held`, in one call of a function in C: it is always in one of the two. A producer that fails gives back what
+it holds.
+
 A waiting thread's turn is a lock, a waiting task's wakes the task on its event loop. A released turn lets its producer
 look for a permit. It grants none, so a loop that has stopped keeps no permit.
 """
@@ -16,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import QueueFullError
@@ -24,6 +28,8 @@ from dispatcher.queue.coalescing import Coalescing
 from dispatcher.queue.entries import RUNNING, QueuedEvent, QueueState
 from dispatcher.util.foreign import cut_text
 
+LAST: Final = (-1,)
+"""The arguments of a `pop`, for `map`."""
 Answer = Literal["permit", "timeout", "shut", "reentrant"]
 
 
@@ -83,47 +89,50 @@ class QueueRoom:
         """The queue is at its capacity, or a producer still waits for room. Any thread."""
         return self.capacity is not None and (not self.permits or bool(self.waiters))
 
-    def take(self, wait: bool = True) -> bool:
-        """Take a permit, if the queue is bounded. If none is left, apply the policy; False: the post is refused.
+    def take(self, wait: bool, held: list[Any]) -> bool:
+        """Move a permit into `held`, if the queue is bounded. If none is left, apply the policy; False: the post is
+        refused.
 
         Raises:
             QueueFullError: the policy is to block, and the caller does not `wait`, or the dispatcher is not started.
         """
-        return self.capacity is None or self.try_take() or self.make(wait)
+        return self.capacity is None or self.try_take(held) or self.make(wait, held)
 
-    def try_take(self) -> bool:
-        """Take a permit if there is one. Never blocks."""
+    def try_take(self, held: list[Any]) -> bool:
+        """Move a permit into `held` if there is one. Never blocks."""
         try:
-            self.permits.pop()
+            held.extend(map(self.permits.pop, LAST))
         except IndexError:
+            if held:  # raised by a signal handler
+                raise
             return False
         return True
 
-    def make(self, wait: bool) -> bool:
+    def make(self, wait: bool, held: list[Any]) -> bool:
         """As `take`, when no permit is left."""
         if self._is_inside():
-            self.overdraw()
+            self.overdraw(held)
             return True
         self.on_size(len(self._state.entries), 0)
         if self._full_policy == "reject":
             return self._state.reject("full")
         if self._full_policy != "drop_oldest" and not wait:
             raise QueueFullError(self._name, self.capacity or 0)
-        answer = self._drop_oldest() if self._full_policy == "drop_oldest" else self._wait_and_take()
+        answer = self._drop_oldest(held) if self._full_policy == "drop_oldest" else self._wait_and_take(held)
         if answer == "permit":
             return True
         return self._state.reject_shut() if answer == "shut" else self._state.reject(answer)
 
     def take_or_overdraw(self) -> None:
         """Take a permit if the queue is bounded and one is left; never refuses. Any thread."""
-        if self.capacity is not None and not self.try_take():
-            self.overdraw()
+        if self.capacity is not None and not self.try_take([]):
+            self.overdraw([])
 
     def take_for_accepted(self) -> bool:
         """Take a permit for an event that was accepted before, so it is never refused; False: it waits for room."""
-        if self.capacity is None or self.try_take():
+        if self.capacity is None or self.try_take([]):
             return True
-        return (self._full_policy == "drop_oldest" or self._is_inside()) and self.make(False)
+        return (self._full_policy == "drop_oldest" or self._is_inside()) and self.make(False, [])
 
     def refusal(self) -> str:
         """Why `take` refuses an event of a queue that is not shut."""
@@ -131,14 +140,15 @@ class QueueRoom:
             return "full"
         return "timeout" if self._full_policy == "block" and self._timeout_s is not None else "reentrant"
 
-    def overdraw(self) -> None:
-        """Count an entry that holds no permit."""
-        self.overdrafts.append(None)
+    def overdraw(self, held: list[Any]) -> None:
+        """Count an entry that holds no permit; `held` gets what stands for one."""
+        held.extend(map(self.overdrafts.append, (None,)))
         self.is_crowded = True
 
-    def undo(self) -> None:
-        """Return the permit of a post that appends no entry. Any thread."""
-        if self.capacity is not None:
+    def undo(self, held: list[Any]) -> None:
+        """Return the permit, if any, of a post that appends no entry. Any thread."""
+        if held and self.capacity is not None:
+            held.clear()
             self.give_back()
 
     def give_back(self) -> None:
@@ -180,7 +190,7 @@ class QueueRoom:
         for _ in range(min(len(self.permits), len(self.waiters))):
             self.wake_one()
 
-    def _wait_and_take(self) -> Answer:
+    def _wait_and_take(self, held: list[Any]) -> Answer:
         if self._is_nested():
             return "reentrant"
         step_s, patience = self._step_s, self.patience(_this_thread) if self._timeout_s is not None else None
@@ -191,14 +201,14 @@ class QueueRoom:
                 self.enter(turn)
                 if self._state.flags.phase != RUNNING:
                     return "shut"
-                if self.try_take():
+                if self.try_take(held):
                     return "permit"
                 while not turn.acquire(timeout=step_s if patience is None else patience.step_s()):
                     if patience is None:  # most waits end sooner, and do without
                         patience = self.patience(_this_thread)
                     if patience.is_over():
-                        return "permit" if self.try_take() else "timeout"
-                if self._state.flags.phase == RUNNING and self.try_take():
+                        return "permit" if self.try_take(held) else "timeout"
+                if self._state.flags.phase == RUNNING and self.try_take(held):
                     return "permit"
             finally:  # after a KeyboardInterrupt, too
                 self.leave(turn)
@@ -226,26 +236,32 @@ class QueueRoom:
             if self.permits:
                 self.wake_one()
 
-    def _drop_oldest(self) -> Answer:
-        """Take a permit, or discard the oldest event and take over its permit."""
-        while not self.try_take():
+    def _drop_oldest(self, held: list[Any]) -> Answer:
+        """Take a permit, or discard the oldest event and take over its permit: its entry stands for that in `held`."""
+        while not self.try_take(held):
             if self._state.flags.phase != RUNNING:  # no thread may be left to return a permit
                 return "permit"
             try:
-                entry = self._state.take_dropped("drop_oldest")
-            except IndexError:
-                if self._is_nested():
-                    return "reentrant"
-                sleep(0)  # another thread holds the permit: it is about to append, or to return it
-                continue
-            if type(entry) is QueuedEvent:
-                if entry.key is not None:
-                    self._coalescing.close(entry)
-                self._state.settle(entry.accepted_seq)
-                if entry.delivery is not None:
-                    entry.delivery.discard("drop_oldest")
-            break
+                self._state.take_dropped("drop_oldest", held)
+                self._end_dropped(held[0])
+                break
+            except BaseException as error:
+                if held:  # raised by a signal handler: the event was taken, so it has to end, and may do so twice
+                    self._end_dropped(held[0])
+                if held or not isinstance(error, IndexError):
+                    raise
+            if self._is_nested():
+                return "reentrant"
+            sleep(0)  # another thread holds the permit: it is about to append, or to return it
         return "permit"
+
+    def _end_dropped(self, entry: Any) -> None:
+        if type(entry) is QueuedEvent:
+            if entry.key is not None:
+                self._coalescing.close(entry)
+            self._state.settle(entry.accepted_seq)
+            if entry.delivery is not None:
+                entry.delivery.discard("drop_oldest")
 
 
 class Patience:

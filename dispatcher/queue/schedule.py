@@ -10,7 +10,7 @@ permit takes on.
 In write-ahead mode the event of `post_after` and `post_at` is in the log with its time, so the next start schedules it
 again. `post_every` with a key has a line of its own there, which holds the time of its next firing and is replaced
 with each one. The firing's event is in the log before that line, and names its time: so a crash between the two does
-not fire it twice.
+not fire it twice. What a cancel or a newer schedule of a key ends is settled in the log before the call returns.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import Context
-from functools import partial
 from threading import get_ident
 from typing import Any, Final, NamedTuple
 
@@ -34,13 +33,14 @@ from dispatcher.errors import EventRefusedError, InvalidValueError, QueueFullErr
 from dispatcher.journal.format.event_codec import Marks
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService, TimerFuture
-from dispatcher.queue.delivery import Delivery, RecoveredFiring
+from dispatcher.queue.delivery import Delivery
 from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
 from dispatcher.queue.entries import DRAINING, ClassAndKey
+from dispatcher.queue.keys import Keys
 from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.write_ahead import Tick
+from dispatcher.queue.scheduled import CANCELLED, CLAIMED, FIRED, LEFT, WAITING, Scheduled
 from dispatcher.util.foreign import fields_of, tell, text_of
-from dispatcher.util.threads import NO_THREAD, is_owned
+from dispatcher.util.threads import NO_THREAD, is_owned, postpone
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -48,89 +48,10 @@ _WALL_LOOK_NS: Final = 1_000_000_000
 """While events wait for the wall clock, which may be set, the time between two looks at it."""
 _NEVER_MS: Final = 1 << 40
 """The period of a timer that is cancelled when it fires."""
-_WAITING: Final = "waiting"
-_FIRED: Final = "fired"
-_CANCELLED: Final = "cancelled"
-_LEFT: Final = "left by the stop"
+_SET_BACK_NS: Final = 1_000_000_000
+"""A step back of the wall clock that moves the next time of a period."""
 _SWEEP_FROM: Final = 64
 """The number of cancelled entries in a heap that is not worth a sweep."""
-
-
-class Scheduled:
-    """An event posted at a time or, with a period, repeatedly. Any thread can use it.
-
-    Of the fields, the schedule's lock guards those that do not say otherwise.
-    """
-
-    __slots__ = (
-        "_schedule",
-        "accepted_seq",
-        "context",
-        "event",
-        "is_queued",
-        "jitter",
-        "key",
-        "make",
-        "next_ns",
-        "number",
-        "period_ns",
-        "place",
-        "status",
-        "wall",
-    )
-
-    def __init__(
-        self,
-        schedule: Schedule,
-        event: Any,
-        *,
-        wall: bool,
-        next_ns: int,
-        period_ns: int = 0,
-        make: Callable[[], Any] | None = None,
-        jitter: float = 0.0,
-        key: str = "",
-        place: Callable[[Any], Schedule] | None = None,
-        number: int = 0,
-        context: Context | None = None,
-    ) -> None:
-        # What was scheduled; never changes.
-        self._schedule = schedule
-        self.context = context  # in which it was scheduled, if the event's class keeps it
-        self.event = event  # None if `make` makes it
-        self.make = make
-        self.wall = wall  # it follows the wall clock
-        self.period_ns = period_ns  # 0: it fires once
-        self.jitter = jitter  # up to this part of the period later
-        self.place = place  # whose queue an event of `make` goes to; None: of the schedule's own
-        self.number = number  # of an event that is retrying, and was posted before; 0: it was not
-        self.key = key  # under which the journal keeps its rhythm; "": it does not
-
-        self.next_ns = next_ns  # when it fires next by its clock, without jitter
-        self.status = _WAITING
-        self.accepted_seq = 0  # in the write-ahead log, of the event or of the line for the next firing; 0: not there
-        self.is_queued = False  # its last event has not begun to be handled; the firing thread sets it, any resets it
-
-    def cancel(self) -> bool:
-        """Stop it from firing, or return False if it has fired for the last time.
-
-        In write-ahead mode, that's in the journal with the rows written next.
-        """
-        return self._schedule.cancel(self)
-
-    @property
-    def due(self) -> float | None:
-        """Return when it's due next, in Unix seconds, by the clocks as they are now, or None if never again."""
-        return self._schedule.unix_due_s(self)
-
-    def is_done(self) -> bool:
-        """Whether it won't fire again: it has fired, was cancelled, or the dispatcher has ended."""
-        return self.status is not _WAITING
-
-    def __repr__(self) -> str:
-        what = text_of(self.event) if self.make is None else text_of(self.make)
-        again = f" every {self.period_ns / 1e9:g} s" if self.period_ns else ""
-        return f"<Scheduled {what}{again}, {self.status}>"
 
 
 class _Firing(NamedTuple):
@@ -139,6 +60,23 @@ class _Firing(NamedTuple):
     delivery: Delivery | None
     number: int = 0
     """Of an event that is retrying."""
+
+
+class _Guard:
+    """Holds the schedule's lock. What a signal handler or a `__del__` schedules meanwhile is armed at the end."""
+
+    __slots__ = ("_schedule",)
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def __enter__(self) -> None:
+        self._schedule._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._schedule._lock.release()
+        if self._schedule._is_to_arm:
+            self._schedule._arm()
 
 
 class Schedule:
@@ -150,17 +88,21 @@ class Schedule:
         self._time_service = time_service
         # Before the time service's; replaced in a fork. Re-entrant: a signal handler or a `__del__` may schedule, too.
         self._lock = threading.RLock()
+        self._guard = _Guard(self)
         self._is_to_arm = False  # such a call has left that to the one it has interrupted; guarded
+        self._lacks_thread = False  # to arm was postponed, for lack of a thread; guarded
         self._has_ended = False  # guarded
         # By due time of the monotonic (False) and of the wall clock (True): those that wait, and some that were
         # cancelled; guarded.
         self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
+        # Held while the firing of a key is written to the log; before the other one. Replaced in a fork.
+        self._writing = threading.RLock()
         self._order = itertools.count()
-        self._count = 0  # those whose status is _WAITING; written under the lock, any thread reads
-        # The keys in use. All partitions of a MultiDispatcher share one dict, which replaces this one before the start.
-        # Any thread adds and removes keys, in single steps.
-        self.keys: dict[str, Scheduled] = {}
-        self._recovered: dict[str, RecoveredFiring] = {}  # the last one of each key; complete before the start
+        self._count = 0  # those whose status is WAITING; written under the lock, any thread reads
+        # All partitions of a MultiDispatcher share one, which replaces this one before the start.
+        self.keys = Keys((self.read_keys,))
+        self._ended_early: set[int] = set()  # accepted seqs of an earlier run that do not come back; before the start
+        self._ahead_ns: float = -math.inf  # the wall clock, ahead of the monotonic one; the timers' thread
         self._timer: TimerFuture | None = None  # for the first of them; guarded
         self._timer_due_ns: float = math.inf  # by the monotonic clock; guarded
         self._is_started = False  # guarded
@@ -176,23 +118,27 @@ class Schedule:
 
     # -- any thread ----------------------------------------------------------------------------------------------------
 
-    def after(self, delay_s: float, event: Any) -> Scheduled:
+    def after(self, delay_s: float, event: Any, key: str = "") -> Scheduled:
         """
         Raises:
+            TypeError: `key` is no str.
             ValueError: `delay_s` is negative or more than a century.
             EventRefusedError: the dispatcher stops, or the journal has failed.
             EventNotDeclaredError, JournalError: the journal cannot keep the event.
         """
         delay_ns = duration_ns("seconds", delay_s)
-        one = Scheduled(
-            self, event, wall=False, next_ns=self._now_ns(False) + delay_ns, context=self._context_of(event)
-        )
-        return self._add(one, self._now_ns(True) + delay_ns)
+        next_ns, due_ns = self._now_ns(False) + delay_ns, self._now_ns(True) + delay_ns
+        return self._once(event, key, wall=False, next_ns=next_ns, due_ns=due_ns)
 
-    def at(self, unix_s: float, event: Any) -> Scheduled:
+    def at(self, unix_s: float, event: Any, key: str = "") -> Scheduled:
         """Raises as `after`."""
         due_ns = unix_ns(unix_s)
-        return self._add(Scheduled(self, event, wall=True, next_ns=due_ns, context=self._context_of(event)), due_ns)
+        return self._once(event, key, wall=True, next_ns=due_ns, due_ns=due_ns)
+
+    def _once(self, event: Any, key: str, *, wall: bool, next_ns: int, due_ns: int) -> Scheduled:
+        one = Scheduled(self, event, wall=wall, next_ns=next_ns, key=key, context=self._context_of(event))
+        with self._in_place_of(self.keys.get(key)) as older:
+            return self._add(one, Marks(due_ns=due_ns, timer=key), older)
 
     def every(
         self,
@@ -208,7 +154,7 @@ class Schedule:
 
         Raises:
             ValueError: `period_s` is less than a millisecond, `first_s` is negative, `jitter` is not from 0 to 1, or
-                `key` is in use. TypeError: neither an event nor a callable. Otherwise as `after`.
+                another `every` has the `key`. TypeError: neither an event nor a callable. Otherwise as `after`.
         """
         period_ns, first_ns = rhythm_ns(period_s, first_s, jitter)
         is_event = is_event_not_factory(event_or_factory)
@@ -224,34 +170,54 @@ class Schedule:
             place=place,
             context=self._context_of(event_or_factory) if is_event else None,
         )
-        if key and self.keys.setdefault(key, one) is not one:
+        present = self.keys.get(key)
+        if present is not None and present.period_ns and not present.is_done():
             raise InvalidValueError(f"{self._name}: post_every(key={key!r}) is in use; cancel that first")
-        try:
-            self._set_first(one, first_ns)
-            return self._add(one, one.next_ns)
-        except BaseException:
-            self.keys.pop(key, None)
-            if one.accepted_seq:
-                self._queue.write_ahead.put_tick(key, Tick(one.accepted_seq, one.next_ns, 0))
-            raise
+        with self._in_place_of(present) as older:
+            self._set_first(one, first_ns, older)
+            return self._add(one, Marks(due_ns=one.next_ns, key=key), older)
 
     def cancel(self, one: Scheduled) -> bool:
-        with self._lock:
-            if one.status is not _WAITING:
-                return one.status is _CANCELLED
-            self._close(one, _CANCELLED)
+        """Raises JournalError: it is cancelled, and not settled in the log. ForkedProcessError: as a post."""
+        self._queue.check_not_forked()
+        # The firing of a key may be on its way into the log, with the next one: first let it get there.
+        with self._writing if one.key and one.period_ns else nullcontext(), self._guard:
+            if one.status is CLAIMED:  # then its newer one does not give it back
+                one.status = CANCELLED
+            elif one.status is WAITING:
+                self._close(one, CANCELLED)
+            else:
+                return one.status is CANCELLED
             heap = self._heaps[one.wall]
             if len(heap) > 2 * self._count + _SWEEP_FROM:
-                heap[:] = [entry for entry in heap if entry[2].status is _WAITING]
+                heap[:] = [entry for entry in heap if entry[2].status is WAITING]
                 heapq.heapify(heap)
             accepted_seq = one.accepted_seq
-        if self._is_to_arm:
-            self._arm()
-        self._queue.write_ahead.settle(accepted_seq)
+            self.keys.drop(one)
+        self._settle(one, accepted_seq)
         return True
 
+    def cancel_key(self, key: str) -> bool:
+        """Cancel what holds the key; returns whether something did, and has not fired.
+
+        Raises:
+            TypeError: `key` is no str. Otherwise as `cancel`, and JournalError: the log's lines may still move.
+        """
+        one = self.keys.get(key)
+        while one is not None:
+            is_cancelled, other = one.cancel(), self.keys.get(key)
+            if other is None or other is one:
+                return is_cancelled
+            one = other  # it has taken its place meanwhile
+        return False
+
+    def scheduled(self, prefix: str) -> dict[str, Scheduled]:
+        """What holds the keys with that prefix, soonest first. Raises JournalError: the log's lines may still move."""
+        found = [(one.due, key, one) for key, one in self.keys.all(prefix).items()]
+        return {key: one for due, key, one in sorted(found, key=lambda each: (each[0] or 0.0, each[1]))}
+
     def unix_due_s(self, one: Scheduled) -> float | None:
-        if one.status is not _WAITING:
+        if one.status is not WAITING:
             return None
         due_ns = one.next_ns if one.wall else self._now_ns(True) + one.next_ns - self._now_ns(False)
         return due_ns / 1e9
@@ -279,9 +245,18 @@ class Schedule:
         if not self._is_real():
             return
         self._drain_ends_ns = self._now_ns(False) + timeout_s * 1e9
-        with self._lock:
-            retrying = [(due_ns, one.number) for due_ns, _, one in self._heaps[False] if one.number]
+        retrying = self._attempts()
         self._queue.shutdown.late.extend(number for due_ns, number in retrying if due_ns > self._drain_ends_ns)
+
+    def next_attempt_s(self) -> float:
+        """In how many seconds the first of the events that are retrying is due."""
+        due_ns = min((due_ns for due_ns, _ in self._attempts()), default=0)
+        return (due_ns - self._now_ns(False)) / 1e9
+
+    def _attempts(self) -> list[tuple[int, int]]:
+        """When the events that are retrying are due, and their numbers."""
+        with self._guard:
+            return [(due_ns, one.number) for due_ns, _, one in self._heaps[False] if one.number]
 
     def size(self) -> int:
         """How many wait for their time, or for room in the queue, but for those that are retrying."""
@@ -289,42 +264,79 @@ class Schedule:
 
     def first(self, limit: int) -> list[Scheduled]:
         """Those that wait for their time, soonest first."""
-        with self._lock:
+        with self._guard:
             found = [entry[2] for heap in self._heaps.values() for entry in heap]
-            waiting = [one for one in found if one.status is _WAITING and not one.number]
+            waiting = [one for one in found if one.status is WAITING and not one.number]
         return heapq.nsmallest(limit, waiting, key=lambda one: self.unix_due_s(one) or 0.0)
 
     def is_firing(self) -> bool:
         """Whether the caller fires while the queue drains, which accepts its post then."""
         return bool(self._firing) and self._queue.phase == DRAINING and get_ident() in self._firing
 
-    def restore(self, event: Any, accepted_seq: int, due_ns: int) -> None:
-        """Before the start: schedule an event of an earlier run again. `due_ns`: Unix ns."""
-        one = Scheduled(self, event, wall=True, next_ns=due_ns)
-        one.accepted_seq = accepted_seq
+    def read_keys(self) -> None:
+        """Before the start: find what an earlier run has left that has a key."""
+        for accepted, marks, _ in self._queue.write_ahead.recovered():
+            if marks.has_event and marks.key:
+                self.keys.fired_ns[marks.key] = max(self.keys.fired_ns.get(marks.key, 0), marks.fired_ns)
+            elif marks.key or (marks.timer and marks.attempt == 1):
+                one = Scheduled(
+                    self,
+                    None,
+                    wall=True,
+                    next_ns=marks.due_ns,
+                    key=marks.key or marks.timer,
+                    is_redelivered=marks.has_event,
+                    is_left_over=True,
+                )
+                one.accepted_seq = accepted.seq
+                other = self.keys.hold(one)
+                # A crash came while the newer of two rhythms took the place of the older one, in another partition.
+                if other is not None and other.is_rhythm:
+                    other.cancel()
+
+    def has_ended_early(self, accepted_seq: int) -> bool:
+        """Whether an event of an earlier run was cancelled or replaced before the start."""
+        return accepted_seq in self._ended_early
+
+    def restore(self, event: Any, accepted_seq: int, marks: Marks) -> None:
+        """Before the start: schedule an event of an earlier run again."""
+        one = self._left_over(marks.timer, accepted_seq)
+        if one is None:
+            one = Scheduled(self, event, wall=True, next_ns=marks.due_ns, is_redelivered=True)
+            one.accepted_seq = accepted_seq
+        one.event, one.is_left_over = event, False
         self._push(one, is_new=True)
 
-    def recovered_firing(self, key: str) -> RecoveredFiring:
-        """Before the start: what the event of a key's firing in an earlier run is to bring along."""
-        found = self._recovered[key] = RecoveredFiring()
-        return found
+    def free_key(self, key: str, accepted_seq: int) -> None:
+        """Before the start: an event of an earlier run is queued, for its time has come."""
+        one = self._left_over(key, accepted_seq)
+        if one is not None:
+            with self._guard:
+                self._close(one, FIRED)
+
+    def _left_over(self, key: str, accepted_seq: int) -> Scheduled | None:
+        """What holds the key for that line of this log; None: nothing does."""
+        holder = self.keys.get(key)
+        is_that = holder is not None and holder.is_of(self) and holder.accepted_seq == accepted_seq
+        return holder if is_that else None
 
     def start(self) -> None:
         """From now on, events are posted. The thread that starts the dispatcher."""
-        with self._lock:
+        with self._guard:
             self._is_started = True
         self._arm()
 
     def end(self) -> None:
         """Fire no more, and report what is left; in a write-ahead log it stays. Repeating it is harmless."""
         with self._lock:
-            left = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is _WAITING]
+            left = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is WAITING]
             for one in left:
-                self._close(one, _LEFT)
+                self._close(one, LEFT)
             self._heaps = {False: [], True: []}
             self._has_ended = True
             timer, self._timer = self._timer, None
-        self._queue.write_ahead.forget_ticks()
+        if self._is_started:
+            self._keep_rhythms()
         if timer is not None:
             timer.cancel()
         events = [one.event for one in left if not (one.period_ns or one.number)]
@@ -344,7 +356,8 @@ class Schedule:
 
     def after_fork(self) -> None:
         """In a child process: what is scheduled is posted in the parent."""
-        self._lock = threading.RLock()
+        self._lock, self._writing = threading.RLock(), threading.RLock()
+        self.keys.after_fork()
         self._heaps = {False: [], True: []}
         self._count, self._timer, self._is_started = 0, None, False
         self._overdue.clear()
@@ -355,45 +368,128 @@ class Schedule:
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
-    def _add(self, one: Scheduled, due_ns: int) -> Scheduled:
+    @contextmanager
+    def _in_place_of(self, present: Scheduled | None) -> Iterator[Scheduled | None]:
+        """The one to replace, which cannot fire any more, unless the block raises; None: there is none to replace."""
+        older = present if present is not None and present.claim() else None
+        try:
+            yield older
+        except BaseException:
+            if older is not None:
+                older.give_back()
+            raise
+
+    def claim(self, one: Scheduled) -> bool:
+        """Keep it from firing, for a newer one of its key; False: it is done, or another one has claimed it."""
+        with self._guard:
+            if one.status is not WAITING:
+                return False
+            self._count -= not one.is_left_over
+            one.status = CLAIMED
+            return True
+
+    def give_back(self, one: Scheduled) -> None:
+        """The newer one could not be scheduled."""
+        with self._guard:
+            if one.status is not CLAIMED:
+                return
+            one.status = WAITING
+        if not one.is_left_over:
+            self._push(one, is_new=True)
+            self._arm()
+
+    def replaced(self, one: Scheduled, by: Scheduled) -> None:
+        """It holds its key no longer.
+
+        Raises:
+            JournalError: it is in the log of another partition, or came at the same moment, and cannot be settled.
+        """
+        with self._guard:
+            if one.status is WAITING:
+                self._close(one, CANCELLED)
+            elif one.status is CLAIMED:
+                one.status = CANCELLED
+        if one is by or not by.is_of(self) or one.accepted_seq not in (by.accepted_seq, by.replaces):
+            self._settle(one, one.accepted_seq)
+        elif one.accepted_seq == by.replaces:
+            if one.is_left_over:
+                self._ended_early.add(one.accepted_seq)
+            self._queue.write_ahead.settle(one.accepted_seq)  # at any time: the line of the newer one names it
+
+    def _settle(self, one: Scheduled, accepted_seq: int) -> None:
+        if one.is_left_over:
+            self._ended_early.add(accepted_seq)
+        self._queue.write_ahead.settle_now(accepted_seq)
+
+    def _add(self, one: Scheduled, marks: Marks, older: Scheduled | None) -> Scheduled:
+        """`marks` are of its line, if it needs one; `older` has its key, and is claimed."""
         queue = self._queue
         if queue.refuses():
             raise EventRefusedError(self._name, queue.reason())
         if queue.write_ahead.is_on and (one.key or not one.period_ns) and not one.accepted_seq:
-            marks = Marks(due_ns=due_ns, key=one.key)
-            accept = queue.write_ahead.accept_tick if one.key else partial(queue.write_ahead.accept, one.event)
-            one.accepted_seq = accept(marks)
+            if older is not None and older.is_of(self):
+                one.replaces = older.accepted_seq
+            self._log(one, marks._replace(replaces=one.replaces))
             if not one.accepted_seq:
                 queue.state.reject("journal")
                 raise EventRefusedError(self._name, "journal")
         self._push(one, is_new=True)
+        if one.key:
+            for loser in dict.fromkeys((older, self.keys.hold(one))):
+                if loser is not None:
+                    loser.replaced(one)
+            if one.is_done():  # it has fired before it held its key
+                self.keys.drop(one)
         self._arm()
         return one
 
-    def _set_first(self, one: Scheduled, first_ns: int) -> None:
+    def _log(self, one: Scheduled, marks: Marks) -> None:
+        """Write its line."""
+        if marks.key:
+            one.accepted_seq = self._queue.write_ahead.accept_tick(marks)
+        else:
+            one.accepted_seq = self._queue.write_ahead.accept(one.event, marks)
+
+    def _set_first(self, one: Scheduled, first_ns: int, older: Scheduled | None) -> None:
         """When an event with a period fires first: with a key, when an earlier run would have fired it next."""
-        known = self._queue.write_ahead.take_tick(one.key) if one.key else None
-        if known is None:
-            one.next_ns = self._now_ns(one.wall) + first_ns
+        now_ns = self._now_ns(one.wall)
+        if older is None or not older.is_rhythm:
+            one.next_ns = now_ns + first_ns
             return
-        one.accepted_seq, one.next_ns = known.accepted_seq, known.due_ns
-        if known.fired_ns >= known.due_ns:  # a crash came between the event and the next time
+        one.next_ns = older.next_ns
+        if self.keys.fired_ns.get(one.key, 0) >= older.next_ns:  # a crash came between the event and the next time
             one.next_ns += one.period_ns
+        one.next_ns = min(one.next_ns, now_ns + one.period_ns)  # the clock of the earlier run may have been ahead
+        if older.is_of(self) and one.next_ns == older.next_ns:
+            one.accepted_seq = older.accepted_seq  # its line says so
+
+    def _keep_rhythms(self) -> None:
+        """At the end of a run: write the rhythms that this run did not ask for once more. Their lines would otherwise
+        keep all segments from their own on."""
+        for key, one in self.keys.all().items():
+            if not (one.is_left_over and one.is_of(self)):
+                continue
+            with self._guard:
+                self._close(one, LEFT)
+            if one.is_rhythm:
+                self._log_next(one)
+                message = "%s: post_every(key=%r) was not called in this run; its rhythm stays, until cancel(%r)"
+                tell(log, logging.INFO, message, self._name, key, key, extra={"dispatcher": self._name})
 
     def _push(self, one: Scheduled, *, is_new: bool) -> None:
         jitter_ns = int(random.random() * one.jitter * one.period_ns) if one.jitter else 0
-        with self._lock:
+        with self._guard:
             self._count += is_new
             if not self._has_ended:
                 heapq.heappush(self._heaps[one.wall], (one.next_ns + jitter_ns, next(self._order), one))
-            elif one.status is _WAITING:  # it was fired, or added, meanwhile
-                self._close(one, _LEFT)
+            elif one.status is WAITING:  # it was fired, or added, meanwhile
+                self._close(one, LEFT)
 
     def _close(self, one: Scheduled, status: str) -> None:
         """Under the lock: end its wait for its time."""
         one.status = status
-        self._count -= 1
-        self.keys.pop(one.key, None)
+        self._count -= not one.is_left_over
+        self.keys.drop(one)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -406,8 +502,13 @@ class Schedule:
             return time.time_ns() if wall else time.monotonic_ns()
         return self._time_service().current_processing_time() * 1_000_000
 
-    def _arm(self) -> None:
+    def _arm_again(self) -> None:
+        """As `_arm`, once a thread may have become free. Raises NO_THREAD: none has."""
+        self._arm(is_postponed=True)
+
+    def _arm(self, *, is_postponed: bool = False) -> None:
         """Have the time service fire when the first one is due."""
+        lack: BaseException | None = None
         if is_owned(self._lock):  # by the call that a signal handler or a `__del__` has interrupted, which goes on here
             self._is_to_arm = True
             return
@@ -425,33 +526,61 @@ class Schedule:
             self._timer_due_ns = math.inf  # before the next steps, which an interrupt may cut short
             if self._timer is not None:
                 self._timer.cancel()
-            with suppress(*NO_THREAD):  # the next one that is added tries again
+            try:
                 self._timer = self._time_service().schedule_with_fixed_delay(
                     lambda _: self._fire_due(), math.ceil(delay_ns / 1e6), _NEVER_MS
                 )
                 self._timer_due_ns = due_ns
+            except NO_THREAD as error:
+                if is_postponed or isinstance(error, RecursionError):  # a RuntimeError as well, but the caller's own
+                    raise
+                lack, self._lacks_thread = (None if self._lacks_thread else error), True
+            else:
+                self._lacks_thread = False
+        if lack is not None:
+            postpone(f"{self._name}: the posts at a time", self._arm_again, lack)
         if self._is_to_arm:
             self._arm()
 
     def _delay_ns(self, wall: bool) -> float:
         """Until the first one of a clock is due. Under the lock."""
         heap = self._heaps[wall]
-        while heap and heap[0][2].status is not _WAITING:
+        while heap and heap[0][2].status is not WAITING:
             heapq.heappop(heap)
         return heap[0][0] - self._now_ns(wall) if heap else math.inf
 
     # -- firing: the timers' thread ------------------------------------------------------------------------------------
 
     def _fire_due(self) -> None:
-        with self._lock:
+        with self._guard:
             timer, self._timer, self._timer_due_ns = self._timer, None, math.inf
         if timer is not None:
             timer.cancel()
         try:
+            self._follow_wall_clock()
             while self._fire_until(self._now_ns(False), self._now_ns(True)):
                 pass
         finally:
             self._arm()
+
+    def _follow_wall_clock(self) -> None:
+        """After a step back of the wall clock, let no key with a period wait for more than that."""
+        ahead_ns, before_ns = self._now_ns(True) - self._now_ns(False), self._ahead_ns
+        self._ahead_ns = ahead_ns
+        if ahead_ns >= before_ns - _SET_BACK_NS:
+            return
+        now_ns = self._now_ns(True)
+        with self._guard:
+            heap = self._heaps[True]
+            late = [one for _, _, one in heap if one.period_ns and one.next_ns > now_ns + one.period_ns]
+            heap[:] = [entry for entry in heap if entry[2] not in late]
+            heapq.heapify(heap)
+        for one in late:
+            with self._writing:
+                if one.status is WAITING:
+                    one.next_ns = now_ns + one.period_ns
+                    self._log_next(one)
+                    self._push(one, is_new=False)
 
     def _fire_until(self, steady_ns: int, unix_ns: int) -> bool:
         """Fire what is due at these times of the two clocks; returns whether something was."""
@@ -466,46 +595,43 @@ class Schedule:
         return has_fired
 
     def _take_due(self, steady_ns: int, unix_ns: int) -> Scheduled | None:
-        with self._lock:
+        with self._guard:
             for wall, now_ns in ((False, steady_ns), (True, unix_ns)):
                 heap = self._heaps[wall]
-                while heap and (heap[0][0] <= now_ns or heap[0][2].status is not _WAITING):
+                while heap and (heap[0][0] <= now_ns or heap[0][2].status is not WAITING):
                     one = heapq.heappop(heap)[2]
-                    if one.status is _WAITING:
+                    if one.status is WAITING:
                         if not one.period_ns:
-                            self._close(one, _FIRED)
+                            self._close(one, FIRED)
                         return one
         return None
 
     def _fire(self, one: Scheduled) -> None:
         if not one.period_ns:
             self.fired += not one.number
-            delivery = Delivery(context=one.context) if one.context is not None else None
-            self._post(_Firing(one.event, one.accepted_seq, delivery, one.number))
+            self._post(_Firing(one.event, one.accepted_seq, self._delivery_of(one), one.number))
             return
         due_ns, write_ahead = one.next_ns, self._queue.write_ahead
         late = max(0, (self._now_ns(one.wall) - due_ns) // one.period_ns)
-        with self._lock:
+        with self._guard:
             one.next_ns += (late + 1) * one.period_ns
-        recovered = self._recovered.get(one.key)
+        recovered = self.keys.firings.get(one.key)
         is_queued = one.is_queued or (recovered is not None and recovered.is_queued)
         self.skipped += late + is_queued
         logs = bool(one.key) and write_ahead.is_on
+        event, accepted_seq = None, 0
         try:
-            event, accepted_seq = None, 0
-            if not is_queued:
-                event = one.event if one.make is None else one.make()
+            try:
+                if not is_queued:
+                    event = one.event if one.make is None else one.make()
+            finally:
                 if logs:
-                    accepted_seq = write_ahead.accept(event, Marks(key=one.key, fired_ns=due_ns))
+                    accepted_seq = self._log_firing(one, event, due_ns)
         finally:
-            if logs:
-                self._log_next(one)
-            if one.status is _WAITING:
+            is_over = one.status is CANCELLED  # by the factory, or while it ran
+            if one.status is WAITING:
                 self._push(one, is_new=False)
-        if event is None or (logs and not accepted_seq):
-            return
-        if one.status is _CANCELLED:  # by the factory, or while it ran
-            write_ahead.settle(accepted_seq)
+        if event is None or (not accepted_seq if logs else is_over):
             return
         self.fired += 1
         target = self if one.place is None else one.place(event)
@@ -518,16 +644,37 @@ class Schedule:
             )
         )
 
+    def _delivery_of(self, one: Scheduled) -> Delivery | None:
+        """What an event brings along that fires once."""
+        if one.number or (one.context is None and not one.accepted_seq):
+            return None
+        order = self._queue.write_ahead.next_order() if one.accepted_seq else 0
+        return Delivery(context=one.context, is_redelivered=one.is_redelivered, order=order)
+
+    def _log_firing(self, one: Scheduled, event: Any, due_ns: int) -> int:
+        """Write the event of a key's firing to the log, then the time of the next one. Returns the accepted seq.
+
+        0: the journal has ended, or the key was cancelled meanwhile, and the event is not posted.
+        """
+        with self._writing:  # a cancel waits for this, and then finds the line of the next time
+            if one.status is not WAITING:
+                return 0
+            try:
+                if event is None:
+                    return 0
+                return self._queue.write_ahead.accept(event, Marks(key=one.key, fired_ns=due_ns))
+            finally:
+                self._log_next(one)
+
     def _log_next(self, one: Scheduled) -> None:
         """Replace the line that has the time of a key's next firing."""
         marks = Marks(due_ns=one.next_ns, key=one.key, replaces=one.accepted_seq)
         accepted_seq = self._queue.write_ahead.accept_tick(marks)
         if not accepted_seq:  # the disk has failed, and the journal has ended
             return
-        with self._lock:
-            replaced = one.accepted_seq
-            one.accepted_seq = accepted_seq
-            is_cancelled = one.status is _CANCELLED
+        with self._guard:
+            replaced, one.accepted_seq = one.accepted_seq, accepted_seq
+            is_cancelled = one.status is CANCELLED  # by a `__del__` that has run on this thread
         self._queue.write_ahead.settle(replaced)
         if is_cancelled:
             self._queue.write_ahead.settle(accepted_seq)
@@ -562,7 +709,7 @@ class Schedule:
         """Post, unless there is no room; returns whether that is done, or refused."""
         self._firing.add(get_ident())
         try:
-            return self._has_tried(firing)
+            return self._has_passed(firing)
         except BaseException:
             if firing.delivery is not None:
                 firing.delivery.discard("stop")
@@ -578,6 +725,35 @@ class Schedule:
             what, fields = text_of(event), fields_of(self._name, event)
             tell(log, logging.ERROR, "%s: coalesce_by failed for %s", self._name, what, error=error, extra=fields)
             return None
+
+    def _has_passed(self, firing: _Firing) -> bool:
+        """As `_has_tried`, by way of a subclass's `post`, which may refuse only what was not accepted before."""
+        queue, event, answers = self._queue, firing.event, list[bool]()
+        if queue.override.post is None:
+            return self._has_tried(firing)
+        if firing.number:
+            entry = queue.state.retrying.get(firing.number)
+            event = entry.event if entry is not None else None
+        was_accepted = bool(firing.accepted_seq or firing.number)
+
+        def step(given: Any) -> bool:
+            answers.append(self._has_tried(firing if was_accepted else firing._replace(event=given)))
+            return answers[0]
+
+        try:
+            queue.override.run(event, step)
+        except Exception as error:
+            if answers or not was_accepted:
+                raise
+            what, fields = text_of(event), fields_of(self._name, event)
+            tell(log, logging.ERROR, "%s: its post failed for %s", self._name, what, error=error, extra=fields)
+        if answers:
+            return answers[0]
+        if was_accepted:
+            return self._has_tried(firing)
+        if firing.delivery is not None:
+            firing.delivery.discard("stop")
+        return True
 
     def _has_tried(self, firing: _Firing) -> bool:
         queue, (event, accepted_seq, delivery, number) = self._queue, firing

@@ -11,10 +11,11 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import repeat, starmap
-from typing import Any
+from time import sleep
+from typing import Any, Final
 
 from dispatcher.queue.coalescing import Coalescing
 from dispatcher.queue.contents import LEFT_SAMPLE, SAMPLE, count_types
@@ -24,6 +25,10 @@ from dispatcher.util.foreign import kind_of, kinds_of, tell
 from dispatcher.util.threads import try_to_start
 
 log = logging.getLogger("dispatcher.async_dispatcher")
+
+MOST_ANSWERED: Final = 100
+"""Asks that a stop answers before it returns. If there are more, another thread lets the stop go on after as many."""
+SHORT_S: Final = 0.0001
 
 
 class QueueShutdown:
@@ -38,11 +43,11 @@ class QueueShutdown:
         is_mailbox_thread: Callable[[], bool],
         is_inside: Callable[[], bool],
         *,
-        under_way: Sequence[None],
+        under_way: Collection[object],
         is_logged: bool,
     ) -> None:
-        """`under_way`: an item for each event that is on its way into the log and then into the queue. `is_logged`:
-        accepted events are in the log."""
+        """`under_way`: the events that are on their way into the log and then into the queue. `is_logged`: accepted
+        events are in the log."""
         self._name = name
         self._state = state
         self._room = room
@@ -180,9 +185,7 @@ class QueueShutdown:
                 fields = {"dispatcher": self._name, "count": len(left)}
                 message = "%s: stop discarded %d queued events: %s%s"
                 tell(log, logging.WARNING, message, self._name, len(left), about, self._kept, extra=fields)
-                if self._state.has_deliveries:
-                    self._discard_deliveries(left)
-                self._free(left)
+                self._let_go(left)
 
         self.discard_retrying()
 
@@ -220,17 +223,27 @@ class QueueShutdown:
                     entry.delivery.discard("stop")
 
     def _discard_deliveries(self, entries: list[Any]) -> None:
-        for entry in entries:
+        for number, entry in enumerate(entries, 1):
+            if not number % MOST_ANSWERED:
+                sleep(SHORT_S)
             if type(entry) is QueuedEvent:
                 self._close(entry)
                 if entry.delivery is not None:
                     entry.delivery.discard("stop")
 
-    def _free(self, entries: list[Any]) -> None:
-        """Free the entries. Many take a second, which a stop does not have, so another thread frees those."""
-        if len(entries) > SAMPLE:
-            # If no thread is left, the caller frees them.
-            try_to_start(threading.Thread(target=_free, args=(entries,), name=f"{self._name}-free", daemon=True))
+    def _let_go(self, entries: list[Any]) -> None:
+        """Answer the asks of the entries, and free these. Many take seconds, which a stop does not have, so another
+        thread does that."""
+        letting_go = threading.Thread(target=self._do_let_go, args=(entries,), name=f"{self._name}-free", daemon=True)
+        most = MOST_ANSWERED if self._state.has_deliveries else SAMPLE
+        # If no thread is left, the caller does it.
+        if len(entries) <= most or not try_to_start(letting_go):
+            self._do_let_go(entries)
+
+    def _do_let_go(self, entries: list[Any]) -> None:
+        if self._state.has_deliveries:
+            self._discard_deliveries(entries)
+        _free(entries)
 
     def _close(self, entry: Any) -> None:
         if type(entry) is QueuedEvent and entry.key is not None:

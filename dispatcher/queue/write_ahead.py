@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Any, NamedTuple
 
 from dispatcher.errors import EventNotDeclaredError, InvalidTypeError, JournalError
-from dispatcher.journal.format.event_codec import NO_EVENT, EventCodec, Marks, current_marks, marks_of, with_marks
+from dispatcher.journal.format.event_codec import (
+    NO_EVENT,
+    Current,
+    EventCodec,
+    Marks,
+    in_order_of_acceptance,
+    with_marks,
+)
 from dispatcher.journal.segment_log import ReentrantAppendError
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.util.foreign import set_on, tell, text_of
+from dispatcher.util.foreign import text_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -24,15 +30,8 @@ class RecoveredEvent(NamedTuple):
     accepted_seq: int
     event: Any
     marks: Marks
-
-
-class Tick(NamedTuple):
-    """When a `post_every` with a key is due next. Times are Unix ns."""
-
-    accepted_seq: int
-    due_ns: int
-    fired_ns: int
-    """The latest time for which its event is in the log; 0: none is."""
+    order: float
+    """Its place among the accepted seqs."""
 
 
 class WriteAhead:
@@ -50,11 +49,13 @@ class WriteAhead:
         self._codec = EventCodec(name)
         self.journal_path = journal.path if journal is not None else None  # never changes
         self.is_on = journal is not None and journal.config.write_ahead  # never changes
-        # An item for each event that is on its way into the log and that no thread waits for; any thread reads it.
-        self.under_way: list[None] = journal.under_way if journal is not None else []
-        # By key; read from the log when one is asked for; any thread takes them, in single steps.
-        self._ticks: dict[str, Tick] | None = None
-        self._keeps_ticks = False  # set before the start
+        self.waits_for_disk = (
+            self.is_on and journal is not None and journal.config.durability == "sync"
+        )  # never changes
+        # The events that are on their way into the log and that no thread waits for; any thread reads it.
+        self.under_way: Collection[object] = journal.under_way if journal is not None else ()
+        # Of an earlier run; read when they are asked for, by one thread at a time, before the start.
+        self._recovered: list[Current] | None = None
 
     def declare(self, event_type: type[Enum], classes: Iterable[type]) -> None:
         """As EventCodec.declare."""
@@ -117,60 +118,51 @@ class WriteAhead:
         if accepted_seq and self._journal is not None:
             self._journal.settle(accepted_seq)
 
-    def take_tick(self, key: str) -> Tick | None:
-        """When an earlier run would have posted next for the key; None: unknown. The answer is given once."""
-        if self._ticks is None:
-            self._ticks = self._read_ticks()
-        return self._ticks.pop(key, None)
+    def settle_now(self, accepted_seq: int) -> None:
+        """As `settle`; on return, that is as durable as a post.
 
-    def keep_ticks(self) -> None:
-        """Before the start: another program, whose keys they are, will ask for those that this one does not."""
-        self._keeps_ticks = True
+        Raises:
+            JournalError: it cannot be recorded.
+        """
+        if accepted_seq and self._journal is not None:
+            self._journal.settle_now(accepted_seq)
 
-    def forget_ticks(self) -> None:
-        """At the end of a run: drop the rhythm of keys that the program did not ask for. They would keep segments."""
-        while self._ticks and not self._keeps_ticks:
-            with contextlib.suppress(KeyError):  # another thread takes it
-                key, tick = self._ticks.popitem()
-                self.settle(tick.accepted_seq)
-                message = "%s: post_every(key=%r) was not called in this run; its rhythm is forgotten"
-                tell(log, logging.INFO, message, self._name, key, extra={"dispatcher": self._name})
+    def is_writing_here(self) -> bool:
+        """Whether the caller's thread writes a batch of events, so that it must not wait for one of them."""
+        return self._journal is not None and self._journal.is_writing_here()
 
-    def put_tick(self, key: str, tick: Tick) -> None:
-        """Have `take_tick` return this for the key."""
-        self._ticks = self._ticks or {}
-        self._ticks[key] = tick
+    def next_order(self) -> float:
+        """The place of an event that is due now, among the accepted seqs: behind all events that were accepted."""
+        return self._journal.log.next_accepted - 0.5 if self.is_on and self._journal is not None else 0
 
-    def _read_ticks(self) -> dict[str, Tick]:
-        ticks: dict[str, Tick] = {}
-        fired: dict[str, int] = {}
-        for accepted in self._journal.recovered if self.is_on and self._journal is not None else ():
-            marks = marks_of(accepted.line)
-            if not marks.has_event:
-                ticks[marks.key] = Tick(accepted.seq, marks.due_ns, 0)  # a later line replaces an earlier one
-            elif marks.key:
-                fired[marks.key] = max(fired.get(marks.key, 0), marks.fired_ns)
-        return {key: tick._replace(fired_ns=fired.get(key, 0)) for key, tick in ticks.items()}
+    def recovered(self) -> list[Current]:
+        """Before the start: the lines that an earlier run has left, in the order in which it has accepted their events.
+
+        Raises:
+            JournalError: they cannot be read, or may still move to other partitions.
+        """
+        if self._recovered is None:
+            self._codec.check_released()
+            found = self._journal.recovered if self.is_on and self._journal is not None else ()
+            self._recovered = in_order_of_acceptance(found)
+        return self._recovered
 
     def take_recovered(self) -> list[RecoveredEvent]:
-        """Before the start, once: the unhandled events of an earlier run, oldest first.
+        """Before the start, once: the unhandled events of an earlier run, in the order in which it has accepted them.
 
         Raises:
             JournalError: the class of an event was not declared, or has changed.
         """
         if self._journal is None:
             return []
-        if self._ticks is None:
-            self._ticks = self._read_ticks()
-        current = current_marks(self._journal.recovered)
-        recovered = []
-        for accepted in self._journal.recovered:
-            marks = current.get(accepted.seq)
-            if marks is None:
-                self.settle(accepted.seq)
-            elif marks.has_event:
-                recovered.append(RecoveredEvent(accepted.seq, self.decode(accepted.line), marks))
-        for _, event, _ in recovered:
-            set_on(event, "redelivered", True)
+        current = self.recovered()
+        for seq in {each.seq for each in self._journal.recovered} - {each.accepted.seq for each in current}:
+            self.settle(seq)
+        recovered = [
+            RecoveredEvent(accepted.seq, self.decode(accepted.line), marks, order)
+            for accepted, marks, order in current
+            if marks.has_event
+        ]
         self._journal.forget_recovered()
+        self._recovered = []
         return recovered

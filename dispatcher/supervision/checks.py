@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.util.foreign import describe, plain_text, tell, text_of
-from dispatcher.util.functions import deferred_kind, is_coroutine_function
+from dispatcher.util.functions import require_plain
 from dispatcher.util.terminal import one_line
 from dispatcher.util.threads import try_to_start
 
@@ -123,17 +123,7 @@ class Checks:
         if not name:
             raise InvalidValueError("a check must have a name, such as 'database'")
         name = one_line(plain_text(name), 100)
-        if not callable(check):
-            raise InvalidTypeError(
-                f"check {name}: {text_of(check)} is not callable; pass a function that returns True or False"
-            )
-        if is_coroutine_function(check):
-            raise InvalidTypeError(f"check {name}: an `async def` cannot run on a thread; pass a plain function")
-        kind = deferred_kind(check)
-        if kind is not None:  # its result would always count as True
-            raise InvalidTypeError(
-                f"check {name}: {text_of(check)} is {kind}; pass a function that returns True or False"
-            )
+        check = require_plain(check, f"check {name}", "returns True or False")
         if not 0 < timeout_s < math.inf:
             raise InvalidValueError(
                 f"check {name}: timeout_s must be more than 0 s and finite, not {text_of(timeout_s)}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from functools import partial
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Unpack
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatching.coroutines import running_loop
@@ -23,15 +23,13 @@ from dispatcher.event import (
     Handler,
     HandlerFunction,
     HasType,
-    KeyOf,
     handling_callable,
     is_async,
 )
 from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.members import F, decorator
-from dispatcher.retry import OnError
-from dispatcher.routes import Part, RoutingTable
+from dispatcher.routes import HandlerOptions, Part, RoutingTable, classes_of, takes_handler_options
 from dispatcher.service import Service
 from dispatcher.testing.schedule import InlineSchedule, InlineScheduled
 from dispatcher.util.foreign import class_name, text_of, type_of
@@ -97,40 +95,33 @@ class InlineDispatcher(Service):
         """Post as in Hadoop: `event_handler.handle(event)` is `post(event)`."""
         return self._event_handler
 
+    @takes_handler_options
     def register(
         self,
         event_type: type[E],
         handler: HandlerFunction[E] | EventHandler,
-        *,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> None:
         """Register a handler. The options are checked as AsyncDispatcher does, and raise the same errors.
 
         They have no effect: nothing waits, and `post` gives you a handler's error.
         """
-        self._register(event_type, Part(handler, on_error, coalesce_by, context), events)
+        self._register(event_type, Part(handler, **options))
 
+    @takes_handler_options
     def on(
         self,
         *event_types: type[Enum] | Enum,
-        on_error: OnError = "continue",
-        coalesce_by: KeyOf | None = None,
-        context: bool = False,
-        events: type | Iterable[type] = (),
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """Decorate a handler. The options are checked, and have no effect."""
         return decorator(
-            lambda event_class, members, function: self._register(
-                event_class, Part(function, on_error, coalesce_by, context, members), events
-            ),
+            lambda event_class, members, function: self._register(event_class, Part(function, members, **options)),
             event_types,
         )
 
-    def _register(self, event_class: type[Enum], part: Part, events: type | Iterable[type]) -> None:
-        classes = (events,) if isinstance(events, type) else tuple(events)
+    def _register(self, event_class: type[Enum], part: Part) -> None:
+        classes = classes_of(part.events)
         self._routes.register(event_class, part)
         if classes:
             self._codec.declare(event_class, classes)
@@ -170,13 +161,13 @@ class InlineDispatcher(Service):
         self._post(event, partial(self._answer, answer))
         return answer
 
-    def post_after(self, seconds: float, event: HasType[Enum]) -> InlineScheduled:
+    def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> InlineScheduled:
         """Post an event when the clock has advanced by `seconds`. Raises as AsyncDispatcher.post_after."""
-        return self._schedule.after(seconds, event)
+        return self._schedule.after(seconds, event, key)
 
-    def post_at(self, unix_s: float, event: HasType[Enum]) -> InlineScheduled:
+    def post_at(self, unix_s: float, event: HasType[Enum], *, key: str = "") -> InlineScheduled:
         """Post as `post_after` does, at a time of the clock in Unix seconds."""
-        return self._schedule.at(unix_s, event)
+        return self._schedule.at(unix_s, event, key)
 
     def post_every(
         self,
@@ -189,6 +180,22 @@ class InlineDispatcher(Service):
     ) -> InlineScheduled:
         """Post as AsyncDispatcher.post_every does, without the `jitter`, so that tests are repeatable."""
         return self._schedule.every(seconds, event_or_factory, first, jitter, key)
+
+    def scheduled(self, prefix: str = "") -> dict[str, InlineScheduled]:
+        """Return what is scheduled under keys that begin with `prefix`, by key, soonest first."""
+        return self._schedule.scheduled(prefix)
+
+    def cancel(self, key: str) -> bool:
+        """Cancel what is scheduled under `key`, and return whether something was."""
+        return self._schedule.cancel(key)
+
+    def attempt(self) -> int:
+        """Return 1: no event is tried again."""
+        return 1
+
+    def is_redelivering(self) -> bool:
+        """Return False: there is no earlier run."""
+        return False
 
     def service_stop(self) -> None:
         if self._loop is not None:

@@ -32,7 +32,7 @@ def entity_of(event: Any) -> str | None:
     """`event.entity` as text, cut to 2,000 characters; None if it has none, or if looking at it raises."""
     try:
         entity = event.entity
-        return None if entity is None else cut_text(lambda: str(entity))
+        return None if entity is None else cut_text(lambda: id_text(entity))
     except BaseException as error:
         reraise_interrupt(error)
         return None
@@ -99,6 +99,12 @@ def plain_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def id_text(entity: Any) -> str:
+    """The id of an entity, for the journal. A `str` is its own id, also as a member of `class Region(str, Enum)`, whose
+    `str()` is `Region.EU`: the next event brings the value, and has to find the entity by it."""
+    return plain_text(entity if is_instance(entity, str) else str(entity))
+
+
 def kind_of(event_type: Any) -> str:
     """The class and name of an event's type: `Kind.TICK`."""
     return f"{class_name(event_type)}.{type_name(event_type)}"
@@ -108,12 +114,6 @@ def kinds_of(events: Iterable[Any]) -> str:
     """The number of events of each kind, most frequent first: `3 Kind.TICK, 1 Kind.TOCK`."""
     kinds = Counter(kind_of(type_of(event)) for event in events)
     return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-
-
-def set_on(event: Any, name: str, value: Any) -> None:
-    """Set an attribute, also of a frozen dataclass. An event that cannot have it, e.g. with slots, stays as it is."""
-    with contextlib.suppress(Exception):
-        object.__setattr__(event, name, value)
 
 
 def fields_of(dispatcher: str, event: Any) -> dict[str, Any]:

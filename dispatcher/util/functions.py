@@ -7,17 +7,19 @@ such a function runs none of its body, and sees no error either.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from types import WrapperDescriptorType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast, get_type_hints
 
 from dispatcher.errors import InvalidTypeError
 from dispatcher.util.foreign import class_name, text_of
 
 T = TypeVar("T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 COROUTINE: Final = "an `async def` function"
 _KINDS: Final = (
@@ -26,7 +28,8 @@ _KINDS: Final = (
     ("an async generator function", inspect.isasyncgenfunction),
 )
 _MOST_LAYERS: Final = 100
-_UNRUN: Final = (Coroutine, Generator, AsyncGenerator, AbstractContextManager, AbstractAsyncContextManager)
+_STARTED_LATER: Final = (Coroutine, Generator, AsyncGenerator)
+_UNRUN: Final = (*_STARTED_LATER, AbstractContextManager, AbstractAsyncContextManager)
 
 
 def deferred_kind(function: Any) -> str | None:
@@ -48,9 +51,15 @@ def called_class(function: Any) -> type | None:
     return last if isinstance(last, type) else None
 
 
-def require_plain(function: Any, name: str, does: str) -> None:
-    """Raises TypeError if `function` is not callable, or a call of it runs nothing. It is called `name`, and `does`
-    something, such as `returns an event's key`."""
+def require_plain(function: Any, name: str, does: str, *, is_hot: bool = False) -> Any:
+    """What to call for `function`, an argument that is called `name` and `does` something, such as `returns an event's
+    key`. It raises TypeError if a call has run nothing after all, as that of `lambda: tidy_up()` with an `async def`.
+
+    `is_hot`: only calls of a function that decorates such a one are checked.
+
+    Raises:
+        TypeError: it is not callable, or a call of it runs nothing.
+    """
     if not callable(function):
         raise InvalidTypeError(f"{name} must be a callable that {does}; {text_of(function)} is not callable")
     kind = deferred_kind(function)
@@ -58,6 +67,8 @@ def require_plain(function: Any, name: str, does: str) -> None:
         raise InvalidTypeError(
             f"{name} must be a plain function that {does}; {text_of(function)} is {kind}, which runs later"
         )
+    checked = running_callable(function)
+    return checked if is_hot or checked is not function else _Checked(function, None)
 
 
 def ran(function: Any, result: T) -> T:
@@ -87,16 +98,18 @@ class _Checked:
 
     __slots__ = ("_decorates", "_function")
 
-    def __init__(self, function: Callable[..., Any], decorates: str) -> None:
+    def __init__(self, function: Callable[..., Any], decorates: str | None) -> None:
+        """`decorates`: None, if that is unknown. Then it may return what is a context manager among other things."""
         self._function, self._decorates = function, decorates  # never change
 
     def __call__(self, *args: Any) -> Any:
         result = self._function(*args)
-        if isinstance(result, _UNRUN):
+        if isinstance(result, _UNRUN if self._decorates is not None else _STARTED_LATER):
             _close(result)
+            why = f": it decorates {self._decorates}. Decorate" if self._decorates is not None else ". Pass"
             raise InvalidTypeError(
-                f"{text_of(self._function)} returned a {class_name(result)} and ran nothing: it decorates "
-                f"{self._decorates}. Decorate a plain function, or let the decorator run it."
+                f"{text_of(self._function)} returned a {class_name(result)} and ran nothing{why} a plain function, or "
+                "have it run that."
             )
         return result
 
@@ -121,3 +134,40 @@ def _layers(function: Any) -> Iterator[Any]:
             function = getattr(type(function), "__call__", None)  # noqa: B004 - what it is, not whether it exists
             if function is None:
                 return
+
+
+def public_name(function: Callable[..., Any]) -> str:
+    """A method's name with its class; a function's with the package that has it."""
+    if "." in function.__qualname__:
+        return function.__qualname__
+    return ".".join([*function.__module__.split(".")[:2], function.__name__])
+
+
+def takes_options(accepted: type, made: type, **defaults: object) -> Callable[[_F], _F]:
+    """For a function with `**options: Unpack[accepted]`: pass it `defaults` for omitted options.
+
+    Its signature has each option with its type, and with its default from `defaults` or from the class `made`, which
+    the function makes of its options. An unknown name raises a TypeError.
+    """
+    hints = get_type_hints(accepted)
+    values = {each.name: each.default for each in inspect.signature(made).parameters.values()} | defaults
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=hint)
+        for name, hint in hints.items()
+    ]
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        known = hints.keys() | {each.name for each in named}
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            if unknown := sorted(given.keys() - known):
+                raise InvalidTypeError(f"{public_name(function)}() got an unexpected keyword argument {unknown[0]!r}")
+            return function(*args, **{**defaults, **given})
+
+        checked.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
+        return cast(_F, checked)
+
+    return decorate

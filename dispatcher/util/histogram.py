@@ -161,5 +161,7 @@ def snapshot(copy: Callable[[], T]) -> T:
     while True:
         try:
             return copy()
+        except RecursionError:  # a RuntimeError as well; to try again would not end
+            raise
         except RuntimeError:  # "changed size during iteration": try again
             continue

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet
 
 from dispatcher.util.foreign import describe, tell
+from dispatcher.util.histogram import snapshot
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +29,18 @@ NO_THREAD: Final = (RuntimeError, MemoryError)
 RETRY_S: Final = 1.0
 
 postponed: Final[deque[Callable[[], object]]] = deque()
-"""Starts that have failed. Any thread appends; handler threads call `try_postponed` before a batch if there are any."""
+"""Starts that have failed. Any thread appends; while there are any, handler threads call `try_postponed` at intervals,
+be they idle or not."""
+watchers: Final[WeakSet[Watcher]] = WeakSet()
+"""Idle handler threads, one of which has to try again. A dispatcher adds itself before its thread starts."""
 _next_try_s = 0.0  # monotonic; any handler thread reads and writes it: two at one moment may both try
+
+
+class Watcher(Protocol):
+    """A handler thread, which may wait for an event."""
+
+    def wake(self) -> None:
+        """Have it look at `postponed`. Any thread; does not block."""
 
 
 def try_to_start(thread: threading.Thread) -> bool:
@@ -38,6 +50,8 @@ def try_to_start(thread: threading.Thread) -> bool:
     """
     try:
         thread.start()
+    except RecursionError:  # a RuntimeError as well, but the caller's own
+        raise
     except NO_THREAD:
         return False
     return True
@@ -58,6 +72,8 @@ def start_or_postpone(what: str, start: Callable[[], object]) -> None:
 def postpone(what: str, start: Callable[[], object], error: BaseException) -> None:
     """`start` has failed with `error`, one of NO_THREAD: log this and call it later, as `start_or_postpone` does."""
     postponed.append(start)
+    for watcher in snapshot(lambda: list(watchers)):
+        watcher.wake()
     message = "%s: its thread could not be started (%s) and is tried again; raise the limit of threads or of memory"
     tell(log, logging.WARNING, message, what, describe(error))
 
@@ -84,6 +100,22 @@ def try_postponed() -> None:
 
 
 os.register_at_fork(after_in_child=postponed.clear)
+
+
+class Releasable(Protocol):
+    """A lock."""
+
+    def release(self) -> Any: ...
+
+
+def release_anyhow(lock: Releasable) -> None:
+    """Release the lock, which may be released already. Any thread."""
+    try:
+        lock.release()
+    except RecursionError:  # a RuntimeError as well, but the lock is still held
+        raise
+    except RuntimeError:
+        pass
 
 
 def is_owned(lock: threading.Condition | threading.RLock) -> bool:

@@ -16,7 +16,6 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from dispatcher.cli.console import echo
-from dispatcher.compiled.loaded import describe_build
 from dispatcher.errors import ConfigError
 from pipeline.spark.java import SparkUnavailableError, require_java
 
@@ -94,7 +93,7 @@ def _python() -> Finding:
     return Finding(
         "python",
         f"{lacks}: pip install --upgrade 'central-dispatcher[cli]'" if lacks else "",
-        f"{'.'.join(map(str, sys.version_info[:3]))}, {describe_build()}, extra cli",
+        f"{'.'.join(map(str, sys.version_info[:3]))}, extra cli",
     )
 
 

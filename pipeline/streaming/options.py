@@ -7,16 +7,16 @@ signature and rejects any other name.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
+from dispatcher.util import functions
 from pipeline.streaming.cache.results import ResultCache
 from pipeline.streaming.calls.limits.adaptive import ADAPTIVE, AdaptiveRateLimit, AdaptiveRateLimiter
 from pipeline.streaming.calls.rate_limit import RateLimit, RateLimiter
@@ -269,35 +269,24 @@ def _in_ms(name: str, seconds: float, meaning: str) -> int:
 def takes_options(
     accepted: type, *, check_first: Callable[[str, Any], None] | None = None, **defaults: object
 ) -> Callable[[_F], _F]:
-    """For a function with `**options: Unpack[accepted]`: pass it `defaults` for omitted options.
+    """For a function with `**options: Unpack[accepted]`, whose other defaults are AsyncOptions's.
 
-    Its signature shows each option with its type and default. An unknown name raises a TypeError.
-
-    `check_first`: called before that with the function's public name and its first argument, which can belong to the
-        function of the same name in another package.
+    `check_first`: called before the options are looked at, with the function's public name and its first argument,
+        which can belong to the function of the same name in another package.
     """
-    hints = get_type_hints(accepted)
-    shown = {field.name: field.default for field in fields(AsyncOptions)} | defaults
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown[name], annotation=hint)
-        for name, hint in hints.items()
-    ]
+    with_options = functions.takes_options(accepted, AsyncOptions, **defaults)
+    if check_first is None:
+        return with_options
 
     def decorate(function: _F) -> _F:
-        signature = inspect.signature(function)
-        named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        known = hints.keys() | {each.name for each in named}
-        shown_name = ".".join([*function.__module__.split(".")[:2], function.__name__])
+        called, name = with_options(function), functions.public_name(function)
 
-        @functools.wraps(function)
+        @wraps(called)
         def checked(*args: Any, **given: Any) -> Any:
-            if check_first is not None and (first := args or tuple(given[name] for name in _FIRST if name in given)):
-                check_first(shown_name, first[0])
-            if unknown := sorted(given.keys() - known):
-                raise InvalidTypeError(f"{shown_name}() got an unexpected keyword argument {unknown[0]!r}")
-            return function(*args, **{**defaults, **given})
+            if first := args or tuple(given[each] for each in _FIRST if each in given):
+                check_first(name, first[0])
+            return called(*args, **given)
 
-        checked.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
         return cast(_F, checked)
 
     return decorate

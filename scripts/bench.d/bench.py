@@ -126,8 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measure, each beside its peers in one run.",
-        epilog="scripts/bench itself takes two more: --compiled measures the sources and the compiled build in turns, "
-        "and --against REVISION that revision and this tree.",
+        epilog="scripts/bench itself takes one more: --against REVISION measures that revision and this tree in turns.",
     )
     parser.add_argument("what", nargs="*", metavar="WHAT", help=f"any of {', '.join(choices)}; default: core replay")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")

@@ -1,4 +1,4 @@
-"""The same benchmark on two builds or two revisions, in turns: scripts/bench WHAT... --compiled, or --against REVISION.
+"""The same benchmark on two revisions, in turns: scripts/bench WHAT... --against REVISION.
 
 Each turn is a process of its own that runs one round. Ratios are taken turn by turn, so that a slow minute of the
 machine, which hits both turns of a pair, does not count. Both trees run their own benchmarks; the figures that only one
@@ -39,10 +39,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @dataclass(frozen=True)
 class Side:
-    """`tree`: a checkout whose packages come first; `python`: of an environment with what they import."""
+    """`tree`: a checkout whose packages come first."""
 
     name: str
-    python: str
     tree: Path
 
     def turn(self, arguments: list[str]) -> Figures:
@@ -51,7 +50,7 @@ class Side:
             figures = Path(folder, "figures.json")
             paths = os.pathsep.join([str(self.tree), str(self.tree / "scripts" / "bench.d")])
             done = subprocess.run(
-                [self.python, "-c", _TELL, figures, *arguments, "--repeats", "1"],
+                [sys.executable, "-c", _TELL, figures, *arguments, "--repeats", "1"],
                 cwd=self.tree,
                 env={**os.environ, "PYTHONPATH": paths},
                 capture_output=True,
@@ -66,30 +65,19 @@ class Side:
 
 
 @contextmanager
-def _sides(options: argparse.Namespace) -> Iterator[tuple[Side, Side]]:
+def _sides(revision: str) -> Iterator[tuple[Side, Side]]:
     """What is measured, and what it is compared with."""
-    if options.compiled:
-        python, tree = options.compiled
-        yield Side("compiled", python, Path(tree)), Side("pure", sys.executable, ROOT)
-        return
-    with source_of(options.against, ".") as tree:
+    with source_of(revision, ".") as tree:
         assert tree is not None
-        yield Side("now", sys.executable, ROOT), Side(options.against, sys.executable, tree)
+        yield Side("now", ROOT), Side(revision, tree)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench")
-    sides = parser.add_mutually_exclusive_group(required=True)
-    sides.add_argument(
-        "--compiled",
-        nargs=2,
-        metavar=("PYTHON", "TREE"),
-        help="the environment with the compiled wheel, and a copy of the checkout with the compiled modules in it",
-    )
-    sides.add_argument("--against", metavar="REVISION", help="a revision of the repository")
+    parser.add_argument("--against", metavar="REVISION", required=True, help="a revision of the repository")
     parser.add_argument("--repeats", type=int, default=Settings.repeats, help="rounds (%(default)s)")
     options, arguments = parser.parse_known_args()
-    with _sides(options) as (one, other):
+    with _sides(options.against) as (one, other):
         rounds: list[tuple[Figures, Figures]] = []
         for number in range(options.repeats):
             if number % 2:

@@ -17,7 +17,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from dispatcher.compiled.native import mypyc_attr
 from dispatcher.errors import InvalidTypeError
 from statemachines.resourcemanager.context import RMContext
 from statemachines.resourcemanager.events.records import (
@@ -59,7 +58,6 @@ _MASTERS_EVENTS = frozenset({"REGISTERED", "CONTAINER_ALLOCATED", "CONTAINER_FIN
 """Names, because a string caches its hash, while an Enum member computes it in Python each time."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class SimulatedCluster:
     """The NodeManagers of all nodes, and the masters on them."""
 

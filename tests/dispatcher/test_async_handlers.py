@@ -944,3 +944,25 @@ def test_handlers_have_loops_of_their_own(make: Make, handler: Latched) -> None:
 
         assert dispatcher.await_drained(TIMEOUT_S)
     assert_accounts_balance(dispatcher, accepted=3)
+
+
+def test_an_ask_that_waits_behind_its_key_can_be_withdrawn(
+    make: Make, loop: asyncio.AbstractEventLoop, handler: Latched
+) -> None:
+    """It counted as begun once it had left the queue: the caller got a timeout, and the event was handled anyway."""
+    dispatcher = make(handler=handler, loop=loop)
+    post(dispatcher, Keyed(0, key="a"))
+    handler.await_begun(0)
+    late, cancelled = dispatcher.ask(Keyed(1, key="a")), dispatcher.ask(Keyed(2, key="a"))
+    in_handler_thread(dispatcher)
+
+    with pytest.raises(TimeoutError):
+        late.result(0)
+    assert cancelled.cancel()
+    handler.end(0)
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert late.cancelled()
+    assert handler.begun == [0]
+    assert dispatcher.stats().discarded_by_reason == {"withdrawn": 2}
+    assert_accounts_balance(dispatcher, 3)

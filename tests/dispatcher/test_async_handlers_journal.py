@@ -158,7 +158,7 @@ def test_events_that_a_stop_gave_up_on_are_redelivered(tmp_path: Path, handler: 
 
     again = Latched(handler.loop)
     redelivered: list[bool] = []
-    again.then = lambda event: redelivered.append(event.redelivered)
+    again.then = lambda event: redelivered.append(dispatcher.is_redelivering())
     with write_ahead(tmp_path, again) as dispatcher:
         again.end(0, 1, 2)
         assert dispatcher.await_drained(TIMEOUT_S)

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter
+from dispatcher import AsyncDispatcher, JournalConfig, JournalWriter, Retry
 from dispatcher.journal.format.frames import Frame, FrameReader
 
 from ..commands import COMMAND, ROOT, Ended, run_command, run_here
@@ -177,12 +178,11 @@ class Job(Enum):
 class JobEvent:
     type: Job
     name: str
-    redelivered: bool = False
 
 
 def make(journal):
     dispatcher = AsyncDispatcher(journal=journal)
-    dispatcher.register(Job, lambda event: print(event.name, event.redelivered), events=JobEvent)
+    dispatcher.register(Job, lambda event: print(event.name, dispatcher.is_redelivering()), events=JobEvent)
     return dispatcher
 
 
@@ -278,6 +278,36 @@ def test_recover_leaves_what_is_scheduled_to_the_daemon(
         assert again.due == due
         assert dispatcher.stats().scheduled == 2
     sys.modules.pop("daemon", None)
+
+
+def test_recover_leaves_an_attempt_that_is_due_much_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the attempt, here for an hour, in silence."""
+
+    def make_failing(journal: JournalWriter) -> AsyncDispatcher:
+        dispatcher = AsyncDispatcher(journal=journal)
+
+        def fail(event: Posted) -> None:
+            if event.number == 1:
+                raise OSError
+
+        dispatcher.register(Job, fail, events=Posted, on_error=Retry(delay_s=3600, max_delay_s=3600))
+        return dispatcher
+
+    module = ModuleType("failing_daemon")
+    module.make = make_failing  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "failing_daemon", module)
+    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
+    dispatcher = make_failing(writer)
+    for number in (1, 2):
+        dispatcher.post(Posted(Job.STARTED, number))
+    left = after_a_crash(writer.path, tmp_path / "crashed")
+
+    for handled in (1, 0):  # the attempt fails in the first run, and the next one is not due in the second
+        done = run_here("journal", "recover", left, "--with", "failing_daemon:make")
+
+        assert done.code == 0
+        assert done.out.splitlines()[-1] == f"{handled} events handled, 0 failed, 0 left, 1 scheduled for later"
+    writer.close()
 
 
 @pytest.mark.parametrize(

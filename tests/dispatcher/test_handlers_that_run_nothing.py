@@ -11,12 +11,25 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
 from enum import Enum, Flag, IntEnum
 from functools import partial, partialmethod, wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatcher import AsyncDispatcher, Event, EventDispatcher, MultiDispatcher, aio
+from dispatcher import (
+    AsyncDispatcher,
+    Event,
+    EventDispatcher,
+    JournalWriter,
+    MailboxProcessor,
+    MultiDispatcher,
+    Service,
+    aio,
+)
 from dispatcher.event import MultiListenerHandler
+from dispatcher.journal import EVENTS, entity_history, read_rows
+from dispatcher.mailbox import ManualClock, SystemProcessingTimeService
+from dispatcher.supervision.health import Health
 from dispatcher.testing import InlineDispatcher
 
 from .conftest import TIMEOUT_S, Numbered, Work
@@ -243,14 +256,67 @@ def test_an_enum_class_without_members_is_refused_by_name(make: Callable[[], Any
         make().register(event_class, lambda _: None)
 
 
-@pytest.mark.parametrize("key", [generator, async_generator, coroutine])
-def test_a_key_function_that_runs_nothing_is_refused(key: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"coalesce_by must be a plain function that returns an event's key; .* runs later"
-    ):
-        AsyncDispatcher().register(Work, lambda _: None, coalesce_by=key)
-    with pytest.raises(TypeError, match="key must be a plain function"):
-        aio.AsyncioHandler(coroutine, key=key)
+def lookup(on_damage: Any) -> None:
+    entity_history("no journal", "order_1", on_damage=on_damage)
+
+
+OTHER_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "coalesce_by": lambda function: AsyncDispatcher().register(Work, print, coalesce_by=function),
+    "on_error": lambda function: AsyncDispatcher().register(Work, print, on_error=function),
+    "key": lambda function: aio.AsyncioHandler(coroutine, key=function),
+    "dead_letters": lambda function: AsyncDispatcher(dead_letters=function),
+    "idle_action": lambda function: AsyncDispatcher(idle_action=function),
+    "exit_action": lambda function: AsyncDispatcher(exit_action=function),
+    "clock_ns": lambda function: AsyncDispatcher(clock_ns=function),
+    "the factory of post_every": lambda function: AsyncDispatcher().post_every(1, function),
+    "a service listener": lambda function: Service("shop").register_service_listener(function),
+    "check db": lambda function: Health().register_check("db", function),
+    "the callback of a timer": lambda function: ManualClock().register_timer(1, function),
+    "on_error of timers": lambda function: SystemProcessingTimeService("timers", on_error=function),
+    "default_action": lambda function: MailboxProcessor(function),
+    "on_slow": lambda function: MailboxProcessor(print, on_slow=function),
+    "on_damage": lookup,
+    "on_damage of rows": lambda function: next(read_rows("no journal", EVENTS, on_damage=function)),
+}
+
+
+@pytest.mark.parametrize("function", [generator, async_generator, coroutine], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("name", OTHER_FUNCTIONS)
+def test_any_other_function_whose_call_runs_nothing_is_refused_by_name(name: str, function: Any) -> None:
+    """An `async def` for dead letters was taken, and lost every letter; for the idle action it kept the thread busy."""
+    with pytest.raises(TypeError, match=rf"{name.split(' of ')[0]}.* must be a plain function that .* runs later"):
+        OTHER_FUNCTIONS[name](function)
+
+
+def test_an_on_failure_that_runs_nothing_is_refused_by_name(tmp_path: Path) -> None:
+    with closing(JournalWriter(tmp_path)) as journal, pytest.raises(TypeError, match="on_failure must be a plain"):
+        journal.attach(on_failure=coroutine)
+
+
+def test_an_idle_action_that_only_returns_a_coroutine_ends_its_dispatcher_with_a_reason(make: Make) -> None:
+    """The coroutine counted as true, so as work that was made, and the handler thread asked for more at once."""
+    dispatcher = make(idle_action=lambda: coroutine(None))
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert "returned a coroutine and ran nothing" in str(dispatcher.failure_cause)
+
+
+def test_a_dead_letter_counts_as_lost_if_its_handler_only_returns_a_coroutine(make: Make) -> None:
+    dispatcher = make(handler=lambda event: int("no"), dead_letters=lambda letter: coroutine(letter))
+
+    dispatcher.post(Numbered())
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (dispatcher.stats().dead_letters, dispatcher.stats().dead_letters_lost) == (1, 1)
+
+
+def test_a_mail_that_runs_nothing_ends_its_loop_with_a_reason(make: Make) -> None:
+    dispatcher = make()
+
+    dispatcher.mailbox_executor.execute(partial(coroutine, None))
+
+    assert dispatcher.wait_for_service_to_stop(TIMEOUT_S)
+    assert "calling it ran nothing" in str(dispatcher.failure_cause)
 
 
 def test_a_member_of_an_enum_class_with_a_base_is_still_an_event(make: Make) -> None:

@@ -23,7 +23,6 @@ from dispatcher.journal import EVENTS, read_rows
 from dispatcher.stats import DispatcherStats
 from dispatcher.testing import DrainDispatcher, ManualClock
 
-from ..compiled import IS_COMPILED
 from .conftest import TIMEOUT_S, Numbered, Other, Work
 from .coroutines import running_loop
 from .waiting import until
@@ -135,7 +134,7 @@ class Handling:
         self.dispatcher = dispatcher
         self.outcome = outcome
         self.calls: list[Any] = []
-        self.loops: list[str] = []  # by which they came; none in a compiled build, and none of a coroutine
+        self.loops: list[str] = []  # by which they came; none of a coroutine
         self.seen: list[DispatcherStats] = []
 
     def handle(self, event: Any) -> str:
@@ -152,8 +151,6 @@ class Handling:
 
 def loops_on_stack() -> list[str]:
     """The innermost of the loops that have called the caller."""
-    if IS_COMPILED:  # some of them have no frame then
-        return []
     frame, functions = sys._getframe(), {loop.function for loop in LOOPS.values()}
     while frame.f_back is not None and frame.f_code.co_qualname not in functions:
         frame = frame.f_back

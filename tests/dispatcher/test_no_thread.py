@@ -339,6 +339,21 @@ def test_a_daemon_runs_where_the_reports_to_systemd_have_no_thread(system: Threa
     assert with_thread.startswith(b"STATUS=")
 
 
+def test_an_idle_dispatcher_tries_again_so_timers_fire_and_handlers_are_watched(system: Threads) -> None:
+    """Only the next batch tried again, so an idle dispatcher never posted what was due, and was not watched."""
+    handled = threading.Event()
+    dispatcher = AsyncDispatcher(time_service=SystemProcessingTimeService("timers"))
+    dispatcher.register(Work, lambda _: handled.set())
+    system.refuses = lambda name: name != HANDLER
+    with dispatcher:
+        dispatcher.post_after(0.001, Posted(Work.DO, 1))
+        assert threads.postponed
+        system.refuses = lambda _: False
+
+        assert handled.wait(TIMEOUT_S)
+        until(lambda: not threads.postponed, "the watch and the timer are there")
+
+
 def test_garbage_is_collected_regularly_once_a_thread_can_be_started(system: Threads) -> None:
     freezer, waits = Freezer(), threading.Event()
     system.refuses = lambda _: True

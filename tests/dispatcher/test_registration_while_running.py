@@ -41,7 +41,7 @@ def test_a_registration_looks_only_at_the_event_types_of_its_class() -> None:
         table.find(each.SAME)
         table.register(each, Part(handlers[0]))
     for each in classes:
-        table.register(each, Part(handlers[1], "stop"))
+        table.register(each, Part(handlers[1], on_error="stop"))
         table.unregister(each, handlers[0])
 
     assert [(table.find(each.SAME).handle, table.find(each.SAME).on_error) for each in classes] == [(id, "stop")] * 3

@@ -102,21 +102,18 @@ def test_an_event_comes_again_after_its_delays_and_other_events_go_on(make: Make
 
 
 def test_the_handler_knows_which_attempt_it_makes(make: Make, clock: ManualClock) -> None:
-    attempts: list[tuple[int, int]] = []
+    attempts: list[int] = []
     dispatcher = make(time_service=clock)
 
     def fail(event: Keyed) -> None:
-        attempts.append((dispatcher.attempt(), getattr(event, "attempt", 1)))
+        attempts.append(dispatcher.attempt())
         raise OSError
 
-    class Attempted(Keyed):
-        attempt = 1
-
     dispatcher.register(Work, fail, on_error=Retry(attempts=3, delay_s=0.1, factor=1, jitter=0))
-    dispatcher.post(Attempted())
+    dispatcher.post(Keyed())
     settle(dispatcher, clock, 1000)
 
-    assert attempts == [(1, 1), (2, 2), (3, 3)]
+    assert attempts == [1, 2, 3]
 
 
 def test_after_the_last_attempt_the_event_has_failed_and_is_a_dead_letter(make: Make, clock: ManualClock) -> None:
@@ -336,6 +333,9 @@ def test_coroutines_that_may_overtake_each_other_cannot_be_ordered(make: Make, o
     [
         ({"attempts": 0}, ValueError, "attempts must be a whole number"),
         ({"delay_s": -1}, ValueError, "delay_s must be a number, 0 or more"),
+        ({"delay_s": 1e300}, ValueError, "delay_s must be a number, 0 or more, up to 3.15576e.09, not 1e.300"),
+        ({"max_delay_s": 10**400}, ValueError, "max_delay_s must be a number"),
+        ({"delay_s": "1"}, TypeError, "delay_s must be a number, not '1'"),
         ({"factor": 0.5}, ValueError, "factor must be a number, 1 or more"),
         ({"jitter": 2}, ValueError, "jitter is a part of the delay"),
         ({"then": "forget"}, ValueError, "then is one of dead_letter, continue, stop, exit"),
@@ -418,6 +418,16 @@ def test_each_event_is_tried_as_often_as_a_plain_list_says(
     assert dispatcher.stats().failed == len(dead)
 
 
+def advance_until_drained(dispatcher: AsyncDispatcher, clock: ManualClock) -> None:
+    """In write-ahead mode, an attempt is scheduled only once its line is in the log."""
+
+    def is_drained() -> bool:
+        clock.advance(1000)
+        return dispatcher.is_drained()
+
+    until(is_drained, "all attempts are made")
+
+
 class TestDurable:
     def start(self, journal: Path, clock: ManualClock, handler: Any, **options: Any) -> AsyncDispatcher:
         writer = JournalWriter(journal, JournalConfig(write_ahead=True))
@@ -433,7 +443,7 @@ class TestDurable:
         letters: list[DeadLetter] = []
         first, handler = self.start(tmp_path / "journal", clock, Failing({1: 9})), Failing({1: 9})
         first.post(Posted(Job.STARTED, 1))
-        until(lambda: first.stats().retrying == 1 and not first.core.queue.shutdown.under_way, "it has failed once")
+        until(lambda: first.core.schedule.next_attempt_s() > 0, "its next attempt is in the log")
         crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
         first.set_drain_events_on_stop(False)
         first.stop()
@@ -474,7 +484,7 @@ class TestDurable:
 
         first = start(tmp_path / "journal", clock, Failing({1: 1}))
         first.post(Posted(Job.STARTED, 1))
-        until(lambda: first.stats().retrying == 1 and not first.core.queue.shutdown.under_way, "it has failed once")
+        until(lambda: first.core.schedule.next_attempt_s() > 0, "its next attempt is in the log")
         first.post(Posted(Job.STARTED, 2))
         until(lambda: first.stats().retrying == 2, "the other one waits behind it")
         crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
@@ -488,6 +498,158 @@ class TestDurable:
         second.stop()
 
         assert handler.seen == [1, 2]
+
+
+@dataclass
+class OfOrder:
+    type: Job
+    number: int
+    lock_key: str = "order-1"
+
+
+class TestOrderOfRecovery:
+    """Event 2 has failed once, and event 1 of its key, accepted before it, has no row yet: then the process dies."""
+
+    @pytest.fixture
+    def crashed(self, tmp_path: Path, clock: ManualClock) -> Path:
+        with running_loop() as loop:
+            handler = Latched(loop)
+            journal = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
+            dispatcher = AsyncDispatcher(DispatcherConfig(drain_timeout_s=0.05), journal=journal, time_service=clock)
+            policy = Retry(attempts=3, delay_s=10, factor=1, jitter=0)
+            several = AsyncioHandler(handler, loop=loop, per_key=2)
+            dispatcher.register(Job, several, events=OfOrder, on_error=policy)
+            with dispatcher:
+                for number in (1, 2, 3):
+                    dispatcher.post(OfOrder(Job.STARTED, number))
+                handler.await_begun(1, 2)
+                handler.end(2, error=OSError())
+                until(lambda: dispatcher.core.schedule.next_attempt_s() > 0, "its next attempt is in the log")
+                crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+                dispatcher.set_drain_events_on_stop(False)
+        return crashed
+
+    def start(self, journal: Path, clock: ManualClock, handler: Any, *, ordered: bool = True) -> AsyncDispatcher:
+        dispatcher = AsyncDispatcher(
+            journal=JournalWriter(journal, JournalConfig(write_ahead=True)), time_service=clock
+        )
+        policy = Retry(attempts=5, delay_s=10, factor=1, jitter=0, ordered_by_key=ordered)
+        dispatcher.register(Job, handler, events=OfOrder, on_error=policy)
+        dispatcher.init()
+        dispatcher.start()
+        return dispatcher
+
+    @pytest.mark.parametrize("ordered", [False, True])
+    def test_an_attempt_that_is_due_comes_behind_what_was_accepted_before_it(
+        self, crashed: Path, clock: ManualClock, ordered: bool
+    ) -> None:
+        """Events that had failed came first: an order was paid before it was placed."""
+        clock.advance(10_000)
+        handler = Failing({})
+        dispatcher = self.start(crashed, clock, handler, ordered=ordered)
+        assert dispatcher.await_drained(TIMEOUT_S)
+        dispatcher.stop()
+
+        assert handler.seen == [1, 2, 3]
+
+    @pytest.mark.parametrize("failures", [{}, {1: 1}, {1: 2, 2: 1}, {2: 2}, {1: 1, 3: 1}], ids=str)
+    def test_an_attempt_that_is_not_due_lets_what_was_accepted_before_it_pass(
+        self, crashed: Path, clock: ManualClock, failures: dict[int, int]
+    ) -> None:
+        handler = Failing(failures)
+        dispatcher = self.start(crashed, clock, handler)
+        until(lambda: dispatcher.stats().retrying >= 1 and not dispatcher.has_work(), "2 is not due")
+        assert set(handler.seen) <= {1}
+        advance_until_drained(dispatcher, clock)
+        dispatcher.stop()
+
+        assert handler.seen == sorted(handler.seen)
+        assert [handler.seen.count(number) for number in (1, 2, 3)] == [
+            failures.get(number, 0) + 1 for number in (1, 2, 3)
+        ]
+
+    def test_an_ask_that_is_withdrawn_behind_its_key_does_not_come_again(
+        self, clock: ManualClock, tmp_path: Path
+    ) -> None:
+        first, handler = self.start(tmp_path / "journal", clock, Failing({1: 9})), Failing({})
+        first.post(OfOrder(Job.STARTED, 1))
+        asked = first.ask(OfOrder(Job.STARTED, 2))
+        until(lambda: first.stats().retrying == 2, "2 waits behind 1, which has failed")
+
+        assert asked.cancel()
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        first.set_drain_events_on_stop(False)
+        first.stop()
+        second = self.start(crashed, clock, handler)
+        advance_until_drained(second, clock)
+        second.stop()
+
+        assert handler.seen == [1]
+
+    def test_an_attempt_keeps_its_place_over_further_crashes(
+        self, crashed: Path, clock: ManualClock, tmp_path: Path
+    ) -> None:
+        for generation in range(2):
+            clock.advance(10_000)
+            dispatcher = self.start(crashed, clock, Failing({1: 9, 2: 9, 3: 9}), ordered=False)
+            until(lambda dispatcher=dispatcher: dispatcher.stats().retrying == 3, "all have failed")
+            until(lambda dispatcher=dispatcher: not dispatcher.core.queue.shutdown.under_way, "that is in the log")
+            crashed = after_a_crash(crashed, tmp_path / f"crashed {generation}")
+            dispatcher.set_drain_events_on_stop(False)
+            dispatcher.stop()
+
+        clock.advance(10_000)
+        handler = Failing({})
+        dispatcher = self.start(crashed, clock, handler)
+        assert dispatcher.await_drained(TIMEOUT_S)
+        dispatcher.stop()
+
+        assert handler.seen == [1, 2, 3]
+
+
+class TestRedelivering:
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_each_attempt_of_an_earlier_runs_event_is_redelivering(
+        self, tmp_path: Path, clock: ManualClock, is_async: bool
+    ) -> None:
+        """From the second attempt on, and in coroutines, it told about no event or another one."""
+        gate = Gate()
+        first = AsyncDispatcher(journal=JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True)))
+        first.register(Job, gate.handle, events=Posted)
+        with first:
+            first.post(Posted(Job.STARTED, 1))
+            assert gate.entered.wait(TIMEOUT_S)
+            crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+            gate.opened.set()
+
+        seen: list[tuple[int, bool]] = []
+
+        def note(event: Posted) -> None:
+            seen.append((second.attempt(), second.is_redelivering()))
+            if second.attempt() < 3:
+                raise OSError
+
+        async def note_later(event: Posted) -> None:
+            await asyncio.sleep(0)
+            note(event)
+
+        with running_loop() as loop:
+            second = AsyncDispatcher(
+                journal=JournalWriter(crashed, JournalConfig(write_ahead=True)), time_service=clock, loop=loop
+            )
+            policy = Retry(attempts=3, delay_s=1, factor=1, jitter=0)
+            second.register(Job, note_later if is_async else note, events=Posted, on_error=policy)
+            with second:
+                advance_until_drained(second, clock)
+
+        assert seen == [(1, True), (2, True), (3, True)]
+        rows = [(row["outcome"], row["redelivered"]) for row in read_rows(crashed, EVENTS)]
+        assert rows == [("retried", True), ("retried", True), ("handled", True)]
+
+    def test_a_caller_that_handles_no_event_is_not_redelivering(self, make: Make) -> None:
+        dispatcher = make(handler=Gate().handle)
+
+        assert (dispatcher.attempt(), dispatcher.is_redelivering()) == (1, False)
 
 
 class TestDeadLetters:
@@ -689,6 +851,8 @@ def test_a_failed_ask_keeps_no_event_alive(make: Make) -> None:
 
 
 def test_an_event_keeps_a_field_of_its_own_that_is_called_attempt(make: Make) -> None:
+    """A field that happened to equal the number of the attempt was counted up."""
+
     @dataclass
     class Container:
         type: Work
@@ -702,10 +866,10 @@ def test_an_event_keeps_a_field_of_its_own_that_is_called_attempt(make: Make) ->
 
     dispatcher = make()
     dispatcher.register(Work, fail, on_error=Retry(attempts=3, delay_s=0))
-    dispatcher.post(Container(Work.DO, 7))
+    dispatcher.post(Container(Work.DO, 1))
 
     until(lambda: dispatcher.stats().failed == 1, "it has failed for good")
-    assert seen == [7, 7, 7]
+    assert seen == [1, 1, 1]
 
 
 def test_a_dead_letter_that_fails_makes_no_other_one() -> None:
@@ -731,3 +895,33 @@ def test_a_dead_letter_that_fails_makes_no_other_one() -> None:
 
     assert len(letters) == 1
     assert dispatcher.stats().failed == 2
+
+
+def test_a_failure_is_counted_once_its_dead_letter_exists(make: Make) -> None:
+    """A reader of the counts found a failure without its letter."""
+    counted: list[int] = []
+    dispatcher = make(handler=Failing({1: 1}), dead_letters=lambda _: counted.append(dispatcher.stats().failed))
+
+    dispatcher.post(Numbered(1))
+
+    assert dispatcher.await_drained(TIMEOUT_S)
+    assert (counted, dispatcher.stats().failed) == ([0], 1)
+
+
+def test_an_ask_whose_attempt_waits_behind_another_event_is_not_withdrawn_and_answered(
+    make: Make, clock: ManualClock
+) -> None:
+    """Its second attempt waited behind an event that kept the order: `cancel` returned True, and it was handled."""
+    policies = {1: Retry(delay_s=0.1, jitter=0), 2: Retry(delay_s=1, jitter=0, ordered_by_key=True)}
+    handler = Failing({1: 1, 2: 1})
+    dispatcher = make(time_service=clock)
+    dispatcher.register(Work, handler, on_error=lambda event, _: policies[event.number])
+    asked = dispatcher.ask(Keyed(1, "a"))
+    dispatcher.post(Keyed(2, "a"))
+    settle(dispatcher, clock, 200)
+
+    is_withdrawn = asked.cancel()
+    settle(dispatcher, clock, 1000)
+
+    assert (is_withdrawn, asked.result(TIMEOUT_S)) == (False, 1)
+    assert handler.seen == [1, 2, 2, 1]

@@ -36,10 +36,6 @@ from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 
-from ..compiled import IS_COMPILED
-
-pure = pytest.mark.skipif(IS_COMPILED, reason="a compiled function has no instructions")
-
 QUIET = (
     "BINARY_OP",
     "BINARY_SUBSCR",
@@ -227,7 +223,6 @@ SECTIONS: dict[str, Callable[[], tuple[Listing, list[dis.Instruction], list[dis.
 }
 
 
-@pure
 @pytest.mark.parametrize("section", SECTIONS)
 def test_no_other_thread_runs_within_a_section(section: str) -> None:
     listing, since, ends = SECTIONS[section]()
@@ -237,7 +232,6 @@ def test_no_other_thread_runs_within_a_section(section: str) -> None:
     assert [(each.opname, each.argval) for each in within if not is_quiet(each)] == []
 
 
-@pure
 def test_a_bounded_post_makes_nothing_between_its_permit_and_the_append() -> None:
     listing, since, (end,) = permit_used()
 
@@ -307,7 +301,6 @@ ORDERS: dict[str, tuple[Callable[[], Listing], list[str]]] = {
 }
 
 
-@pure
 @pytest.mark.parametrize("order", ORDERS)
 def test_shared_fields_are_accessed_in_the_order_on_which_other_threads_rely(order: str) -> None:
     listing, expected = ORDERS[order]
@@ -317,7 +310,6 @@ def test_shared_fields_are_accessed_in_the_order_on_which_other_threads_rely(ord
     assert all(each in places for each in expected), accesses
 
 
-@pure
 @pytest.mark.parametrize("post", ["post", "post_stamped", "post_bounded"])
 def test_a_post_reads_the_alert_after_the_append(post: str) -> None:
     listing = Listing(EventQueue._make_post, post)

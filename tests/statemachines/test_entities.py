@@ -57,7 +57,6 @@ class Other(Enum):
 class OrderEvent:
     type: OrderType
     entity: Any
-    redelivered: bool = False
 
     @property
     def lock_key(self) -> Any:
@@ -99,11 +98,13 @@ def send(entities: Entities[OrderState, Order], entity: str, *types: OrderType) 
     return [entities.handle(OrderEvent(type, entity)) for type in types]
 
 
-def shop(journal: JournalWriter, **options: Any) -> tuple[Entities[OrderState, Order], AsyncDispatcher]:
+def shop(
+    journal: JournalWriter, *, events: type = OrderEvent, **options: Any
+) -> tuple[Entities[OrderState, Order], AsyncDispatcher]:
     """Entities and a dispatcher on a journal; nothing is restored yet."""
     entities = orders(TransitionRecorder(journal), journal=journal, **options)
     dispatcher = AsyncDispatcher(name="shop", journal=journal)
-    dispatcher.register(OrderType, entities, events=OrderEvent)
+    dispatcher.register(OrderType, entities, events=events)
     return entities, dispatcher
 
 
@@ -114,6 +115,15 @@ def write_ahead(path: Path) -> JournalWriter:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
+
+
+class Region(str, Enum):  # noqa: UP042 - unlike a StrEnum's, the text of a member is not its value
+    EU = "eu"
+
+
+@dataclass
+class RegionalEvent(OrderEvent):
+    entity: Region
 
 
 # -- a handler -------------------------------------------------------------------------------------------------------
@@ -585,3 +595,21 @@ def test_entities_of_partitions_cannot_be_restored_once_the_dispatcher_has_start
 
     with MultiDispatcher(name="shop", journal=journal), pytest.raises(JournalError, match="once shop-0 has started"):
         entities.restore()
+
+
+def test_an_id_that_is_a_member_of_a_str_enum_is_found_by_its_value_after_a_restart(path: Path) -> None:
+    """The journal had `Region.EU`, the text of the member, so the next event found no entity "eu"."""
+    _, first = shop(write_ahead(path), events=RegionalEvent)
+    with first:
+        first.post(RegionalEvent(E.PLACED, Region.EU))
+    entities, second = shop(write_ahead(path), events=RegionalEvent)
+    entities.restore()
+    with second:
+        second.post(RegionalEvent(E.PAID, Region.EU))
+
+    assert (list(entities), entities.state("eu")) == (["eu"], S.PAID)
+    assert [(row["entity"], row["to_state"]) for row in read_rows(path, TRANSITIONS)] == [
+        ("eu", "PLACED"),
+        ("eu", "PAID"),
+    ]
+    assert second.stats().failed == 0

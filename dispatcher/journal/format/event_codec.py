@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from enum import Enum
+from itertools import accumulate
 from threading import get_ident
 from typing import Any, Final, NamedTuple
 
@@ -30,9 +32,6 @@ from dispatcher.util.foreign import describe
 
 _EVENT: Final = b',"event":'
 _MARKS: Final = b',"marks":'
-_SET: Final = frozenset(("redelivered", "attempt"))
-"""What the dispatcher sets on an event that it hands out again; a handler may post that event again."""
-
 _MOST_NESTED: Final = 4
 """How many encodings may be in progress on one thread. A signal handler may interrupt one and post, and so on."""
 
@@ -49,8 +48,13 @@ class Marks(NamedTuple):
     """2: its handler has failed once."""
     replaces: int = 0
     """The accepted seq of an earlier line, which this one takes the place of."""
+    order: float = 0
+    """Of an event that has failed: its place among the accepted seqs, which is its first line's, or between two of them
+    if it was due at a time; 0: the seq of this line."""
     key: str = ""
     """Of the `post_every` to which the line belongs."""
+    timer: str = ""
+    """The key of the `post_after` or `post_at` to which the line belongs."""
     fired_ns: int = 0
     """The time at which that was due to post this event; 0: there is no event, and it is due to post at `due_ns`."""
     died: dict[str, Any] | None = None
@@ -84,18 +88,39 @@ def marks_of(line: bytes) -> Marks:
         raise JournalError(f"a line of the write-ahead log cannot be read: {line[:500]!r}: {error}") from error
 
 
-def current_marks(accepted: Iterable[Accepted]) -> dict[int, Marks]:
-    """The marks of one journal's lines by accepted seq, without the lines that a later one takes the place of.
+class Current(NamedTuple):
+    """A line of a log that no later one takes the place of."""
 
-    Both are there after a crash that came before the row that settles the earlier one.
+    accepted: Accepted
+    marks: Marks
+    order: float
+    """Its event's place among the accepted seqs."""
+
+
+def in_order_of_acceptance(accepted: Iterable[Accepted]) -> list[Current]:
+    """The lines of one log that no later one takes the place of, in the order in which their events were accepted.
+
+    Both lines are there after a crash that came before the row that settles the earlier one. An attempt keeps the
+    place that its event had. An event that was due at a time comes behind those accepted before that time.
 
     Raises:
         JournalError: marks cannot be read.
     """
-    found = {each.seq: marks_of(each.line) for each in accepted}
-    for marks in tuple(found.values()):
+    found = {each.seq: (each, marks_of(each.line)) for each in accepted}
+    for _, marks in tuple(found.values()):
         found.pop(marks.replaces, None)
-    return found
+    posted = [each for each, marks in found.values() if not marks.due_ns]
+    times = list(accumulate((each.at_ns for each in posted), max))  # the system clock may have been set back
+    last, lines = max(found, default=0), []
+    for each, marks in found.values():
+        order: float = each.seq
+        if marks.attempt > 1:
+            order = marks.order or marks.replaces or each.seq  # earlier releases did not write the order
+        elif marks.due_ns:
+            behind = bisect_right(times, marks.due_ns)
+            order = posted[behind].seq - 0.5 if behind < len(posted) else last + 0.5
+        lines.append(Current(each, marks, order))
+    return sorted(lines, key=lambda line: (line.order, line.marks.due_ns if line.marks.attempt == 1 else 0))
 
 
 def fields_of(line: bytes) -> bytes:
@@ -193,6 +218,14 @@ class EventCodec:
             self._is_held = False
             self._declare_models()
 
+    def check_released(self) -> None:
+        """Raises JournalError: it is held."""
+        if self._is_held:
+            raise JournalError(
+                f"{self._dispatcher}: not started, and unhandled events of an earlier run come first. Start the "
+                "MultiDispatcher before you post to it."
+            )
+
     def encode(self, event: Any) -> bytes:
         """The event's line, without the newline. Whatever is accepted comes back from it equal in types and values.
 
@@ -204,11 +237,7 @@ class EventCodec:
         type_ = event.type
         declared = self._declared.get((type(type_), type(event)))
         if declared is None:
-            if self._is_held:
-                raise JournalError(
-                    f"{self._dispatcher}: not started, and unhandled events of an earlier run come first. Start the "
-                    "MultiDispatcher before you post to it."
-                )
+            self.check_released()
             raise EventNotDeclaredError(self._dispatcher, event)
         head = declared.heads.get(type_._name_)
         if head is None:
@@ -257,7 +286,7 @@ class EventCodec:
     def _read_back(self, declared: _Declared, event: Any, fields: bytes) -> None:
         """Raises JournalError: the event would come back as something else."""
         back = declared.adapter.validate_json(fields)
-        changed = difference(event, back, besides=_SET)
+        changed = difference(event, back)
         if changed is None and back.type is not event.type:
             changed = f"its type is {quoted(event.type)}, and would come back as {quoted(back.type)}"
         if changed is not None:

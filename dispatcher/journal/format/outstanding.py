@@ -32,6 +32,8 @@ class Accepted(NamedTuple):
     segment: int
     line: bytes
     """The event, encoded by `EventCodec`."""
+    at_ns: int = 0
+    """When it was written, in Unix ns; 0: it was copied from another log."""
 
 
 class Loss(NamedTuple):
@@ -150,7 +152,7 @@ class Outstanding:
         elif header.kind == ACCEPTED:
             self._reach(header.first_seq)
             for seq, line in enumerate(frame.payload.split(b"\n"), start=header.first_seq):
-                self._events[seq] = Accepted(seq, segment, line)
+                self._events[seq] = Accepted(seq, segment, line, header.min_at)
             self._next = max(self.next_seq(), header.first_seq + header.events)
         elif header.kind == ROWS:
             self._has_rows = True

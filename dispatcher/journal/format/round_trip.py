@@ -42,17 +42,15 @@ Differ = Callable[[Any, Any], Found | None]
 """Where and how two values differ; None if they do not."""
 
 
-def difference(given: Any, back: Any, *, besides: frozenset[str] = frozenset()) -> str | None:
+def difference(given: Any, back: Any) -> str | None:
     """What differs between an event and the one read back, as "its field a.b[0] is ..."; None if nothing does.
-
-    `besides`: attributes of the event that are not compared.
 
     Raises:
         RecursionError: a value is nested too deeply.
     """
     if type(given) is not type(back):
         return f"it {_would_be(given, back)}"
-    found = _states_differ(given, back, besides)
+    found = _states_differ(given, back)
     return None if found is None else f"its field {found[0].removeprefix('.')} {found[1]}"
 
 
@@ -94,7 +92,7 @@ def _differs(given: Any, back: Any) -> Found | None:
     return "", f"is {quoted(given)}, and nothing tells whether {_a(kind)} comes back as it was"
 
 
-def _states_differ(given: Any, back: Any, besides: frozenset[str] = frozenset()) -> Found | None:
+def _states_differ(given: Any, back: Any) -> Found | None:
     given_state, back_state = _state(given), _state(back)
     names: Iterable[str] = given_state
     if given_state.keys() != back_state.keys():
@@ -108,7 +106,7 @@ def _states_differ(given: Any, back: Any, besides: frozenset[str] = frozenset())
             value = default if value is _MISSING else value
             came_back = default if came_back is _MISSING else came_back
         found = _differs(value, came_back)
-        if found is None or name in besides or isinstance(_class_attribute(type(given), name), cached_property):
+        if found is None or isinstance(_class_attribute(type(given), name), cached_property):
             continue
         if came_back is _MISSING:
             return f".{name}", f"is {quoted(value)}, and would be lost"

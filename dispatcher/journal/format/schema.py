@@ -130,7 +130,7 @@ EVENTS = Table(
             "accepted_seq", "long", True, "number in the order of acceptance; write-ahead mode only", "optional",
             stored_as="accepted",
         ),
-        Column("redelivered", "boolean", False, "redelivered after a crash or a stop", "flag"),
+        Column("redelivered", "boolean", False, "accepted by an earlier run, or a dead letter again", "flag"),
     ),
     time="started_at",
 )  # fmt: skip

@@ -28,7 +28,6 @@ OrderState = Enum("OrderState", ["NEW", "PLACED", "PAID", "DELIVERED"])
 class OrderEvent:
     type: OrderEventType
     entity: str  # the order's id
-    redelivered: bool = False  # an earlier run has accepted it, and may have handled it
 
 
 class Order:
@@ -40,7 +39,7 @@ class Order:
             print(f"{entity} was {state.name}")
 
     def charge(self, event: OrderEvent) -> None:
-        print(f"charging {self.entity}" + (", perhaps once more" if event.redelivered else ""))
+        print(f"charging {self.entity}" + (", perhaps once more" if shop.is_redelivering() else ""))
         if self.entity == "order-13":
             raise OSError("the payment service does not answer")
         if self.entity == "order-14":

@@ -11,7 +11,6 @@ from bisect import bisect_left, insort_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.records.resource import NOTHING, MaximumAllocation, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import (
@@ -136,7 +135,6 @@ class PendingAsks:
         return fitting
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class FifoScheduler(ResourceScheduler):
     """Accepts every submission into its one queue, whichever queue the submission names."""
 
@@ -145,7 +143,6 @@ class FifoScheduler(ResourceScheduler):
         super().__init__(context, nodes, FifoPolicy(context.config.scheduler, nodes), on_heartbeat=on_heartbeat)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class FifoPolicy(SchedulingPolicy):
     """One queue, without limits."""
 

@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Final, NamedTuple
 
-from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.events.rmcontainer import RMContainerEvent, RMContainerEventType
 from statemachines.resourcemanager.events.scheduler import SchedulerEvent, SchedulerEventType
@@ -66,7 +65,6 @@ class HeartbeatAnswer(NamedTuple):
     """The attempt's live containers that are to be preempted, of which no answer has told yet."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class ResourceScheduler:
     """Handles SchedulerEvents and direct calls, and posts to the central dispatcher."""
 

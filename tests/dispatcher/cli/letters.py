@@ -27,7 +27,6 @@ class Other(Enum):
 class OrderEvent:
     type: Order
     entity: str
-    attempt: int = 1
 
     @property
     def lock_key(self) -> str:

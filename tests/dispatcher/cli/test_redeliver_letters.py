@@ -36,9 +36,9 @@ class Shop:
     def handle(self, event: OrderEvent) -> None:
         if event.entity in self.broken:
             raise KeyError(event.entity)
-        self.handled.append((event.entity, event.attempt))
+        assert self.dispatcher is not None
+        self.handled.append((event.entity, self.dispatcher.attempt()))
         if event.entity == "posts":
-            assert self.dispatcher is not None
             assert self.dispatcher.post(OrderEvent(Order.PAID, "posted"))
 
 

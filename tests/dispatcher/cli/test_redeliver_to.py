@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import current_thread
 from typing import Any
@@ -34,13 +34,14 @@ class Shop:
         self.is_mended = False
         self.may_go_on = threading.Event()
         self.may_go_on.set()
+        self.is_redelivering: Callable[[], bool] = lambda: False  # of the dispatcher
         self.handled: list[tuple[str, bool]] = []  # the handler threads append
 
     def handle(self, event: OrderEvent) -> None:
         if not self.is_mended:
             fail(event)
         assert self.may_go_on.wait(WAIT_S)
-        self.handled.append((event.entity, getattr(event, "redelivered", False)))
+        self.handled.append((event.entity, self.is_redelivering()))
 
 
 @pytest.fixture
@@ -64,6 +65,7 @@ def started(shop: Shop, letters: Path, **options: Any) -> AsyncDispatcher:
     dispatcher = AsyncDispatcher(name="shop", dead_letters=letters, **options)
     dispatcher.register(Order, shop, events=OrderEvent)
     dispatcher.register(Other, fail)
+    shop.is_redelivering = dispatcher.is_redelivering
     return dispatcher
 
 

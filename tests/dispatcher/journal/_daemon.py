@@ -39,7 +39,6 @@ class Posted:
     type: Job
     producer: int
     number: int
-    redelivered: bool = False
 
     @property
     def lock_key(self) -> str:
@@ -72,7 +71,7 @@ def main(
     handled = append_to(folder / "handled")
 
     def handle(event: Posted) -> None:
-        os.write(handled, b"%d %d %d\n" % (event.producer, event.number, event.redelivered))
+        os.write(handled, b"%d %d %d\n" % (event.producer, event.number, dispatcher.is_redelivering()))
 
     def produce(producer: int) -> None:
         accepted = append_to(folder / f"accepted-{producer}")

@@ -51,7 +51,6 @@ class Posted:
 
     type: Job
     number: int
-    redelivered: bool = False
 
 
 def write_event(

@@ -26,6 +26,7 @@ from dispatcher import (
     aio,
 )
 from dispatcher.journal import recover
+from dispatcher.queue.shutdown import MOST_ANSWERED
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 from ..coroutines import Keyed
@@ -202,19 +203,36 @@ class TestInWriteAheadMode:
             assert dispatcher.ask(Posted(Job.STARTED, number)).result(TIMEOUT_S) == number
             assert not recover(after_a_crash(journal, tmp_path / f"crashed-{number}")).accepted
 
-    def test_a_withdrawn_event_does_not_come_again(self, make: Make, tmp_path: Path, gate: Gate) -> None:
-        dispatcher = make(journal=JournalWriter(tmp_path, JournalConfig(write_ahead=True)))
+    @pytest.mark.parametrize("durability", ["none", "sync"])
+    @pytest.mark.parametrize("way", ["cancel", "cancel at once", "timeout", "aio"])
+    def test_a_withdrawn_event_does_not_come_again(
+        self, make: Make, tmp_path: Path, gate: Gate, way: str, durability: Any
+    ) -> None:
+        """It did after a crash, until the next row was written."""
+        journal = tmp_path / "journal"
+        dispatcher = make(journal=JournalWriter(journal, JournalConfig(write_ahead=True, durability=durability)))
         dispatcher.register(Job, gate, events=Posted)
         dispatcher.post(Posted(Job.STARTED, 1))
         assert gate.entered.wait(TIMEOUT_S)
-        asked = dispatcher.ask(Posted(Job.STARTED, 2))
-        until(lambda: dispatcher.queue_size() == 1, "the event is queued")
 
-        assert asked.cancel()
+        if way == "aio":
+            with pytest.raises(TimeoutError):
+                asyncio.run(aio.ask(dispatcher, Posted(Job.STARTED, 2), timeout=0.001))
+        else:
+            asked = dispatcher.ask(Posted(Job.STARTED, 2))
+            if way != "cancel at once":
+                until(lambda: dispatcher.queue_size() == 1, "the event is queued")
+            if way == "timeout":
+                with pytest.raises(TimeoutError):
+                    asked.result(0)
+            else:
+                assert asked.cancel()
+        crashed = after_a_crash(journal, tmp_path / "crashed")
         gate.opened.set()
         dispatcher.stop()
 
-        assert not recover(tmp_path).accepted
+        assert [accepted.seq for accepted in recover(crashed).accepted] == [1]
+        assert not recover(journal).accepted
         assert [event.number for event in gate.events] == [1]
 
     def test_a_withdrawn_event_does_not_come_again_though_a_stop_has_discarded_it(
@@ -248,18 +266,23 @@ class TestInWriteAheadMode:
         assert gate.entered.wait(TIMEOUT_S)
         settled: list[int] = []
         monkeypatch.setattr(journal, "settle", settled.append)
-        queued, append = threading.Event(), journal.log.append_accepted
+        written, queued, append = threading.Event(), threading.Event(), journal.log.append_accepted
 
         def append_and_wait(lines: Any) -> int:
             seq = append(lines)
+            written.set()
             assert queued.wait(TIMEOUT_S)
             return seq
 
         monkeypatch.setattr(journal.log, "append_accepted", append_and_wait)
         asked = dispatcher.ask(Posted(Job.STARTED, 2))
+        assert written.wait(TIMEOUT_S)
 
-        assert asked.cancel()
+        cancelling = threading.Thread(target=asked.cancel)
+        cancelling.start()
+        until(asked.cancelled, "it is cancelled, and not settled yet")
         queued.set()
+        cancelling.join(TIMEOUT_S)
 
         until(lambda: 2 in settled, "it has left the journal")
         gate.opened.set()
@@ -441,3 +464,18 @@ class TestFromAnEventLoop:
 
 def _run(main: Any) -> Any:
     return asyncio.run(asyncio.wait_for(main, TIMEOUT_S))
+
+
+def test_a_stop_leaves_many_asks_to_another_thread_which_answers_all(make: Make, gate: Gate) -> None:
+    """A stop answered 100,000 asks itself, in five times of its drain timeout."""
+    dispatcher = make(DispatcherConfig(drain_timeout_s=0.2), handler=gate)
+    answered_by: list[str] = []
+    asks = [dispatcher.ask(Numbered(number)) for number in range(1000)]
+    for ask in asks:
+        ask.add_done_callback(lambda _: answered_by.append(threading.current_thread().name))
+    assert gate.entered.wait(TIMEOUT_S)
+
+    dispatcher.stop()
+
+    assert all(isinstance(ask.exception(TIMEOUT_S), EventDiscardedError) for ask in asks)
+    assert answered_by.count(threading.current_thread().name) <= MOST_ANSWERED

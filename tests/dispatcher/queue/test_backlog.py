@@ -65,11 +65,11 @@ def test_the_next_event_has_waited_since_its_own_check(make: Make, gate: Gate) -
     course.check_at(2)
 
     for _ in range(5):  # five events leave the front of the queue
-        course.dispatcher.core.queue.state.take_dropped("drop_oldest")
+        course.dispatcher.core.queue.state.take_dropped("drop_oldest", [])
     course.at(10)
 
     assert course.backlog.oldest_wait_s() == 8.0
-    course.dispatcher.core.queue.state.take_dropped("drop_oldest")
+    course.dispatcher.core.queue.state.take_dropped("drop_oldest", [])
     assert course.backlog.oldest_wait_s() is None
 
 

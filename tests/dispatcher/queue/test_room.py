@@ -175,7 +175,7 @@ def test_a_queue_that_loses_its_very_last_event_to_drop_oldest_ends(
     take_last = shutdown.take_last
 
     def emptied(entries: Iterator[Any]) -> Iterator[Any]:
-        dispatcher.core.queue.state.take_dropped("drop_oldest")
+        dispatcher.core.queue.state.take_dropped("drop_oldest", [])
         yield next(entries)
 
     def take_last_late(entries: Iterator[Any], *, ends: bool) -> Any:

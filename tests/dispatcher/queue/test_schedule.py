@@ -27,6 +27,7 @@ from dispatcher.queue import schedule as schedule_module
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from ..coroutines import Keyed
+from ..interrupting import at_each_place
 from ..journal.conftest import Job, Posted, after_a_crash
 from ..waiting import until
 
@@ -68,6 +69,34 @@ def test_an_event_is_posted_after_its_delay(make: Make, clock: ManualClock) -> N
     assert (later.due, later.is_done(), later.cancel()) == (None, True, False)
     stats = dispatcher.stats()
     assert (stats.scheduled, stats.scheduled_fired, stats.accepted) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("look", ["scheduled", "cancel", "drain"])
+def test_an_event_that_a_signal_handler_schedules_amid_any_call_is_posted(clock: ManualClock, look: str) -> None:
+    """It was put into the heap, and nobody armed the timer: the interrupted call was one that only looked."""
+    dispatcher = AsyncDispatcher(time_service=clock)
+    dispatcher.register(Work, lambda _: None)
+    scheduled: list[Any] = []
+    with dispatcher:
+        for _ in range(3):
+            dispatcher.post_after(3600, Numbered(0))
+        calls: dict[str, Callable[[], Any]] = {
+            "scheduled": lambda: dispatcher.view.scheduled(10),
+            "cancel": lambda: dispatcher.post_after(3600, Numbered(0)).cancel(),
+            "drain": lambda: dispatcher.core.schedule.drain_for(10),
+        }
+
+        def is_posted() -> None:
+            clock.advance(1000)
+            assert dispatcher.await_drained(TIMEOUT_S)
+            assert all(each.is_done() for each in scheduled)
+
+        handler = lambda: scheduled.append(dispatcher.post_after(0.5, Numbered(1)))  # noqa: E731
+        places = at_each_place(calls[look], handler, before=is_posted)
+        is_posted()
+        dispatcher.set_drain_events_on_stop(False)
+
+    assert places == len(scheduled) > 3
 
 
 def test_events_of_one_time_are_posted_in_the_order_of_the_calls(make: Make, clock: ManualClock) -> None:

@@ -157,7 +157,7 @@ def test_events_of_each_declared_kind_come_back_as_they_were(start: Start, gate:
     assert again[1].sizes == {"a": (1, 2)}
     assert again[3].name == '"quoted"\n'
     assert [event.type for event in again] == [event.type for event in given[1:]]
-    assert [hasattr(event, "redelivered") for event in again] == [True, True, False, True, True]
+    assert not any(hasattr(event, "redelivered") for event in again)
 
 
 def test_a_class_that_was_not_declared_is_refused_with_an_error(start: Start, journal: Path) -> None:
@@ -249,9 +249,8 @@ def test_an_unhandled_event_is_redelivered_after_each_crash_until_it_is_handled(
         again.stop()
         assert numbers(held.events) == [0, 1, 2, *(100 * n for n in range(1, generation + 1))]
 
-    last = handled_by_the_next(start, 6, path)
-    assert numbers(last) == [0, 1, 2, 100, 200, 300]
-    assert all(event.redelivered for event in last)
+    assert numbers(handled_by_the_next(start, 6, path)) == [0, 1, 2, 100, 200, 300]
+    assert [row["redelivered"] for row in read_rows(path, EVENTS)][-6:] == [True] * 6
     assert handled_by_the_next(start, 0, path) == []
     assert verify(path)[2:] == ((), (), ())
 

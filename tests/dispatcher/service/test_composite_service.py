@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from dispatcher import CompositeService, Service, ServiceState, ServiceStateError
+from dispatcher import (
+    AsyncDispatcher,
+    CompositeService,
+    Event,
+    EventDiscardedError,
+    Service,
+    ServiceState,
+    ServiceStateError,
+)
+
+from ..conftest import Work
 
 TIMEOUT_S = 60.0
 
@@ -70,21 +80,21 @@ def test_children_get_the_config(log: list[str]) -> None:
     assert child.config == {"key": 1}
 
 
-def test_when_a_child_fails_to_init_those_before_it_are_stopped(log: list[str]) -> None:
+def test_when_a_child_fails_to_init_it_alone_is_stopped(log: list[str]) -> None:
     untouched = Child("c", log)
     composite = composite_of(Child("a", log), Child("b", log, init=fail), untouched)
 
     with pytest.raises(LookupError) as caught:
         composite.init()
 
-    assert log == ["init a", "init b", "stop b", "stop a"]
+    assert log == ["init a", "init b", "stop b"]
     assert untouched.state is ServiceState.NOTINITED
     assert composite.state is ServiceState.STOPPED
     assert composite.failure_cause is caught.value
     assert composite.failure_state is ServiceState.INITED
 
 
-def test_when_a_child_fails_to_start_all_that_are_inited_or_started_are_stopped(log: list[str]) -> None:
+def test_when_a_child_fails_to_start_those_that_were_started_are_stopped(log: list[str]) -> None:
     composite = composite_of(Child("a", log), Child("b", log, start=fail), Child("c", log))
     composite.init()
     log.clear()
@@ -92,8 +102,23 @@ def test_when_a_child_fails_to_start_all_that_are_inited_or_started_are_stopped(
     with pytest.raises(LookupError):
         composite.start()
 
-    assert log == ["start a", "start b", "stop b", "stop c", "stop a"]
-    assert [child.state for child in composite.services] == [ServiceState.STOPPED] * 3
+    assert log == ["start a", "start b", "stop b", "stop a"]
+    assert composite.services[2].state is ServiceState.INITED
+
+
+def test_a_dispatcher_that_was_never_started_ends_with_its_composite(log: list[str]) -> None:
+    """It holds what was posted to it, and its journal."""
+    central = AsyncDispatcher(name="central")
+    composite = composite_of(composite_of(Child("a", log, start=fail), central))
+    composite.init()
+    answer = central.ask(Event(Work.DO))
+
+    with pytest.raises(LookupError):
+        composite.start()
+
+    assert central.is_stopped()
+    assert central.stats().discarded == 1
+    assert isinstance(answer.exception(0), EventDiscardedError)
 
 
 def test_when_children_fail_to_stop_all_are_tried_and_the_first_error_is_raised(
@@ -154,19 +179,19 @@ def test_a_child_may_stop_the_composite_while_it_starts(log: list[str]) -> None:
 
     composite.start()
 
-    assert log == ["start a", "stop b", "stop a"]
+    assert log == ["start a", "stop a"]
     assert composite.state is ServiceState.STOPPED
 
 
-def test_a_child_added_during_init_is_stopped_with_the_others_but_not_inited(log: list[str]) -> None:
+def test_a_child_added_while_the_others_start_is_stopped_with_them_but_not_started(log: list[str]) -> None:
     late = Child("late", log)
-    late.init()
+    late.start()
     composite = composite_of(Child("a", log, start=lambda: composite.add_service(late)))
 
     with composite:
         pass
 
-    assert log == ["init late", "init a", "start a", "stop late", "stop a"]
+    assert log == ["init late", "start late", "init a", "start a", "stop late", "stop a"]
 
 
 def test_composites_nest(log: list[str]) -> None:

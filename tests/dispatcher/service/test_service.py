@@ -33,6 +33,7 @@ def service_in(state: ServiceState) -> Recorder:
     ("state", "call", "after", "hooks"),
     [
         (NOTINITED, "init", INITED, ["init"]),
+        (NOTINITED, "start", STARTED, ["init", "start"]),
         (NOTINITED, "stop", STOPPED, ["stop"]),
         (INITED, "init", INITED, []),
         (INITED, "start", STARTED, ["start"]),
@@ -56,7 +57,6 @@ def test_an_allowed_call_changes_the_state_and_runs_its_hook_once(
 @pytest.mark.parametrize(
     ("state", "call", "message"),
     [
-        (NOTINITED, "start", "recorder: cannot go from NOTINITED to STARTED. Call init() first."),
         (STARTED, "init", "recorder: cannot go from STARTED to INITED. It is already running."),
         (STOPPED, "init", "cannot go from STOPPED to INITED. A stopped service does not come back: make a new one."),
         (STOPPED, "start", "cannot go from STOPPED to STARTED. A stopped service does not come back: make a new one."),

@@ -113,23 +113,40 @@ def test_a_start_that_waits_for_an_init_that_comes_to_nothing_is_refused(end: st
     assert service.calls == ["init", "stop"]
 
 
-def test_a_second_stop_does_not_wait_for_the_first_but_waiting_for_the_stop_does() -> None:
+def test_a_second_stop_waits_for_the_first() -> None:
+    """It returned at once, before the stop hook had ended."""
     latch = Latch()
     service = Recorder(stop=latch)
     with ThreadPoolExecutor(2) as pool:
         stopping = pool.submit(service.stop)
         assert latch.entered.wait(TIMEOUT_S)
 
-        service.stop()
-        stopped_early = service.wait_for_service_to_stop(0)
-        waiting = pool.submit(service.wait_for_service_to_stop, TIMEOUT_S)
+        second = pool.submit(service.stop)
+        with pytest.raises(TimeoutError):
+            second.result(0.02)
         latch.let_go.set()
-
-        assert waiting.result(TIMEOUT_S)
+        second.result(TIMEOUT_S)
         stopping.result(TIMEOUT_S)
 
-    assert not stopped_early
+    assert service.wait_for_service_to_stop(0)
     assert service.calls == ["stop"]
+
+
+def test_a_second_stop_waits_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one may be waiting for this very thread."""
+    latch = Latch()
+    service = Recorder(stop=latch)
+    monkeypatch.setattr(service, "_longest_stop_s", lambda: 0.02)
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(service.stop)
+        assert latch.entered.wait(TIMEOUT_S)
+
+        service.stop()
+        has_ended = service.wait_for_service_to_stop(0)
+        latch.let_go.set()
+        stopping.result(TIMEOUT_S)
+
+    assert not has_ended
 
 
 def test_each_hook_runs_at_most_once_and_in_order_when_many_threads_start_and_stop_a_service() -> None:

@@ -332,9 +332,9 @@ class _SteppedEnds:
         _step()
         super().append(entry)  # type: ignore[misc]
 
-    def pop(self) -> Any:
+    def pop(self, *index: int) -> Any:
         _step()
-        return super().pop()  # type: ignore[misc]
+        return super().pop(*index)  # type: ignore[misc]
 
     def __len__(self) -> int:
         _step()
@@ -418,6 +418,12 @@ def take_and_count(tally: Any, reason: str, take: Callable[[], Any]) -> Any:
     return entry
 
 
+def take_one_and_count(tally: Any, reason: str, take: Callable[[], Any], taken: list[Any], most: int = 1) -> None:
+    """As `Tally.take_many`, of one entry: one step."""
+    assert most == 1
+    taken.append(take_and_count(tally, reason, take))
+
+
 _preparing: Scheduler | None = None
 
 
@@ -450,6 +456,7 @@ def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "deque", SteppedDeque)
     monkeypatch.setattr(queue_room, "deque", SteppedDeque)
     monkeypatch.setattr(entries.Tally, "take", take_and_count)
+    monkeypatch.setattr(entries.Tally, "take_many", take_one_and_count)
     monkeypatch.setattr(parking.Parking, "wake_sooner", lambda _: None)
     monkeypatch.setattr(batches, "repeat", SteppedTurns)
     monkeypatch.setattr(lone, "repeat", SteppedTurns)

@@ -18,7 +18,6 @@ from dispatcher.queue.entries import RUNNING
 from dispatcher.queue.posting import EventQueue
 from dispatcher.testing import ManualClock
 
-from ...compiled import IS_COMPILED
 from ..conftest import Numbered, Work
 from ._baton import PRODUCER, Scheduler, prepare, replace_what_is_shared, walk
 from ._stop_model import DONE, Rules, State, explore
@@ -99,8 +98,6 @@ def test_the_model_shows_what_each_precaution_is_for(rules: Rules, capacity: int
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Dispatchers run in the order that a scheduler says, and log nothing."""
-    if IS_COMPILED:
-        pytest.skip("it takes control between steps of the sources, which compiled code does not have")
     replace_what_is_shared(monkeypatch)
     monkeypatch.setattr(AsyncDispatcher, "_describe_handler", lambda _: "")  # of an abort; takes long
     logging.disable(logging.CRITICAL)

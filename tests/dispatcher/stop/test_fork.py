@@ -49,6 +49,7 @@ def test_a_post_in_a_child_says_that_the_handler_thread_is_not_there(make: Make)
         ("await_drained", None),
         ("when_drained", None),
         ("mailbox_executor", None),
+        ("cancel", None),
     ],
 )
 def test_other_uses_in_a_child_raise_as_well(make: Make, call: str, capacity: int | None) -> None:
@@ -59,6 +60,7 @@ def test_other_uses_in_a_child_raise_as_well(make: Make, call: str, capacity: in
         "await_drained": lambda: dispatcher.await_drained(1.0),
         "when_drained": dispatcher.core.when_drained,
         "mailbox_executor": lambda: dispatcher.mailbox_executor,
+        "cancel": dispatcher.post_after(60, Numbered()).cancel,
     }
 
     kind, _ = in_child(calls[call])

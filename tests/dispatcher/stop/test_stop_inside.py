@@ -276,7 +276,7 @@ def test_a_group_stops_without_any_thread(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Proxy:
-    """A processor whose loop is replaced. A compiled one takes no attributes."""
+    """A processor whose loop is replaced."""
 
     def __init__(self, processor: Any, run: Callable[[], None]) -> None:
         self._processor = processor

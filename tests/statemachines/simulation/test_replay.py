@@ -17,7 +17,6 @@ from dispatcher.journal.run_config import read_run_config
 from statemachines.resourcemanager import Replay, ResourceManagerConfig, RMApp, RMAppAttempt, RMContainer
 from statemachines.simulation.workload import Outcome
 
-from ...compiled import attributes_of
 from .replays import TIMEOUT_S, Journal, app, config, finish, mixed_workload, node, replayed, run, task, workload
 
 REGISTERED = 1000  # ms from the start of a master's container, as configured by default
@@ -299,7 +298,7 @@ def test_nothing_is_kept_of_containers_and_masters_that_have_ended() -> None:
     leftovers = {
         name: value
         for part in (manager.node_managers, manager.masters)
-        for name, value in attributes_of(part).items()
+        for name, value in vars(part).items()
         if isinstance(value, (dict, set)) and value and name != "_nodes"
     }
     assert leftovers == {}

@@ -16,7 +16,6 @@ from statemachines.resourcemanager.machines.rmnode import node_id
 from statemachines.resourcemanager.scheduler.core.node import SchedulerNode
 from statemachines.simulation.workload import ApplicationSpec, ContainerSpec, NodeSpec, Outcome, Workload
 
-from ...compiled import attributes_of
 from .replays import Journal, config, finish
 
 # Masters that wait for containers have 1 of everything, containers and other masters multiples of 10, and nodes 9 more
@@ -92,7 +91,7 @@ def check_nothing_is_left(manager: ResourceManager, *, all_ended: bool) -> None:
     for node in context.scheduler.nodes():
         assert node.free_gpu_milli == [1000] * node.capacity.gpus
     for part in (manager.node_managers, manager.masters):
-        left = {name: value for name, value in attributes_of(part).items() if isinstance(value, (dict, set)) and value}
+        left = {name: value for name, value in vars(part).items() if isinstance(value, (dict, set)) and value}
         assert left.keys() <= {"_nodes"}
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
-from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.records.config import SchedulerConfig
 from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
@@ -45,7 +44,6 @@ from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceS
 from statemachines.resourcemanager.scheduler.wait_reasons import WaitReason
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class CapacityScheduler(ResourceScheduler):
     """Accepts submissions to the leaves of its tree of queues.
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.records.node_spec import NodeSpec
 from statemachines.resourcemanager.records.resource import GPU_MILLI, Resource
 from statemachines.resourcemanager.scheduler.core.amounts import resource_of
@@ -251,7 +250,6 @@ class SchedulerNode:
         )
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(slots=True, eq=False)
 class NodeRequirements:
     """Resource, partition, GPU models, blacklist, and for strict locality a host or rack.

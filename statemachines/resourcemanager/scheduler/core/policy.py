@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol
 
-from dispatcher.compiled.native import mypyc_attr
 from statemachines.resourcemanager.events.records import ContainerRequest
 from statemachines.resourcemanager.machines.rmcontainer import RMContainer
 from statemachines.resourcemanager.records.resource import MaximumAllocation, Resource
@@ -49,7 +48,6 @@ class PendingIndex(Protocol):
     def remove(self, allocator: AppPlacementAllocator) -> None: ...
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class SchedulingPolicy(ABC):
     """The base has neither limits nor queues; a policy overrides what it needs."""
 

@@ -17,7 +17,6 @@ from statemachines.resourcemanager.events.scheduler import (
 )
 from statemachines.resourcemanager.scheduler.resource_scheduler import ResourceScheduler
 
-from ....compiled import attributes_of
 from ..cluster import Cluster
 
 ALL = Resource(10, 10)  # of a node of the usual size
@@ -140,9 +139,7 @@ def count_containers() -> int:
 
 def test_nothing_is_kept_of_applications_and_nodes_that_are_gone(cluster: Cluster) -> None:
     def sizes() -> dict[str, int]:
-        return {
-            name: len(value) for name, value in attributes_of(cluster.scheduler).items() if isinstance(value, Sized)
-        }
+        return {name: len(value) for name, value in vars(cluster.scheduler).items() if isinstance(value, Sized)}
 
     before = sizes()
     node, app = cluster.add_node("n1", gpus=1), cluster.add_app()

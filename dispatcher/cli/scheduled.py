@@ -1,0 +1,73 @@
+"""What a journal has scheduled under keys, and forgetting it while no daemon runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dispatcher.cli.console import aligned, time_text
+from dispatcher.config import JournalConfig
+from dispatcher.journal.format.event_codec import in_order_of_acceptance
+from dispatcher.journal.format.outstanding import Accepted
+from dispatcher.journal.partitioned import PartitionedJournal
+from dispatcher.journal.snapshot import parts_of, permissions_of
+from dispatcher.journal.unhandled import read_unhandled
+from dispatcher.journal.writer import JournalWriter
+
+
+class KeyedLine(NamedTuple):
+    """What a key holds, in the log of one dispatcher or partition."""
+
+    key: str
+    due_ns: int
+    """Unix ns."""
+    what: str
+    """The event, as Class.NAME, or `post_every`."""
+    accepted_seq: int
+
+
+def read_scheduled(journal: Path) -> list[KeyedLine]:
+    """What keys hold, soonest first. The journal may be being written.
+
+    Raises:
+        JournalError: not a journal, or a file cannot be read.
+    """
+    found = [line for folder in parts_of(journal).folders for line in _keyed(read_unhandled(folder).events)]
+    return sorted(found, key=lambda line: (line.due_ns, line.key))
+
+
+def forget(journal: Path, keys: set[str]) -> set[str]:
+    """Forget what these keys hold, on the disk; returns those that held something. No daemon runs.
+
+    Raises:
+        JournalError, JournalLossError: the journal is being written, or cannot be written.
+    """
+    parts = parts_of(journal)
+    config = JournalConfig(write_ahead=True, durability="sync", permissions=permissions_of(journal).name)
+    partitions = PartitionedJournal(journal, config) if parts.is_partitioned else None
+    writers = (JournalWriter(journal, config),) if partitions is None else partitions.open(len(parts.folders))
+    forgotten: set[str] = set()
+    try:
+        for writer in writers:
+            lines = [line for line in _keyed(writer.recovered) if line.key in keys]
+            writer.settle_on_disk(line.accepted_seq for line in lines)
+            forgotten.update(line.key for line in lines)
+    finally:
+        for closing in (partitions,) if partitions is not None else writers:
+            closing.close()
+    return forgotten
+
+
+def scheduled_table(lines: list[KeyedLine]) -> Iterator[str]:
+    return aligned(("DUE", "KEY", "WHAT"), [(time_text(line.due_ns), line.key, line.what) for line in lines])
+
+
+def _keyed(accepted: tuple[Accepted, ...]) -> Iterator[KeyedLine]:
+    for each, marks, _ in in_order_of_acceptance(accepted):
+        if not marks.has_event:
+            yield KeyedLine(marks.key, marks.due_ns, "post_every", each.seq)
+        elif marks.timer and marks.attempt == 1:
+            said = json.loads(each.line)
+            yield KeyedLine(marks.timer, marks.due_ns, f"{said['event_class']}.{said['event_type']}", each.seq)

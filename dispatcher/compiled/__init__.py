@@ -1,1 +1,0 @@
-"""Compiled and pure builds: which one is loaded, and what sources tell the compiler."""

@@ -1,0 +1,431 @@
+"""Keys of scheduled posts, and what a cancel leaves in the journal. A copy of the folder is what a kill -9 leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import (
+    AsyncDispatcher,
+    EventNotDeclaredError,
+    JournalConfig,
+    JournalError,
+    JournalWriter,
+    MultiDispatcher,
+    PartitionedJournal,
+)
+from dispatcher.journal import EVENTS, read_rows, recover
+from dispatcher.mailbox import ManualClock
+from dispatcher.testing import InlineDispatcher
+
+from ...commands import run_here
+from ..conftest import TIMEOUT_S, Gate, Numbered, Work
+from ..journal.conftest import Job, Posted, after_a_crash
+from ..waiting import in_threads
+
+NOON_MS = 1_800_000_000_000
+YEARS_MS = 10 * 365 * 86_400_000
+DURABILITIES = pytest.mark.parametrize("durability", ["none", "sync"])
+
+
+@dataclass
+class OfKey:
+    """An event of a partition."""
+
+    type: Job
+    number: int
+    lock_key: str
+
+
+@contextmanager
+def running(
+    journal: Path, clock: ManualClock, handle: Callable[[Any], Any], durability: Any = "none"
+) -> Iterator[AsyncDispatcher]:
+    writer = JournalWriter(journal, JournalConfig(write_ahead=True, durability=durability))
+    dispatcher = AsyncDispatcher(journal=writer, time_service=clock)
+    dispatcher.register(Job, handle, events=(Posted, OfKey))
+    with dispatcher:
+        yield dispatcher
+
+
+def handled_from(crashed: Path, clock: ManualClock, ms: int = 0) -> list[int]:
+    """The numbers that the next start hands out, at once and in these ms."""
+    seen: list[int] = []
+    with running(crashed, clock, lambda event: seen.append(event.number)) as dispatcher:
+        for _ in range(0, ms + 1, 100):
+            assert dispatcher.await_drained(TIMEOUT_S)
+            clock.advance(100)
+        assert dispatcher.await_drained(TIMEOUT_S)
+    return seen
+
+
+@DURABILITIES
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_what_was_cancelled_does_not_come_back_after_a_crash(tmp_path: Path, durability: str, is_busy: bool) -> None:
+    """It came back until the next row was written: while a handler ran, that could take for ever."""
+    clock, gate = ManualClock(NOON_MS), Gate()
+    with running(tmp_path / "journal", clock, gate.handle, durability) as dispatcher:
+        if is_busy:
+            dispatcher.post(Posted(Job.STARTED, 0))
+            assert gate.entered.wait(TIMEOUT_S)
+        handles = [
+            dispatcher.post_after(1, Posted(Job.STARTED, 1)),
+            dispatcher.post_at(NOON_MS / 1000 + 1, Posted(Job.STARTED, 2)),
+            dispatcher.post_after(1, Posted(Job.STARTED, 3), key="three"),
+            dispatcher.post_every(1, Posted(Job.STARTED, 4), key="four"),
+        ]
+
+        assert all(handle.cancel() for handle in handles)
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        gate.opened.set()
+
+    assert [b'"number":0' in each.line for each in recover(crashed).accepted] == [True] * is_busy
+
+
+def test_a_rhythm_that_has_fired_does_not_come_back_once_it_is_cancelled(tmp_path: Path) -> None:
+    """The line that the cancelled one had taken the place of came back."""
+    clock = ManualClock(NOON_MS)
+    with running(tmp_path / "journal", clock, print) as dispatcher:
+        every = dispatcher.post_every(1, Posted(Job.STARTED, 1), key="nightly")
+        clock.advance(2000)
+        assert dispatcher.await_drained(TIMEOUT_S)
+        assert every.cancel()
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+
+    with running(crashed, ManualClock(NOON_MS + 2000), print) as dispatcher:
+        assert dispatcher.scheduled() == {}
+
+
+@pytest.mark.parametrize("again", ["post_after", "post_at"])
+def test_the_newest_of_a_key_holds_over_a_crash(tmp_path: Path, again: str) -> None:
+    """A timer of an earlier run could not be found: a device that was alive expired."""
+    clock = ManualClock(NOON_MS)
+    with running(tmp_path / "journal", clock, print) as dispatcher:
+        first = dispatcher.post_after(1, Posted(Job.STARTED, 1), key="d1")
+        dispatcher.post_after(1, Posted(Job.STARTED, 2), key="d2")
+        second = dispatcher.post_after(2, Posted(Job.STARTED, 3), key="d1")
+        assert (first.is_done(), first.due, list(dispatcher.scheduled())) == (True, None, ["d2", "d1"])
+        assert dispatcher.stats().scheduled == 2
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        assert second.due == NOON_MS / 1000 + 2
+
+    clock, seen = ManualClock(NOON_MS + 500), []
+    with running(crashed, clock, lambda event: seen.append(event.number)) as dispatcher:
+        assert {key: one.due for key, one in dispatcher.scheduled("d").items()} == {
+            "d2": NOON_MS / 1000 + 1,
+            "d1": NOON_MS / 1000 + 2,
+        }
+        if again == "post_after":
+            dispatcher.post_after(10, Posted(Job.STARTED, 4), key="d1")
+        else:
+            dispatcher.post_at(NOON_MS / 1000 + 10.5, Posted(Job.STARTED, 4), key="d1")
+        for ms in (2000, 7900):
+            clock.advance(ms)
+            assert dispatcher.await_drained(TIMEOUT_S)
+            assert seen == [2]
+        crashed = after_a_crash(crashed, tmp_path / "crashed again")
+        clock.advance(100)
+        assert dispatcher.await_drained(TIMEOUT_S)
+    assert seen == [2, 4]
+
+    left = handled_from(crashed, ManualClock(NOON_MS + 10_000), 500)
+    assert left in ([4], [2, 4])  # the row of the other one may not have been written
+
+
+@DURABILITIES
+def test_a_key_of_an_earlier_run_is_cancelled_and_stays_so(tmp_path: Path, durability: str) -> None:
+    clock = ManualClock(NOON_MS)
+    with running(tmp_path / "journal", clock, print) as dispatcher:
+        dispatcher.post_after(1, Posted(Job.STARTED, 1), key="d1")
+        dispatcher.post_every(1, Posted(Job.STARTED, 2), key="nightly")
+
+    with running(tmp_path / "journal", clock, print, durability) as dispatcher:
+        assert [dispatcher.cancel(key) for key in ("d1", "nightly", "other", "")] == [True, True, False, False]
+        assert dispatcher.scheduled() == {}
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        assert not dispatcher.cancel("d1")
+
+    assert not recover(crashed).accepted
+
+
+def test_a_key_is_cancelled_and_replaced_before_the_start(tmp_path: Path) -> None:
+    clock = ManualClock(NOON_MS)
+    with running(tmp_path / "journal", clock, print) as dispatcher:
+        for number, key in enumerate(("cancelled", "replaced", "kept")):
+            dispatcher.post_after(1, Posted(Job.STARTED, number), key=key)
+    seen: list[int] = []
+    dispatcher = AsyncDispatcher(
+        journal=JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True)), time_service=clock
+    )
+    dispatcher.register(Job, lambda event: seen.append(event.number), events=Posted)
+
+    assert list(dispatcher.scheduled()) == ["cancelled", "kept", "replaced"]
+    assert dispatcher.cancel("cancelled")
+    dispatcher.post_after(1, Posted(Job.STARTED, 7), key="replaced")
+    with dispatcher:
+        clock.advance(1000)
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert sorted(seen) == [2, 7]
+    assert not recover(tmp_path / "journal").accepted
+
+
+def test_a_key_whose_event_has_fired_is_free_and_its_event_is_not_lost(tmp_path: Path) -> None:
+    clock, gate = ManualClock(NOON_MS), Gate()
+    with running(tmp_path / "journal", clock, gate.handle) as dispatcher:
+        dispatcher.post_after(1, Posted(Job.STARTED, 1), key="d1")
+        clock.advance(1000)
+        assert gate.entered.wait(TIMEOUT_S)
+        assert not dispatcher.cancel("d1")
+        dispatcher.post_after(1, Posted(Job.STARTED, 2), key="d1")
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        gate.opened.set()
+
+    assert handled_from(crashed, ManualClock(NOON_MS + 1000), 1000) == [1, 2]
+
+
+def test_an_event_that_cannot_be_kept_leaves_the_one_that_it_was_to_replace(tmp_path: Path) -> None:
+    clock, seen = ManualClock(NOON_MS), []
+    with running(tmp_path, clock, lambda event: seen.append(event.number)) as dispatcher:
+        dispatcher.post_after(1, Posted(Job.STARTED, 1), key="d1")
+        with pytest.raises(EventNotDeclaredError):
+            dispatcher.post_after(1, Numbered(2), key="d1")
+        assert list(dispatcher.scheduled()) == ["d1"]
+        clock.advance(1000)
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert seen == [1]
+
+
+def test_of_many_that_take_a_key_at_once_one_is_left(tmp_path: Path) -> None:
+    clock, seen = ManualClock(NOON_MS), []
+    with running(tmp_path / "journal", clock, lambda event: seen.append(event.number)) as dispatcher:
+
+        def schedule(number: int) -> None:
+            for _ in range(10):
+                dispatcher.post_after(1, Posted(Job.STARTED, number), key="d1")
+
+        in_threads(*(lambda number=number: schedule(number) for number in range(4)))
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        assert dispatcher.stats().scheduled == 1
+        clock.advance(1000)
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert len(seen) == 1
+    assert handled_from(crashed, ManualClock(NOON_MS + 1000)) == seen
+
+
+@pytest.mark.parametrize("kind", ["post_after", "post_every"])
+def test_a_one_time_event_and_a_rhythm_replace_each_other(kind: str) -> None:
+    clock, seen = ManualClock(NOON_MS), []
+    dispatcher = AsyncDispatcher(time_service=clock)
+    dispatcher.register(Work, lambda event: seen.append(event.number))
+    with dispatcher:
+        calls = {
+            "post_after": lambda: dispatcher.post_after(1, Numbered(1), key="k"),
+            "post_every": lambda: dispatcher.post_every(1, Numbered(2), key="k"),
+        }
+        [other] = calls.keys() - {kind}
+        calls[other]()
+        calls[kind]()
+        for _ in range(2):
+            clock.advance(1000)
+            assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert seen == {"post_after": [1], "post_every": [2, 2]}[kind]
+
+
+def test_a_key_that_is_no_str_is_named() -> None:
+    for dispatcher in (AsyncDispatcher(), MultiDispatcher(), InlineDispatcher()):
+        for call in (
+            lambda it: it.cancel(7),
+            lambda it: it.post_after(1, Numbered(), key=7),
+            lambda it: it.post_at(1, Numbered(), key=7),
+            lambda it: it.post_every(1, Numbered(), key=7),
+        ):
+            with pytest.raises(TypeError, match="key must be a str, not 7"):
+                call(dispatcher)
+
+
+def test_an_inline_dispatcher_has_keys_too() -> None:
+    seen: list[int] = []
+    dispatcher = InlineDispatcher()
+    dispatcher.register(Work, lambda event: seen.append(event.number))
+
+    dispatcher.post_after(1, Numbered(1), key="d1")
+    dispatcher.post_after(3, Numbered(2), key="d1")
+    dispatcher.post_at(2, Numbered(3), key="d2")
+    dispatcher.post_every(4, Numbered(4), key="e1")
+    assert {key: one.due for key, one in dispatcher.scheduled("d").items()} == {"d2": 2, "d1": 3}
+    assert list(dispatcher.scheduled()) == ["d2", "d1", "e1"]
+    assert [dispatcher.cancel("e1"), dispatcher.cancel("e1")] == [True, False]
+    dispatcher.clock.advance(5000)
+
+    assert (seen, dispatcher.scheduled()) == ([3, 2], {})
+
+
+class TestRhythms:
+    def test_a_run_that_does_not_ask_for_a_key_does_not_forget_it(self, tmp_path: Path) -> None:
+        """A run that ended early, for another service had failed to start, forgot the rhythms of all keys."""
+        clock = ManualClock(NOON_MS)
+        with running(tmp_path, clock, print) as dispatcher:
+            due = dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly").due
+        for _ in range(2):
+            with running(tmp_path, clock, print) as dispatcher:
+                assert {key: one.due for key, one in dispatcher.scheduled().items()} == {"nightly": due}
+                assert dispatcher.stats().scheduled == 0
+            assert dispatcher.scheduled() == {}
+
+        with running(tmp_path, clock, print) as dispatcher:
+            assert dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly", first=1).due == due
+
+    def test_a_rhythm_that_is_not_asked_for_keeps_no_old_segment(self, tmp_path: Path) -> None:
+        clock = ManualClock(NOON_MS)
+        with running(tmp_path, clock, print) as dispatcher:
+            dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly")
+
+        with running(tmp_path, clock, print):
+            pass
+
+        [kept] = recover(tmp_path).accepted
+        assert kept.segment == 2
+
+    def test_the_command_lists_and_forgets_keys(self, tmp_path: Path) -> None:
+        clock = ManualClock(NOON_MS)
+        with running(tmp_path, clock, print) as dispatcher:
+            dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly")
+            dispatcher.post_after(20, Posted(Job.STARTED, 1), key="d1")
+
+        listed = run_here("journal", "scheduled", tmp_path)
+        forgotten = run_here("journal", "scheduled", tmp_path, "--forget", "nightly", "--forget", "other")
+        left = run_here("journal", "scheduled", tmp_path)
+
+        assert [line.split()[-2:] for line in listed.out.splitlines()[1:]] == [
+            ["nightly", "post_every"],
+            ["d1", "Job.STARTED"],
+        ]
+        assert (forgotten.code, forgotten.err) == (1, f"{tmp_path}: nothing is scheduled under other\n")
+        assert [line.split()[-2:] for line in left.out.splitlines()[1:]] == [["d1", "Job.STARTED"]]
+
+    def test_after_a_run_with_a_clock_years_ahead_it_waits_one_period(self, tmp_path: Path) -> None:
+        """It waited for years. Runs shorter than a period do not begin it anew."""
+        ahead = ManualClock(NOON_MS + YEARS_MS)
+        with running(tmp_path, ahead, print) as dispatcher:
+            dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly")
+            ahead.advance(10_000)
+            assert dispatcher.await_drained(TIMEOUT_S)
+
+        clock, seen = ManualClock(NOON_MS), []
+        for _ in range(3):
+            with running(tmp_path, clock, lambda event: seen.append(clock.current_processing_time())) as dispatcher:
+                dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly")
+                clock.advance(5000)
+                assert dispatcher.await_drained(TIMEOUT_S)
+
+        assert seen == [NOON_MS + 10_000]
+
+
+class TestPartitions:
+    @contextmanager
+    def running(self, journal: Path, clock: ManualClock, handle: Any, partitions: int) -> Iterator[MultiDispatcher]:
+        journals = PartitionedJournal(journal, JournalConfig(write_ahead=True))
+        dispatcher = MultiDispatcher(partitions=partitions, journal=journals, time_service=clock)
+        dispatcher.register(Job, handle, events=OfKey)
+        with dispatcher:
+            yield dispatcher
+
+    @pytest.mark.parametrize("after", [4, 2, 1])
+    @pytest.mark.parametrize("lock_key", "abcdefgh")
+    def test_no_time_of_a_key_is_posted_twice_by_another_number_of_partitions(
+        self, tmp_path: Path, after: int, lock_key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a crash between a firing's event and the next time, only the partition of the event knew of it."""
+        clock, gate, crashed = ManualClock(NOON_MS), Gate(), tmp_path / "crashed"
+        with self.running(tmp_path / "journal", clock, gate.handle, 4) as dispatcher:
+            dispatcher.post_every(10, OfKey(Job.STARTED, 1, lock_key), key="nightly")
+            append = JournalWriter.append_accepted
+
+            def append_and_crash(*arguments: Any, **options: Any) -> int:
+                seq = append(*arguments, **options)
+                if not crashed.exists():
+                    after_a_crash(tmp_path / "journal", crashed)
+                return seq
+
+            monkeypatch.setattr(JournalWriter, "append_accepted", append_and_crash)
+            clock.advance(10_000)
+            gate.opened.set()
+
+        seen: list[int] = []
+        clock = ManualClock(NOON_MS + 10_000)
+        with self.running(crashed, clock, lambda event: seen.append(event.number), after) as dispatcher:
+            assert dispatcher.await_drained(TIMEOUT_S)
+            dispatcher.post_every(10, OfKey(Job.STARTED, 1, lock_key), key="nightly")
+            clock.advance(9000)
+            assert dispatcher.await_drained(TIMEOUT_S)
+            assert seen == [1]
+            clock.advance(1000)
+            assert dispatcher.await_drained(TIMEOUT_S)
+
+        assert seen == [1, 1]
+
+    def test_a_key_holds_one_event_in_all_partitions_over_restarts(self, tmp_path: Path) -> None:
+        clock, seen = ManualClock(NOON_MS), []
+        with self.running(tmp_path / "journal", clock, print, 4) as dispatcher:
+            for number, lock_key in enumerate("abcdefgh"):
+                dispatcher.post_after(1, OfKey(Job.STARTED, number, lock_key), key="d1")
+            assert len(dispatcher.scheduled()) == 1
+            crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+
+        with self.running(crashed, clock, lambda event: seen.append(event.number), 3) as dispatcher:
+            assert list(dispatcher.scheduled()) == ["d1"]
+            dispatcher.post_after(2, OfKey(Job.STARTED, 9, "c"), key="d1")
+            dispatcher.post_after(2, OfKey(Job.STARTED, 10, "d"), key="d2")
+            assert dispatcher.cancel("d2")
+            crashed = after_a_crash(crashed, tmp_path / "crashed again")
+        with self.running(crashed, clock, lambda event: seen.append(event.number), 2) as dispatcher:
+            clock.advance(2000)
+            assert dispatcher.await_drained(TIMEOUT_S)
+
+        assert seen == [9]
+
+    def test_keys_are_there_once_it_has_started(self, tmp_path: Path) -> None:
+        journals = PartitionedJournal(tmp_path, JournalConfig(write_ahead=True))
+        dispatcher = MultiDispatcher(partitions=2, journal=journals)
+
+        for call in (lambda: dispatcher.scheduled(), lambda: dispatcher.cancel("d1")):
+            with pytest.raises(JournalError, match="not started"):
+                call()
+        with dispatcher:
+            assert dispatcher.scheduled() == {}
+
+
+def test_an_event_that_was_due_comes_behind_those_accepted_before_its_time(tmp_path: Path) -> None:
+    """A delayed event came first, for its line is the older one."""
+    gate = Gate()
+    writer = JournalWriter(tmp_path / "journal", JournalConfig(write_ahead=True))
+    dispatcher = AsyncDispatcher(journal=writer)
+    dispatcher.register(Job, gate.handle, events=Posted)
+    with dispatcher:
+        dispatcher.post(Posted(Job.STARTED, 0))
+        assert gate.entered.wait(TIMEOUT_S)
+        dispatcher.post_after(0.05, Posted(Job.STARTED, 2))
+        dispatcher.post(Posted(Job.STARTED, 1))
+        while dispatcher.stats().scheduled:
+            pass
+        dispatcher.post(Posted(Job.STARTED, 3))
+        crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
+        gate.opened.set()
+
+    again: list[int] = []
+    dispatcher = AsyncDispatcher(journal=JournalWriter(crashed, JournalConfig(write_ahead=True)))
+    dispatcher.register(Job, lambda event: again.append(event.number), events=Posted)
+    with dispatcher:
+        assert dispatcher.await_drained(TIMEOUT_S)
+
+    assert again == [0, 1, 2, 3]
+    assert [row["redelivered"] for row in read_rows(crashed, EVENTS)] == [True] * 4
