@@ -23,7 +23,6 @@ class Order:
     type: Work
     number: int
     attempt: int = 1
-    redelivered: bool = False
 
 
 class Audited(AsyncDispatcher):

@@ -25,7 +25,6 @@ from ..waiting import until
 class Order:
     type: Work = Work.DO
     number: int = 0
-    redelivered: bool = False
 
 
 WAYS: dict[str, Callable[[AsyncDispatcher, Any], Any]] = {
