@@ -22,7 +22,6 @@ pytestmark = pytest.mark.long
 
 HOSTILE = {
     "COLUMNS": "12",
-    "DISPATCHER_COMPILE": "yes",
     "HADOOP_CONF_DIR": "/etc/hadoop",
     "NO_COLOR": "1",
     "PGPASSWORD": "theirs",

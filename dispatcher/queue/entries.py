@@ -154,7 +154,7 @@ class Tally:
             raise
 
     def take_many(self, reason: str, take: Callable[[], Any], taken: list[Any], most: int = AT_ONCE) -> None:
-        """As `take`, so many times in one step, which is a tenth of the work; appends the entries to `taken`."""
+        """As `take`, this many times in one step, which is a tenth of the work; appends the entries to `taken`."""
         in_vain = self._in_vain.setdefault(reason, repeat((), sys.maxsize))
         try:
             taken.extend(islice(starmap(take, self.turns(reason)), most))

@@ -111,7 +111,7 @@ def _post_ahead(
         if later is None or not later.is_sent:
             queue.room.undo(held)
         if later is not None and future is not None:
-            future.claim()  # nobody gets it
+            future.claim()  # no caller gets it
         raise
     return later
 

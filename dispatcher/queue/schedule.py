@@ -370,7 +370,7 @@ class Schedule:
 
     @contextmanager
     def _in_place_of(self, present: Scheduled | None) -> Iterator[Scheduled | None]:
-        """The one to replace, which cannot fire any more, unless the block raises; None: there is none to replace."""
+        """The one to replace, which cannot fire again, unless the block raises; None: there is nothing to replace."""
         older = present if present is not None and present.claim() else None
         try:
             yield older

@@ -53,7 +53,7 @@ def called_class(function: Any) -> type | None:
 
 def require_plain(function: Any, name: str, does: str, *, is_hot: bool = False) -> Any:
     """What to call for `function`, an argument that is called `name` and `does` something, such as `returns an event's
-    key`. It raises TypeError if a call has run nothing after all, as that of `lambda: tidy_up()` with an `async def`.
+    key`. It raises TypeError if a call has run nothing after all, such as `lambda: tidy_up()` of an `async def`.
 
     `is_hot`: only calls of a function that decorates such a one are checked.
 

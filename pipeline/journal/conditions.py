@@ -82,7 +82,7 @@ class Conditions:
 
     @staticmethod
     def of(comparisons: Iterable[Comparison], table: Table) -> Conditions:
-        """What comparisons say about `seq`, times and kinds; those of other columns and types are ignored."""
+        """What comparisons say about `seq`, times and kinds; comparisons of other columns and types are ignored."""
         ranges: dict[str, tuple[int | None, int | None]] = {}
         values: dict[str, frozenset[Any]] = {}
         types = {column.name: column.type for column in table.columns}

@@ -164,7 +164,7 @@ def _problem(finding: Finding) -> Problem:
 
 
 def _with_gaps(findings: Iterable[Finding]) -> list[Problem]:
-    """The findings that are no consequences; those of unknown numbers of events with the gap in seq that follows, if
+    """The findings that are no consequences; one with an unknown number of events has the gap in seq that follows, if
     there is only one of them before it."""
     problems: list[Problem] = []
     behind = 0  # where those begin that no gap has followed yet
@@ -179,7 +179,7 @@ def _with_gaps(findings: Iterable[Finding]) -> list[Problem]:
 
 
 def _with_rest(problems: list[Problem], column: str, lost: int) -> list[Problem]:
-    """The problems of a stretch in which so many rows are lost in all: the rest goes to the only one with an unknown
+    """The problems of a stretch in which this many rows are lost in all: the rest goes to the only one with an unknown
     number."""
     rest = lost - sum(getattr(problem, column) or 0 for problem in problems)
     unknown = [index for index, problem in enumerate(problems) if getattr(problem, column) is None]

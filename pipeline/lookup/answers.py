@@ -53,7 +53,7 @@ class Answer:
     errors: Mapping[int, Exception] = field(default_factory=dict)
 
     def by_place(self, keys: int) -> list[Sequence[LookupRow] | Exception]:
-        """The rows of each of so many keys, or its error. Needs columns that are not packed."""
+        """The rows of each of that many keys, or its error. Needs columns that are not packed."""
         found: list[Any] = [()] * keys
         for number, row in zip(self.numbers, self._cells(), strict=True):
             if found[number]:

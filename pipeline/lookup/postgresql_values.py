@@ -1,4 +1,4 @@
-"""Values of PostgreSQL and those of Python: the types of columns, arrays of keys, and the rows of an answer.
+"""Values of PostgreSQL and of Python: the types of columns, arrays of keys, and the rows of an answer.
 
 psycopg is imported only when it is needed. Any thread.
 """

@@ -4,7 +4,7 @@ DispatcherError
   ExecutorError             administrator: executors lack a Python, a package, or a path that they share with the driver
   AsyncIOError            catch this for all of them
     UnsupportedTypeError  user: a column cannot be passed to Python (also a TypeError)
-    InputValueError       user's data: a value of the input is none that Python can hold (also a ValueError)
+    InputValueError       user's data: Python cannot hold a value of the input (also a ValueError)
     ResultSchemaError     user's function: a result does not fit the schema (also a ValueError)
     UnknownColumnError    user's function: a row has no column of the name (also an AttributeError and a KeyError)
     ResultTypeError       user: no schema can be taken from a return type (also a TypeError)

@@ -252,7 +252,7 @@ def _has_text(data_type: T.DataType) -> bool:
 
 
 def require_free_names(columns: OutputColumns, form: Callable[[str], str]) -> None:
-    """Raise ValueError for a name of the results that another column of the output has, too."""
+    """Raise ValueError for a name of the results that another column of the output also has."""
     results = [form(name) for name in columns.results.names]
     kept = [field.name for field in columns.kept]
     added = ([] if columns.error_name is None else [columns.error_name]) + [METRICS_COLUMN] * columns.has_metrics

@@ -5,7 +5,7 @@ once per worker), and a streaming query sees the table as it is when a row is pr
 
 Tables and caches come from `pipeline.lookup`. Each lookup_join has its own connections and cache in each Python worker
 process: its first task there makes them, later tasks and micro-batches reuse them, and they are closed after
-`idle_timeout` seconds without a task. Equal calls share them, such as those of `foreachBatch`. So a job with n workers
+`idle_timeout` seconds without a task. Equal calls share them, as in `foreachBatch`. So a job with n workers
 opens up to n times a table's connections and holds up to n caches, and a row may be joined with cached rows as old as
 the cache allows.
 """

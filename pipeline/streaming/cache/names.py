@@ -201,7 +201,7 @@ class _Examination:
         return name
 
     def _in_program(self, code: Any) -> str:
-        """The module of a function or a class of the program, which is told from those of other programs."""
+        """The module of a function or a class of the program, which is told apart from those in other programs."""
         program = sys.modules["__main__"]
         spec, file = getattr(program, "__spec__", None), getattr(program, "__file__", None)
         if spec is not None and spec.name not in _PROGRAM:
@@ -253,7 +253,7 @@ def _is_importable(value: Any) -> bool:
 
 
 def _number_among_equals(code: types.CodeType, module: str) -> int:
-    """The place of a local function among those of the same name in the same outer function, from 0."""
+    """The place of a local function among others of the same name in the same outer function, from 0."""
     outer: Any = sys.modules.get(module)
     for name in code.co_qualname.partition(f".{_LOCAL}")[0].split("."):
         outer = getattr(outer, name, None)

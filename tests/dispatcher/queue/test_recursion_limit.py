@@ -1,6 +1,6 @@
 """A post at the limit of recursion, at every depth at which one of its steps fails.
 
-RecursionError is a RuntimeError, and was taken for that of a lock that is released twice: the post had taken the duty
+RecursionError is a RuntimeError, and was taken for the error of a lock released twice: the post had taken the duty
 to wake the handler thread, did not wake it, and returned True. From then on each post did, and no event was handled.
 """
 
@@ -110,7 +110,7 @@ def test_a_post_at_any_depth_leaves_a_dispatcher_that_handles_all_that_it_accept
             until(dispatcher._mailbox.parking.is_waiting)
             with suppress(RecursionError):
                 at_depth(last - number, partial(post, number))
-            assert dispatcher.await_drained(TIMEOUT_S), f"{number}: nobody was woken"
+            assert dispatcher.await_drained(TIMEOUT_S), f"{number}: no thread was woken"
             assert queue.room.remaining() == queue.room.capacity, f"{number}: a permit is gone"
         until(dispatcher._mailbox.parking.is_waiting)  # mail before it is no event: the drain does not wait for it
         post(DEPTHS)

@@ -73,7 +73,7 @@ def test_an_event_is_posted_after_its_delay(make: Make, clock: ManualClock) -> N
 
 @pytest.mark.parametrize("look", ["scheduled", "cancel", "drain"])
 def test_an_event_that_a_signal_handler_schedules_amid_any_call_is_posted(clock: ManualClock, look: str) -> None:
-    """It was put into the heap, and nobody armed the timer: the interrupted call was one that only looked."""
+    """It was put into the heap, and no thread armed the timer: the interrupted call was one that only looked."""
     dispatcher = AsyncDispatcher(time_service=clock)
     dispatcher.register(Work, lambda _: None)
     scheduled: list[Any] = []

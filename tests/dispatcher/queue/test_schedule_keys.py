@@ -313,7 +313,7 @@ class TestRhythms:
         assert [line.split()[-2:] for line in left.out.splitlines()[1:]] == [["d1", "Job.STARTED"]]
 
     def test_after_a_run_with_a_clock_years_ahead_it_waits_one_period(self, tmp_path: Path) -> None:
-        """It waited for years. Runs shorter than a period do not begin it anew."""
+        """It waited for years. Runs shorter than a period do not begin it again."""
         ahead = ManualClock(NOON_MS + YEARS_MS)
         with running(tmp_path, ahead, print) as dispatcher:
             dispatcher.post_every(10, Posted(Job.STARTED, 1), key="nightly")

@@ -154,7 +154,7 @@ def check_arguments(function: AnyColumnFunction, number: int) -> None:
     """Refuse a number of columns that the function cannot be called with.
 
     Raises:
-        TypeError: it takes more or fewer arguments, or there are none: a row's values come from columns.
+        TypeError: it takes more or fewer arguments, or there is no argument: a row's values come from columns.
     """
     called = called_of(function)
     if number and is_async_function(function) and (is_batch_function(function) or len(parameters_of(called)) == 1):

@@ -1,4 +1,4 @@
-"""Lookup joins of Arrow batches give what those of single rows give. Needs no Spark session."""
+"""Lookup joins of Arrow batches give what joins of single rows give. Needs no Spark session."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_as_many_rows_may_come_out_as_went_in_and_not_be_the_same(tmp_path: Path
 
 @pytest.fixture
 def half_bad(tmp_path: Path) -> SqliteTable:
-    """Of the keys 0 to 9, those of 3 and 7 cannot be read."""
+    """Of the keys 0 to 9, the rows of 3 and 7 cannot be read."""
     with closing(sqlite3.connect(tmp_path / "bad.db")) as connection:
         connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, n INTEGER)")
         connection.executemany("INSERT INTO t VALUES (?, ?)", [(k, "bad" if k in (3, 7) else k) for k in range(10)])

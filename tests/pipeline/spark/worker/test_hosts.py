@@ -146,7 +146,7 @@ def test_an_equal_operator_of_another_line_has_the_same_host(hosts: ShownHosts, 
 
 
 def test_the_end_of_the_worker_waits_for_a_host_that_is_being_closed(hosts: ShownHosts) -> None:
-    """A host that was closed as one too many was cut off by the end of the process, amid its close()."""
+    """A host that was closed as one too many was cut off by the end of the process, during its close()."""
     closing, may_close = threading.Event(), threading.Event()
 
     class Slow(Connection):
