@@ -122,7 +122,7 @@ def test_the_payload_of_an_unwanted_frame_is_checked_only_with_check_all(path: P
         checked = list(reader.frames(lambda _: False, check_all=True))
 
     assert [type(found) for found in unchecked] == [Frame]
-    assert checked == [Damage(path, 0, len(frame), True)]
+    assert checked == [Damage(path, 0, len(frame), True, events=0, transitions=0)]
 
 
 def test_the_end_is_found_by_the_trailer(path: Path) -> None:
