@@ -1,6 +1,6 @@
 """Results as Arrow batches: the layout of output rows, and the size of batches.
 
-The output has the columns of the input row if it keeps them, those of the user's schema, then the error column if
+The output has the columns of the input row if it keeps them, the columns of the user's schema, then the error column if
 errors are captured, then the metrics column if there are metrics. A row has the input's columns, and values in exactly
 one of the other parts. Columns of the input, also those in the error column, go from Arrow to Arrow.
 """
@@ -73,7 +73,7 @@ class OutputColumns:
 class ResultWriter:
     """Makes batches of the results of one task, which are checked tuples and CapturedErrors.
 
-    If `columns` takes columns of the input, each result comes in a pair, after the place of its row.
+    If `columns` takes columns of the input, each result comes in a pair, after the number of its row.
 
     One thread at a time. A batch has at most `max_rows` and about `max_bytes`.
     Without a `pace` it is emitted after `max_wait_s`, which is checked when chunks arrive and at the end of the input.

@@ -121,6 +121,7 @@ class InputRows:
 
     def __iter__(self) -> Iterator[list[tuple[Row | UnreadableValue, int]]]:
         for part, rows in self._reading:
+            self._forget([])  # where nothing comes of any row, nothing is written
             first = self._rows
             self._rows += len(rows)
             self._pieces.append(_Piece(first, part))
@@ -149,6 +150,10 @@ class InputRows:
         written = np.array([self._last, *numbers], np.int64)
         ended = written[:-1][written[:-1] != written[1:]].tolist()
         self._last = numbers[-1]
+        self._forget(ended)
+
+    def _forget(self, ended: list[int]) -> None:
+        """Let go the pieces of which all rows have ended: these ones, and those without results."""
         ended += [self.without_results.popleft() for _ in range(len(self.without_results))]
         of_piece = self._places(np.array([number for number in ended if number >= 0], np.int64))
         for place, count in enumerate(np.bincount(of_piece, minlength=len(self._pieces)).tolist()):

@@ -539,6 +539,17 @@ def test_a_piece_of_the_input_is_kept_until_what_came_of_each_of_its_rows_is_wri
     assert [piece.column(0).to_pylist() for piece in source.pieces()] == [[0, 1]]  # more may come of row 0
 
 
+def test_pieces_of_which_nothing_comes_are_not_kept() -> None:
+    """Where no row has a result nothing is written, and the whole partition stayed in memory."""
+    source = InputRows(KEPT.input_schema, [numbered(range(6))], slice_rows=2)
+
+    for rows in source:
+        source.without_results.extend(number for _, number in rows)
+        kept = source.pieces()
+
+    assert [piece.column(0).to_pylist() for piece in kept] == [[4, 5]]
+
+
 def test_large_rows_of_the_input_are_written_in_several_batches() -> None:
     schema = schema_of(("text", T.StringType()))
     columns = OutputColumns(schema_of(("id", T.LongType())), schema, keeps_input=True)
