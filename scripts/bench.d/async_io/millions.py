@@ -188,7 +188,11 @@ def _drive(url: str, port: int, rows: int) -> None:
                 raise RetryAfter(0.1)
             return [[(value.id,)] for value in values]
 
-    settings = {"spark.executor.memory": "1g", "spark.sql.adaptive.enabled": "false"}
+    settings = {
+        "spark.executor.memory": "1g",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.cores.max": str(WORKERS),  # each task gets its share of the limit: of two, and not of 40
+    }
     with spark_session(url, "millions", settings) as spark:
         called = unordered_wait(
             spark.range(0, rows, 1, PARTITIONS),
