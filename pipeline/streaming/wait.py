@@ -180,7 +180,7 @@ class _Run(Generic[In, Out]):
         self._own_loop: OwnLoop | None = None  # of an engine whose host has none; caller's thread
         self._thread: LoopThread | None = None  # the engine's; the caller's thread sets it when the iteration begins
         self._engine: Engine | None = None  # the caller's thread sets it, under the lock of _thread
-        self._values: deque[In] = deque()  # the caller appends; the loop pops, and puts back what finds no room
+        self._values: deque[In] = deque()  # the caller appends; the loop pops
         self._has_ended = False  # the caller sets it after the last value of the input
         self._input_failure: Exception | None = None  # raised by the input; caller's thread
         self._wake_at = 0  # the loop wakes the caller to read once only this many values are left; caller's thread
@@ -396,25 +396,23 @@ class _Run(Generic[In, Out]):
                 self._is_idle = True  # and look once more
                 continue
             self._is_idle = False
-            value: Any = values.popleft()
-            if engine.try_take(*value) if are_numbered else engine.try_take(value, value):
+            if room := engine.room(len(values)):
+                taken: list[Any] = [values.popleft() for _ in range(room)]
+                engine.take(taken if are_numbered else zip(taken, taken, strict=True))
                 has_taken = True
-            else:
-                values.appendleft(value)
-                if not engine.make_room():
-                    break
+            elif not engine.make_room():
+                break
         if not values and self._has_ended and not self._is_over:
             self._end_calls(engine)
         if len(ready) >= self._notify_at or (has_taken and len(values) <= self._wake_at):
             self._notify()
 
-    def _put_numbered(self, number: Any, results: Sequence[Any]) -> None:
-        if results:
-            ready: deque[Any] = self._ready
-            ready.extend([(number, result) for result in results])
-        else:
+    def _put_numbered(self, records: list[tuple[Any, Sequence[Any]]]) -> None:
+        ready: deque[Any] = self._ready
+        ready.extend([(number, result) for number, results in records for result in results])
+        if without := [number for number, results in records if not results]:
             assert self._without_results is not None
-            self._without_results.append(number)
+            self._without_results.extend(without)
 
     def _end_calls(self, engine: Engine) -> None:
         if not self._has_all:

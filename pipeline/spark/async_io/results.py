@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
@@ -151,9 +152,10 @@ class ResultWriter:
 
         Arrow's arrays are made of few enough rows: of 2 GiB of strings it would make several.
         """
-        numbers: Sequence[int] = ()
+        numbers: Any = ()
         if self._input is not None:
             numbers, results = zip(*results, strict=True)
+            numbers = np.array(numbers, np.int64)
         parts = [(numbers, results)]
         while parts:
             numbers, results = parts.pop()
@@ -168,7 +170,7 @@ class ResultWriter:
             self.results_in_batch = batch.num_rows
             yield batch
 
-    def _bytes_of(self, numbers: Sequence[int], results: Sequence[Any]) -> float:
+    def _bytes_of(self, numbers: Any, results: Sequence[Any]) -> float:
         """About how many bytes the results take in Arrow, with the columns of the input that their rows have."""
         failed = self._failed(results)
         if failed:
@@ -183,7 +185,7 @@ class ResultWriter:
             return []
         return [at for at, result in enumerate(results) if type(result) is CapturedError]
 
-    def _batch(self, numbers: Sequence[int], results: Sequence[Any]) -> pa.RecordBatch:
+    def _batch(self, numbers: Any, results: Sequence[Any]) -> pa.RecordBatch:
         source = self._input
         failed = self._failed(results)
         captured = [results[at] for at in failed]

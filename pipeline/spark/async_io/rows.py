@@ -147,9 +147,9 @@ class InputRows:
 
     def end(self, numbers: Sequence[int]) -> None:
         """Forget these rows: their results were written, in this order. The last one's may go on."""
-        written = np.array([self._last, *numbers], np.int64)
+        written = np.concatenate(([self._last], np.asarray(numbers, np.int64)))
         ended = written[:-1][written[:-1] != written[1:]].tolist()
-        self._last = numbers[-1]
+        self._last = int(written[-1])
         self._forget(ended)
 
     def _forget(self, ended: list[int]) -> None:

@@ -72,7 +72,7 @@ def struct_check(names: list[str], checks: list[Check], *, refuses: bool, is_res
     known = frozenset(names)
     count = len(checks)
     takes_value = is_result and count == 1
-    values_in = _values_in(names)
+    values_in = values_reader(names)
     # The reader for each class; None if the class is no record. Any thread adds one; two threads may add equal ones.
     readers: dict[type, Check | None] = {}
 
@@ -131,7 +131,7 @@ def struct_check(names: list[str], checks: list[Check], *, refuses: bool, is_res
     return check_struct
 
 
-def _values_in(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+def values_reader(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
     """A function of a dict that has `names` that gives their values as a tuple."""
     if len(names) == 1:
         name = names[0]

@@ -29,7 +29,7 @@ from pipeline.spark.async_io.job_limits import share_of_task
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import InputRows, require_distinct
 from pipeline.spark.async_io.sizes import limited
-from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone
+from pipeline.spark.async_io.spark_types import ExtraKeys, row_check, time_zone, usual_rows_first
 from pipeline.spark.async_io.structs import Check
 from pipeline.spark.failures import cache_failure, open_failure, raise_in_worker, row_failure
 from pipeline.spark.observed_calls import TaskReport
@@ -130,7 +130,7 @@ class AsyncTask:
 
     def check(self, zone: dt.tzinfo) -> Check:
         check = row_check(self.result_schema, zone, self.extra, none_is_row=self.none_is_row)
-        return limited(check, self.result_schema)
+        return usual_rows_first(limited(check, self.result_schema), self.result_schema)
 
     def writer(self, source: InputRows | None) -> ResultWriter:
         return ResultWriter(self.columns, source)

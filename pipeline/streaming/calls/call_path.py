@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Final
@@ -71,7 +71,7 @@ class CallPath:
         options: AsyncOptions,
         nothing_follows: Callable[[], bool],
         metrics: CallMetrics,
-        on_sent: Callable[[RecordCall], None],
+        on_sent: Callable[[Sequence[RecordCall]], None],
     ) -> None:
         self._host = host
         self._box = box
@@ -102,7 +102,7 @@ class CallPath:
         A caller then counts them, and begins their timeouts.
         """
         in_line = self._start_in_window if is_simple else self._start
-        self.start: Callable[[RecordCall], None] = host.submit if self.is_direct else in_line
+        self.start: Callable[[Sequence[RecordCall]], None] = host.submit if self.is_direct else in_line
         self._advance = self._fill_window if is_simple else self._advance_line
 
     def limit(self, under_way: Iterable[RecordCall]) -> None:
@@ -148,11 +148,15 @@ class CallPath:
         """Release the slot of a call that was answered or given up, and start those that wait for it."""
         if call.is_counted:
             call.is_counted = False
-            self._running -= 1
-            if self._waiting:
-                self._submit_waiting(0)
-            if (self._line or self._again) and self._line_timer is None:
-                self._advance(0)
+            self.release(1)
+
+    def release(self, slots: int) -> None:
+        """Release the slots of calls that have ended, and start those that wait for them."""
+        self._running -= slots
+        if self._waiting:
+            self._submit_waiting(0)
+        if (self._line or self._again) and self._line_timer is None:
+            self._advance(0)
 
     def give_up(self, call: RecordCall) -> None:
         """Give up a call, wherever it is: its answer is no longer needed."""
@@ -208,31 +212,33 @@ class CallPath:
             self._waiting.append(batch)
             self._submit_waiting(0)
 
-    def _start(self, call: RecordCall) -> None:
-        call.was_in_line = call.is_waiting = True
-        (self._line if call.is_first else self._again).append(call)
+    def _start(self, calls: Sequence[RecordCall]) -> None:
+        self._queue(calls)
         if self._line_timer is None:
             self._advance(0)
 
-    def _start_in_window(self, call: RecordCall) -> None:
+    def _start_in_window(self, calls: Sequence[RecordCall]) -> None:
         """As `_start`, while the window is the only limit: then calls are in line only when it is full."""
-        if self._running < self._window:
-            # _submit, inlined: this runs for each record.
-            call.is_counted = True
-            self._running += 1
-            self._metrics.calls += 1
-            self._on_sent(call)
-            self._host.submit(call)
-        else:
+        room = max(0, self._window - self._running)
+        if room:
+            self._submit(calls[:room])
+        self._queue(calls[room:])
+
+    def _queue(self, calls: Sequence[RecordCall]) -> None:
+        for call in calls:
             call.was_in_line = call.is_waiting = True
             (self._line if call.is_first else self._again).append(call)
 
     def _fill_window(self, _: int) -> None:
         """As `_advance_line`, while the window is the only limit."""
-        while self._running < self._window and (line := self._again or self._line):
+        calls: list[RecordCall] = []
+        room = self._window - self._running
+        while len(calls) < room and (line := self._again or self._line):
             call = line.popleft()
             if not call.is_done:
-                self._submit(call)
+                calls.append(call)
+        if calls:
+            self._submit(calls)
 
     def _advance_line(self, due_ms: int) -> None:
         """Start the calls whose turn has come, and set a timer for the next turn."""
@@ -257,7 +263,7 @@ class CallPath:
 
     def _gather(self, call: RecordCall) -> None:
         if not self._max_batch_size:
-            self._submit(call)
+            self._submit((call,))
             return
         self._batch.append(call)
         if len(self._batch) >= self._max_batch_size:
@@ -317,25 +323,24 @@ class CallPath:
         if (self._line or self._again) and self._line_timer is None:
             self._advance_line(due_ms)
 
-    def _submit(self, call: RecordCall) -> None:
-        call.is_counted = True
-        self._running += 1
-        self._send(call, perf_counter_ns())
-        self._host.submit(call)
+    def _submit(self, calls: Sequence[RecordCall]) -> None:
+        for call in calls:
+            call.is_counted = True
+        self._running += len(calls)
+        self._send(calls)
+        self._host.submit(calls)
 
     def _submit_batch(self, batch: BatchCall) -> None:
         batch.is_counted = True
         self._running += 1
-        now_ns = perf_counter_ns()
-        for member in batch.members:
-            if not member.is_done:
-                self._send(member, now_ns)
-        self._host.submit(batch)
+        self._send([member for member in batch.members if not member.is_done])
+        self._host.submit((batch,))
 
-    def _send(self, call: RecordCall, now_ns: int) -> None:
-        """Note that an attempt goes to the host."""
-        if call.is_waiting:
+    def _send(self, calls: Sequence[RecordCall]) -> None:
+        """Note that attempts go to the host."""
+        now_ns = perf_counter_ns()
+        for call in calls:
+            self._metrics.calls += not call.is_held  # it counts once, though the host has returned it
             call.is_waiting = False
-            self._metrics.calls += 1
-        call.sent_ns = now_ns
-        self._on_sent(call)
+            call.sent_ns = now_ns
+        self._on_sent(calls)

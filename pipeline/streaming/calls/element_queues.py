@@ -112,17 +112,32 @@ class ResultFuture(Generic[Out]):
 
 
 class _RecordEntry(ResultFuture[Out], Generic[In, Out]):
-    """A queued record and the future of its results in one object, which saves an allocation per record."""
+    """A queued record and the future of its results in one object, which saves an allocation per record.
+
+    The engine's thread alone completes it, so there is nothing to claim.
+    """
 
     __slots__ = ("element",)
 
     def __init__(self, record: StreamRecord[In]) -> None:
         # The future's __init__ inlined: this runs for each record.
-        self._claim = None
         self._results = ()
         self._error = None
         self._done = False
         self.element = record
+
+    def complete(self, results: Iterable[Out]) -> bool:
+        # The future's `complete` inlined: this runs for each record.
+        copied = tuple(results)
+        if self._done:
+            return False
+        self._results = copied
+        self._done = True
+        self._on_complete()
+        return True
+
+    def _try_claim(self) -> bool:
+        return not self._done
 
     def emit(self, output: Callable[[StreamElement[Out]], object]) -> None:
         timestamp_ms = self.element.timestamp_ms
@@ -163,16 +178,21 @@ class StreamElementQueue(ABC, Generic[In, Out]):
             raise InvalidValueError(f"capacity is {capacity}; it must be at least 1.")
         self.capacity = capacity
 
-    @abstractmethod
     def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
         """Append `element`, or return None without keeping it if the queue is full.
 
         A watermark's future is already complete.
         """
+        if self.is_full():
+            return None
+        return self._put_watermark(element) if isinstance(element, Watermark) else self.put_record(element)
 
     @abstractmethod
-    def try_put_record(self, record: Any) -> ResultFuture[Out] | None:
-        """Put as `try_put` does, but not a watermark. `emit_completed_results` takes any value for a record."""
+    def put_record(self, record: Any) -> ResultFuture[Out]:
+        """Append a record to a queue that is not full. `emit_completed_results` takes any value for a record."""
+
+    @abstractmethod
+    def _put_watermark(self, watermark: Watermark) -> ResultFuture[Out]: ...
 
     @abstractmethod
     def has_completed_elements(self) -> bool:
@@ -193,13 +213,21 @@ class StreamElementQueue(ABC, Generic[In, Out]):
     def emit_completed_elements(self, output: Callable[[StreamElement[Out]], object], most: int) -> int:
         """Emit up to `most` completed elements, and return how many."""
 
-    @abstractmethod
-    def emit_completed_results(self, output: Callable[[tuple[Out, ...]], object], most: int) -> int:
-        """Emit up to `most` completed elements of a queue without watermarks, passing `output` the results of each."""
+    def emit_completed_results(self, output: Callable[[list[Out]], object], most: int) -> int:
+        """Emit up to `most` completed elements of a queue without watermarks, passing `output` all their results."""
+        entries = self._take_completed(most)
+        output([result for entry in entries for result in entry._results])
+        return len(entries)
+
+    def emit_completed_records(self, output: Callable[[list[tuple[Any, tuple[Out, ...]]]], object], most: int) -> int:
+        """Emit as `emit_completed_results` does, but pass `output` pairs of a record and its results."""
+        entries = self._take_completed(most)
+        output([(entry.element, entry._results) for entry in entries])
+        return len(entries)
 
     @abstractmethod
-    def emit_completed_records(self, output: Callable[[Any, tuple[Out, ...]], object], most: int) -> int:
-        """Emit as `emit_completed_results` does, but pass `output` the record and its results."""
+    def _take_completed(self, most: int) -> list[Any]:
+        """Take up to `most` completed entries off a queue without watermarks."""
 
     @abstractmethod
     def values(self) -> list[StreamElement[In]]:
@@ -228,21 +256,14 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
         super().__init__(capacity)
         self._entries: deque[_OrderedEntry[In, Out]] = deque()  # the engine's thread only
 
-    def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
-        if not isinstance(element, Watermark):
-            return self.try_put_record(element)
-        if len(self._entries) >= self.capacity:
-            return None
-        entry: _WatermarkEntry[Out] = _WatermarkEntry(element)
+    def put_record(self, record: Any) -> ResultFuture[Out]:
+        entry: _RecordEntry[In, Out] = _RecordEntry(record)
         self._entries.append(entry)
         return entry
 
-    def try_put_record(self, record: Any) -> ResultFuture[Out] | None:
-        entries = self._entries
-        if len(entries) >= self.capacity:
-            return None
-        entry: _RecordEntry[In, Out] = _RecordEntry(record)
-        entries.append(entry)
+    def _put_watermark(self, watermark: Watermark) -> ResultFuture[Out]:
+        entry: _WatermarkEntry[Out] = _WatermarkEntry(watermark)
+        self._entries.append(entry)
         return entry
 
     def has_completed_elements(self) -> bool:
@@ -256,22 +277,12 @@ class OrderedStreamElementQueue(StreamElementQueue[In, Out]):
             entries.popleft().emit(output)
         return emitted
 
-    def emit_completed_results(self, output: Callable[[tuple[Out, ...]], object], most: int) -> int:
+    def _take_completed(self, most: int) -> list[Any]:
         entries = self._entries
-        emitted = 0
-        while emitted < most and entries and entries[0]._done:
-            emitted += 1
-            output(entries.popleft()._results)
-        return emitted
-
-    def emit_completed_records(self, output: Callable[[Any, tuple[Out, ...]], object], most: int) -> int:
-        entries = self._entries
-        emitted = 0
-        while emitted < most and entries and entries[0]._done:
-            emitted += 1
-            entry: Any = entries.popleft()
-            output(entry.element, entry._results)
-        return emitted
+        taken: list[Any] = []
+        while entries and entries[0]._done and len(taken) < most:
+            taken.append(entries.popleft())
+        return taken
 
     def values(self) -> list[StreamElement[In]]:
         return [entry.element for entry in self._entries]
@@ -312,7 +323,6 @@ class _SegmentEntry(_RecordEntry[In, Out]):
     __slots__ = ("_segment",)
 
     def __init__(self, record: StreamRecord[In], segment: _Segment[In, Out]) -> None:
-        self._claim = None
         self._results = ()
         self._error = None
         self._done = False
@@ -344,21 +354,12 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
         self._segments: deque[_Segment[In, Out]] = deque((_Segment(),))
         self._size = 0  # the engine's thread only; == the entries of all segments
 
-    def try_put(self, element: StreamElement[In]) -> ResultFuture[Out] | None:
-        if not isinstance(element, Watermark):
-            return self.try_put_record(element)
-        if self._size >= self.capacity:
-            return None
-        self._size += 1
-        return self._append_watermark(element)
-
-    def try_put_record(self, record: Any) -> ResultFuture[Out] | None:
-        if self._size >= self.capacity:
-            return None
+    def put_record(self, record: Any) -> ResultFuture[Out]:
         self._size += 1
         return _SegmentEntry(record, self._segments[-1])
 
-    def _append_watermark(self, watermark: Watermark) -> _WatermarkEntry[Out]:
+    def _put_watermark(self, watermark: Watermark) -> ResultFuture[Out]:
+        self._size += 1
         # Reuse an empty last segment for the watermark: left in the chain, it would block what follows.
         if not self._segments[-1].is_empty():
             self._segments.append(_Segment())
@@ -382,24 +383,11 @@ class UnorderedStreamElementQueue(StreamElementQueue[In, Out]):
             entry.emit(output)
         return emitted
 
-    def emit_completed_results(self, output: Callable[[tuple[Out, ...]], object], most: int) -> int:
+    def _take_completed(self, most: int) -> list[Any]:
         completed = self._segments[0].completed
-        emitted = 0
-        while emitted < most and completed:
-            emitted += 1
-            self._size -= 1
-            output(completed.popleft()._results)
-        return emitted
-
-    def emit_completed_records(self, output: Callable[[Any, tuple[Out, ...]], object], most: int) -> int:
-        completed = self._segments[0].completed
-        emitted = 0
-        while emitted < most and completed:
-            emitted += 1
-            self._size -= 1
-            entry: Any = completed.popleft()
-            output(entry.element, entry._results)
-        return emitted
+        taken: list[Any] = [completed.popleft() for _ in range(min(most, len(completed)))]
+        self._size -= len(taken)
+        return taken
 
     def values(self) -> list[StreamElement[In]]:
         elements: list[StreamElement[In]] = []

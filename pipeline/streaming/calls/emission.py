@@ -18,7 +18,7 @@ A failed future fails the task.
 """
 
 Emitted: TypeAlias = Literal["elements", "results", "records"]
-"""What goes to the output: stream elements; the results of each record; or each record and its results."""
+"""What goes to the output: each stream element; lists of results; or lists of pairs of a record and its results."""
 
 _ELEMENTS_PER_STEP: Final = 128
 """Elements emitted before other mail gets its turn."""

@@ -23,7 +23,6 @@ from pipeline.streaming.calls.call_counts import CallMetrics
 from pipeline.streaming.calls.call_path import CallPath, HostSlots
 from pipeline.streaming.calls.element_queues import (
     OrderedStreamElementQueue,
-    ResultFuture,
     StreamElementQueue,
     UnorderedStreamElementQueue,
 )
@@ -53,8 +52,8 @@ class Engine:
     """Takes records in, makes their calls, and emits their results.
 
     `mail`, `timers`: of the thread that owns the engine. `output` gets each record and watermark. With `emits`
-    "results" or "records", which exclude watermarks, it gets the sequence of results of each value, or the value's
-    element and that sequence. `name`: the operator's name in messages.
+    "results" or "records", which exclude watermarks, it gets lists of the results of several values, or of pairs of a
+    value's element and its results. `name`: the operator's name in messages.
     `output_availability`: see OutputAvailability.
     """
 
@@ -80,7 +79,6 @@ class Engine:
         queue = OrderedStreamElementQueue if options.output_mode == "ordered" else UnorderedStreamElementQueue
         self.queue: StreamElementQueue[Any, Any] = queue(options.first_records(host.is_batch) + options.read_ahead)
         """The records taken in and not emitted, and the watermarks between them."""
-        self._try_put: Callable[[Any], ResultFuture[Any] | None] = self.queue.try_put_record
         self.emission = Emission(self.queue, output, output_availability, mail, emits=emits)
         self._room = GrowingRoom.of(self.queue, options, host)  # None: a given capacity
         self._box = AnswerBox(mail, self._fetch_answers)
@@ -102,7 +100,6 @@ class Engine:
         slots = HostSlots.of(host, options)
         self._host_may_hold = slots.may_wait
         late = self._lateness = Lateness(timers, options, slots, self._shared, self._has_outcome, self._end_late)
-        self._begin_timeout = late.begin
         self._path = CallPath(host, self._box, mail, timers, options, self._nothing_follows, self._attempts, late.sent)
         self._under_way = 0  # attempts begun and neither answered nor given up
         self._has_all = False  # the input has ended
@@ -112,33 +109,38 @@ class Engine:
 
     def try_take(self, value: Any, element: Any) -> bool:
         """Take a record in and start its call; False if the queue is full. `element`: what the queue keeps for it."""
-        entry = self._try_put(element)
-        if entry is None:
+        if self.queue.is_full():
             return False
-        call = RecordCall(value, self._box, entry, perf_counter_ns())
-        if type(value) is UnreadableValue:
-            self._refuse(call, value)
-            return True
-        if self._options.deadline_ms is not None:
-            self._lateness.take_in(call)
-        if self._key_of is None or self._leads(call):
-            path = self._path
-            # _begin, inlined: this runs for each record.
-            if path.is_direct:
-                self._begin_timeout(call)
-                self._metrics.calls += 1
-            call.is_begun = True
-            self._under_way += 1
-            path.start(call)
+        self.take(((value, element),))
         return True
 
-    def _refuse(self, call: RecordCall, unreadable: UnreadableValue) -> None:
-        """Fail a record that has no value to call for."""
-        call.value = unreadable.value
-        try:
-            self._fail(call, unreadable.error)
-        finally:
-            self.emission.run()
+    def room(self, wanted: int) -> int:
+        """How many of so many records to take in at once. With keys one by one, because known results come at once."""
+        return min(max(0, self.queue.capacity - self.queue.size()), wanted if self._key_of is None else 1)
+
+    def take(self, records: Iterable[tuple[Any, Any]]) -> None:
+        """Take records in, each with its element, and start their calls. The queue has room for them."""
+        put, box, now_ns = self.queue.put_record, self._box, perf_counter_ns()
+        calls: list[RecordCall] = []
+        unreadable: list[RecordCall] = []
+        for value, element in records:
+            call = RecordCall(value, box, put(element), now_ns)
+            (unreadable if type(value) is UnreadableValue else calls).append(call)
+        if self._options.deadline_ms is not None:
+            self._lateness.take_in(calls)
+        if self._key_of is not None:
+            calls = [call for call in calls if self._leads(call)]
+        if self._path.is_direct:
+            self._lateness.begin(calls)
+        if calls:
+            self._begin(calls)
+        for call in unreadable:
+            refused: UnreadableValue = call.value
+            call.value = refused.value
+            try:
+                self._fail(call, refused.error)
+            finally:
+                self.emission.run()
 
     def try_put_watermark(self, watermark: Watermark) -> bool:
         """Queue a watermark behind what was taken in before it; False if the queue is full."""
@@ -258,8 +260,8 @@ class Engine:
         call.wanted_ns = perf_counter_ns()
         if self._path.is_direct:
             call.sent_ns = call.wanted_ns
-            self._lateness.sent(call)
-        self._begin(call)
+            self._lateness.sent((call,))
+        self._begin((call,))
 
     def _fail_by_cache(self, error: ResultCacheError) -> None:
         """The cache's thread: fail the task, whatever `on_error` says."""
@@ -277,11 +279,13 @@ class Engine:
         if self._path.is_direct:
             self._path.limit(call for call in self._lateness.unfinished() if call.is_begun)
 
-    def _begin(self, call: RecordCall) -> None:
-        call.is_begun = True
-        self._under_way += 1
-        self._attempts.calls += self._path.is_direct  # another call counts when it is sent
-        self._path.start(call)
+    def _begin(self, calls: Sequence[RecordCall]) -> None:
+        for call in calls:
+            call.is_begun = True
+        self._under_way += len(calls)
+        if self._path.is_direct:
+            self._attempts.calls += len(calls)  # other calls count when they are sent
+        self._path.start(calls)
 
     def _fetch_answers(self) -> None:
         """Process the answers; the mail that the host sends."""
@@ -295,7 +299,7 @@ class Engine:
         is_plain = self._retry is None and self._key_of is None and self._combine is None and not path.learns
         count_call_time, count_queue_wait = metrics.call_time.observe, metrics.queue_wait.observe
         count_limit_wait = metrics.limit_wait.observe
-        completed = 0
+        completed = slots = 0
         try:
             while answers:
                 call = answers.popleft()
@@ -304,11 +308,10 @@ class Engine:
                 elif is_plain and type(call.results) is list and not call.is_done:
                     # _answered, inlined for the common case.
                     if call.is_counted:
-                        path.ended(call)
+                        call.is_counted = False
+                        slots += 1
                         if call.was_in_line:
                             count_limit_wait(call.limit_wait_ns())
-                    self._under_way -= 1
-                    metrics.ended += 1
                     completed += 1
                     started_ns = call.started_ns
                     count_call_time(call.ended_ns - started_ns)
@@ -320,11 +323,15 @@ class Engine:
                     self._answered(call)
         finally:
             metrics.completed += completed
+            metrics.ended += completed
+            self._under_way -= completed
             # An answer that fails the task must not discard those behind it.
             if answers and not box.is_notified:
                 box.notify()
             if self._host.has_own_retries:
                 metrics.count_repetitions(self._host.take_own_retries())
+            if slots:
+                path.release(slots)
             self._emit()
 
     def _emit(self) -> None:
@@ -461,7 +468,7 @@ class Engine:
     def _start_again(self, call: RecordCall) -> None:
         call.prepare_again(perf_counter_ns())
         self._metrics.retried += 1
-        self._begin(call)
+        self._begin((call,))
 
     # -- outcomes
 
@@ -539,7 +546,10 @@ class Engine:
             following = self._shared.abandon(call.key)
         if following is not None:
             following.leads, following.follows = True, False
-            (self._begin if self._session is None else self._begin_missed)(following)
+            if self._session is None:
+                self._begin((following,))
+            else:
+                self._begin_missed(following)
 
     def _results_of_failed(self, call: RecordCall, error: BaseException) -> Sequence[Any]:
         """Count a failed record, and return the results to emit for it, as `on_error` and `dead_letter` say.

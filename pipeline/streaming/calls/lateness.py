@@ -9,7 +9,7 @@ kind comes due in the order in which it began: one queue and one timer serve any
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, Literal, TypeAlias
@@ -49,14 +49,16 @@ class CallDeadlines:
         self._timer: Timer | None = None  # for the first of _waiting, or for an earlier one that is gone
         self._sweep_at = 256
 
-    def add(self, record: RecordCall) -> None:
+    def add(self, records: Collection[RecordCall]) -> None:
+        """Add records, which are due at the same time."""
         waiting = self._waiting
         while waiting and waiting[0].is_done:
             waiting.popleft()  # left until the next sweep, it would burden the garbage collector
-        waiting.append(record)
-        if self._after_ms > 0:
-            due_ms = self._now() + self._after_ms
-            setattr(record, self._field, due_ms)
+        waiting.extend(records)
+        if self._after_ms > 0 and records:
+            due_ms, field = self._now() + self._after_ms, self._field
+            for record in records:
+                setattr(record, field, due_ms)
             if self._timer is None:
                 self._arm(due_ms)
         if len(waiting) >= self._sweep_at:
@@ -116,9 +118,9 @@ class Lateness:
         self._timeouts = CallDeadlines(timers, options.timeout_ms, self._timed_out, "timeout_at_ms")
         self._deadlines = CallDeadlines(timers, options.deadline_ms or 0, self._past_deadline, "deadline_at_ms")
         self.take_in = self._deadlines.add
-        """Begin the deadline of a record that was taken in."""
+        """Begin the deadlines of records that were taken in."""
         self.begin = self._timeouts.add
-        """Begin the timeout of a record whose call is sent at once."""
+        """Begin the timeouts of records whose first calls are sent now, and have no followers."""
         self._extended: dict[RecordCall, None] = {}  # put off, until then; may include finished records
 
     def unfinished(self) -> list[RecordCall]:
@@ -136,13 +138,19 @@ class Lateness:
         if leader.timeout_at_ms and not leader.is_held:
             self._begin_shared(call)
 
-    def sent(self, call: RecordCall) -> None:
-        if not (call.timeout_at_ms or call.leads or call.is_held):
-            self._timeouts.add(call)
-            return
+    def sent(self, calls: Sequence[RecordCall]) -> None:
+        """Note that attempts go to the host."""
+        alone = [call for call in calls if not (call.timeout_at_ms or call.leads or call.is_held)]
+        self._timeouts.add(alone)
+        if len(alone) < len(calls):
+            for call in calls:
+                if call.leads or call.is_held:
+                    self._sent(call)
+
+    def _sent(self, call: RecordCall) -> None:
         sharing = self._shared.followers(call.key) if call.leads and call.is_first else ()
         if not call.timeout_at_ms:
-            self._timeouts.add(call)
+            self._timeouts.add((call,))
         elif call.is_held:
             begun_ms = self._timers.current_processing_time() + self._timeout_ms
             for record in (call, *sharing):
@@ -161,7 +169,7 @@ class Lateness:
 
     def _begin_shared(self, call: RecordCall) -> None:
         call.sent_ns = perf_counter_ns()
-        self._timeouts.add(call)
+        self._timeouts.add((call,))
 
     def _timed_out(self, calls: list[RecordCall]) -> None:
         """End the records whose timeout is over, unless it is put off or their answer waits to be fetched."""

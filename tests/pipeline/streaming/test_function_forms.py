@@ -250,7 +250,7 @@ def test_a_call_that_yields_without_end_is_ended_if_it_is_late_or_its_host_stops
     host = make_host(function)
     host.start()
     call = Call(0, AnswerBox(MailboxExecutor(TaskMailbox(), 0), lambda: None))
-    host.submit(call)
+    host.submit((call,))
     assert function.has_yielded.wait(TIMEOUT_S)
 
     if is_late:

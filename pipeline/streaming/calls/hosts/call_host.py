@@ -14,7 +14,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -135,8 +135,8 @@ class CallHost(ABC):
         """Open the function; blocks until that is done. Raises what `open` raises."""
 
     @abstractmethod
-    def submit(self, call: Call) -> None:
-        """Make the call as soon as possible, in submission order. Any thread; does not block."""
+    def submit(self, calls: Sequence[Call]) -> None:
+        """Make the calls as soon as possible, in submission order. Any thread; does not block."""
 
     @abstractmethod
     def cancel(self, call: Call) -> None:

@@ -17,7 +17,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from sys import getrefcount
 from threading import get_ident
@@ -89,8 +89,8 @@ class LoopHost(CallHost):
             self._is_forked = self._is_over = True
             self.thread = None
 
-    def submit(self, call: Call) -> None:
-        self._inbox.append(call)
+    def submit(self, calls: Sequence[Call]) -> None:
+        self._inbox.extend(calls)
         if self._is_over:
             self._refuse_waiting()
         elif not self._is_awake:
@@ -266,6 +266,7 @@ class LoopHost(CallHost):
         call: Call | None = None
         turns = 0
         own_references = getrefcount(this)
+        now_ns = perf_counter_ns()
         while True:
             if not inbox:
                 if self._is_stopping:
@@ -274,6 +275,7 @@ class LoopHost(CallHost):
                 turns = 0
                 call = None  # released while this waits
                 await self._wait_idle(loop.create_future())
+                now_ns = perf_counter_ns()
                 continue
             call = inbox.popleft()
             if call.is_cancelled:
@@ -281,7 +283,7 @@ class LoopHost(CallHost):
             if inbox and self._starting is None:
                 self._start_worker()  # it takes over if this call waits
             call.worker = this
-            call.started_ns = perf_counter_ns()
+            call.started_ns = now_ns  # when the last call ended, if this follows it
             try:
                 call.results = await invoke(call.value)
             except (asyncio.CancelledError, GeneratorExit) as error:
@@ -295,7 +297,7 @@ class LoopHost(CallHost):
                     waiting = [inbox.popleft() for _ in range(len(inbox))]
                     loop.call_soon(self._give_back, waiting)  # after its answer
             call.worker = None
-            call.ended_ns = perf_counter_ns()
+            call.ended_ns = now_ns = perf_counter_ns()
             box = call.box
             box.answers.append(call)
             if not box.is_notified:
@@ -308,6 +310,7 @@ class LoopHost(CallHost):
             if turns >= _CALLS_PER_TURN:
                 turns = 0
                 await asyncio.sleep(0)
+                now_ns = perf_counter_ns()
 
     async def _wait_idle(self, waiter: asyncio.Future[None]) -> None:
         self._idle.append(waiter)

@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -65,20 +65,21 @@ class PoolHost(CallHost):
             self._is_forked = self._is_stopped = True
             self._threads = []
 
-    def submit(self, call: Call) -> None:
+    def submit(self, calls: Sequence[Call]) -> None:
         with self._lock:
             if not self._is_stopped:
-                if len(self._threads) < min(self._pool_size, self._busy_or_queued + 1):
+                while len(self._threads) < min(self._pool_size, self._busy_or_queued + len(calls)):
                     name = f"calls of {self.name} {len(self._threads)}"
                     thread = threading.Thread(target=self._work, name=name, daemon=True)
                     thread.start()  # raises if there are too many threads; then nothing was submitted
                     self._threads.append(thread)
                     self._coming += 1
-                self._busy_or_queued += 1
-                self._inbox.append(call)
+                self._busy_or_queued += len(calls)
+                self._inbox.extend(calls)
                 self._wake_one()
                 return
-        self._refuse(call)
+        for call in calls:
+            self._refuse(call)
 
     def cancel(self, call: Call) -> None:
         call.is_cancelled = True
@@ -150,7 +151,7 @@ class PoolHost(CallHost):
         """Answer a call that has ended or was cancelled; return the thread's next one, or None: it is idle."""
         box = call.box
         is_answered = call.ended_ns != 0
-        asks_for_pause = is_instance(call.error, RetryAfter)
+        asks_for_pause = call.error is not None and is_instance(call.error, RetryAfter)
         if is_answered:
             box.answers.append(call)
         with self._lock:
@@ -158,7 +159,7 @@ class PoolHost(CallHost):
             waiting = self._take_waiting() if asks_for_pause else ()
             following = self._take()
             # The thread that is coming runs while the next call waits, or else within a switch interval.
-            if is_answered and not box.is_notified and following is not None and self._is_anyone_coming():
+            if is_answered and not box.is_notified and following is not None and self._coming and not self._is_stopped:
                 self._unannounced.append(box)
                 is_answered = False
         if is_answered:
@@ -174,11 +175,9 @@ class PoolHost(CallHost):
             self._idle += 1
             return None
         call = self._inbox.popleft()
-        self._wake_one()
+        if not self._coming:
+            self._wake_one()
         return call
-
-    def _is_anyone_coming(self) -> bool:
-        return self._coming > 0 and not self._is_stopped
 
     def _take_waiting(self) -> list[Call]:
         """Take back the calls that have not begun; their operators know how long the pause lasts. Under the lock."""

@@ -20,8 +20,8 @@ from pyspark.sql import types as T
 
 from pipeline.spark.async_io.results import OutputColumns, ResultWriter
 from pipeline.spark.async_io.rows import InputRows, read_rows, require_supported
-from pipeline.spark.async_io.spark_types import inner_types, row_check, values_of
-from pipeline.spark.async_io.structs import row_maker
+from pipeline.spark.async_io.spark_types import inner_types, row_check, usual_rows_first, values_of
+from pipeline.spark.async_io.structs import Check, row_maker
 from pipeline.spark.errors import InputValueError, ResultSchemaError, UnknownColumnError, UnsupportedTypeError
 from pipeline.streaming.elements import UnreadableValue
 from pipeline.streaming.errors import CapturedError
@@ -34,9 +34,14 @@ def schema_of(*fields: tuple[str, T.DataType], nullable: bool = True) -> T.Struc
     return T.StructType([T.StructField(name, data_type, nullable) for name, data_type in fields])
 
 
+def checker(schema: T.StructType, zone: dt.tzinfo) -> Check:
+    """As in a task, where usual values are spared the check."""
+    return usual_rows_first(row_check(schema, zone), schema)
+
+
 def batch_of(schema: T.StructType, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     """The rows, checked and written as in a task."""
-    check = row_check(schema, dt.UTC)
+    check = checker(schema, dt.UTC)
     (batch,) = ResultWriter(OutputColumns(schema, EMPTY)).batches([[check(row) for row in rows]])
     return batch
 
@@ -138,7 +143,7 @@ def test_timestamp_is_aware_in_the_time_zone_of_the_session() -> None:
 
 
 def test_naive_result_for_a_timestamp_is_in_the_time_zone_of_the_session() -> None:
-    check = row_check(schema_of(("at", T.TimestampType())), BERLIN)
+    check = checker(schema_of(("at", T.TimestampType())), BERLIN)
 
     (moment,) = check((dt.datetime(2026, 7, 1, 12),))
 
@@ -205,14 +210,14 @@ COLUMNS = schema_of(("id", T.LongType()), ("name", T.StringType()))
 
 @pytest.mark.parametrize("value", [3.4028235e38, -3.4028235e38, 1e-50, float("inf"), float("-inf"), 3.1e38])
 def test_a_number_within_the_range_of_float_is_taken(value: float) -> None:
-    assert row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
+    assert checker(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
 
 
 @pytest.mark.parametrize("value", [3.4028236e38, -1e39, 1.7e308, 10**39, 10**400])
 def test_a_number_beyond_the_range_of_float_is_refused(value: float) -> None:
     """It became infinity."""
     with pytest.raises(ResultSchemaError, match="does not fit into float"):
-        row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,))
+        checker(schema_of(("x", T.FloatType())), dt.UTC)((value,))
 
 
 @pytest.mark.parametrize(
@@ -228,14 +233,50 @@ def test_a_number_beyond_the_range_of_float_is_refused(value: float) -> None:
     ids=["tuple", "Row without names", "Row", "Row in another order", "dict", "input row"],
 )
 def test_result_may_be_a_row_a_dict_or_a_tuple(result: Any) -> None:
-    checked = row_check(COLUMNS, dt.UTC)(result)
+    checked = checker(COLUMNS, dt.UTC)(result)
 
     assert checked == (1, "a")
     assert isinstance(checked, tuple)
 
 
+@pytest.mark.parametrize("result", [("a", 3), (None, None), {"size": 3, "name": "a"}, {"name": "", "size": 2**31 - 1}])
+def test_usual_values_are_spared_the_check(result: Any) -> None:
+    check = usual_rows_first(not_called, STRUCT)
+
+    values = result if type(result) is tuple else (result["name"], result["size"])
+    assert check(result) == values
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        ("ä", 3),
+        ("x" * 5000, 3),
+        ("a", 2**31),
+        ("a", True),
+        ("a",),
+        ("a", 3, 4),
+        ["a", 3],
+        {"name": "a"},
+        {"name": "a", "length": 3},
+        Row(name="a", size=3),
+    ],
+)
+def test_other_results_are_checked(result: Any) -> None:
+    checked: list[Any] = []
+    usual_rows_first(checked.append, STRUCT)(result)
+    usual_rows_first(checked.append, schema_of(("at", T.DateType())))((dt.date(2024, 2, 29),))
+    usual_rows_first(checked.append, schema_of(("name", T.StringType()), nullable=False))((None,))
+
+    assert checked == [result, (dt.date(2024, 2, 29),), (None,)]
+
+
+def not_called(value: Any) -> Any:
+    raise AssertionError(value)
+
+
 def test_a_column_missing_in_a_dict_is_null() -> None:
-    assert row_check(COLUMNS, dt.UTC)({"id": 1}) == (1, None)
+    assert checker(COLUMNS, dt.UTC)({"id": 1}) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +294,7 @@ def test_a_column_missing_in_a_dict_is_null() -> None:
 )
 def test_result_that_is_not_a_row_of_the_schema_is_refused(result: Any, message: str) -> None:
     with pytest.raises(ResultSchemaError, match=message):
-        row_check(COLUMNS, dt.UTC)(result)
+        checker(COLUMNS, dt.UTC)(result)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +345,7 @@ def test_value_that_does_not_fit_its_column_is_refused_with_the_column(
     data_type: T.DataType, value: Any, message: str
 ) -> None:
     with pytest.raises(ResultSchemaError, match=message) as refused:
-        row_check(schema_of(("first", T.LongType()), ("value", data_type)), BERLIN)((1, value))
+        checker(schema_of(("first", T.LongType()), ("value", data_type)), BERLIN)((1, value))
 
     assert refused.value.column == "value"
 
@@ -314,7 +355,7 @@ def test_refusal_names_the_place_in_a_nested_value(element: T.DataType, value: A
     inner = schema_of(("sizes", T.MapType(T.StringType(), T.ArrayType(element))))
 
     with pytest.raises(ResultSchemaError) as refused:
-        row_check(schema_of(("top", inner)), dt.UTC)({"top": {"sizes": {"a": [1, value]}}})
+        checker(schema_of(("top", inner)), dt.UTC)({"top": {"sizes": {"a": [1, value]}}})
 
     assert refused.value.column == "top.sizes['a'][1]"
 
@@ -330,19 +371,19 @@ def test_refusal_names_the_place_in_a_nested_value(element: T.DataType, value: A
 )
 def test_null_is_refused_where_the_schema_has_none(schema: T.StructType, value: Any) -> None:
     with pytest.raises(ResultSchemaError, match="it is null"):
-        row_check(schema, dt.UTC)((value,))
+        checker(schema, dt.UTC)((value,))
 
 
 @pytest.mark.parametrize("value", [2**53, -(2**53), 2**53 + 2, 2**80, 0, np.int64(2**60), Big.EVEN, 2.0**53 + 1, 0.1])
 def test_a_number_that_a_double_holds_is_accepted(value: Any) -> None:
-    (number,) = row_check(schema_of(("x", T.DoubleType())), dt.UTC)((value,))
+    (number,) = checker(schema_of(("x", T.DoubleType())), dt.UTC)((value,))
 
     assert type(number) is float
 
 
 @pytest.mark.parametrize("value", [2**24, -(2**24) - 2, 2**100, np.int8(3), 0.1, 16777217.0])
 def test_a_whole_number_that_a_float_holds_is_accepted_and_a_float_is_rounded(value: Any) -> None:
-    assert row_check(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
+    assert checker(schema_of(("x", T.FloatType())), dt.UTC)((value,)) == (float(value),)
 
 
 def test_numpy_numbers_are_accepted_as_pythons() -> None:
@@ -353,7 +394,7 @@ def test_numpy_numbers_are_accepted_as_pythons() -> None:
         ("vector", T.ArrayType(T.FloatType())),
     )
 
-    checked = row_check(schema, dt.UTC)((np.int32(3), np.float32(0.5), np.bool_(True), np.array([1.0, 2.0])))
+    checked = checker(schema, dt.UTC)((np.int32(3), np.float32(0.5), np.bool_(True), np.array([1.0, 2.0])))
 
     assert checked == (3, 0.5, True, [1.0, 2.0])
     assert [type(value) for value in checked] == [int, float, bool, list]
@@ -392,7 +433,7 @@ def test_every_value_that_the_check_accepts_can_be_written(value: Any, data_type
         value, data_type = {"key": value}, T.MapType(T.StringType(), data_type)
     schema = schema_of(("value", data_type))
     try:
-        row_check(schema, dt.UTC)((value,))
+        checker(schema, dt.UTC)((value,))
     except ResultSchemaError:
         return
 

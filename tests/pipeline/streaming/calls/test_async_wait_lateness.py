@@ -175,7 +175,7 @@ def test_a_call_whose_timeout_was_put_off_is_given_up_when_the_operator_closes(m
     go_on = threading.Event()
     host.start()
     submit, submitted = host.submit, []
-    monkeypatch.setattr(host, "submit", lambda call: submitted.append(call) or submit(call))
+    monkeypatch.setattr(host, "submit", lambda calls: submitted.extend(calls) or submit(calls))
     with Harness(host, capacity=1, read_ahead=1, timeout_ms=100, on_error="capture") as harness:
         harness.process("a", "b")
         harness.advance(150)

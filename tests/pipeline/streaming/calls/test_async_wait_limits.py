@@ -195,7 +195,7 @@ def test_an_operator_that_closes_submits_no_call(monkeypatch: pytest.MonkeyPatch
     host = make_host(HandFunction())
     host.start()
     submit, submitted = host.submit, []
-    monkeypatch.setattr(host, "submit", lambda call: submitted.append(call.value) or submit(call))
+    monkeypatch.setattr(host, "submit", lambda calls: submitted.extend([call.value for call in calls]) or submit(calls))
     with Harness(host, concurrency=1) as harness:
         harness.process("a", "b", "c")
 

@@ -43,8 +43,7 @@ class Desk:
 
     def submit(self, *values: Any) -> list[Call]:
         calls = [Call(value, self.box) for value in values]
-        for call in calls:
-            self.host.submit(call)
+        self.host.submit(calls)
         return calls
 
     def wait_for(self, number: int) -> list[Call]:

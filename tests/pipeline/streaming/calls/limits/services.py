@@ -138,7 +138,11 @@ class SimulatedHost(CallHost):
     def cancel(self, call: Call) -> None:
         call.is_cancelled = True
 
-    def submit(self, call: Call) -> None:
+    def submit(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self._submit(call)
+
+    def _submit(self, call: Call) -> None:
         half_ms = max(1, round(self._latency_ms * self._random.uniform(0.7, 1.3) / 2))
         now_ms = self._clock.current_processing_time()
         call.started_ns = now_ms * 1_000_000 + 1
