@@ -24,10 +24,9 @@ from dispatcher.errors import EventRefusedError, InvalidTypeError, JournalError,
 from dispatcher.event import AsyncioHandler, HasType
 from dispatcher.groups import MultiDispatcher
 from dispatcher.posting_service import Core, PostingService
-from dispatcher.queue.asking import Asks
-from dispatcher.queue.delivery import Ask
+from dispatcher.queue.asks import Ask, Asks
+from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.later import post_later
-from dispatcher.queue.posting import EventQueue
 from dispatcher.util.foreign import text_of
 from dispatcher.util.threads import in_own_thread
 
@@ -51,7 +50,7 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enu
     if answer is None:
         answer = await _once_room(queue, lambda: _post_if_room(queue, event))
         if answer is None:
-            return queue.state.reject("timeout")
+            return queue.reject("timeout")
     if isinstance(answer, bool):
         return answer
     try:
@@ -62,7 +61,7 @@ async def post(dispatcher: AsyncDispatcher | MultiDispatcher, event: HasType[Enu
         del answer  # it refers to the error, whose traceback leads here and to the event
 
 
-def _post_if_room(queue: EventQueue, event: Any) -> bool | Future[bool] | None:
+def _post_if_room(queue: Inbox, event: Any) -> bool | Future[bool] | None:
     """Post without waiting. True or False: accepted or refused; a future: for that answer; None: there is no room."""
     if not queue.write_ahead.is_on:
         try:
@@ -113,7 +112,7 @@ async def _answered(core: Core, event: Any) -> Ask:
     asks, queue = core.asks, core.queue
     ask = _ask_if_room(asks, event) or await _once_room(queue, lambda: _ask_if_room(asks, event))
     if ask is None:
-        queue.state.reject("timeout")
+        queue.reject("timeout")
         raise EventRefusedError(queue.name, "timeout")
     wake_ups = _wake_ups()
     is_answered: asyncio.Future[None] = wake_ups.loop.create_future()
@@ -186,7 +185,7 @@ def _ask_if_room(asks: Asks, event: Any) -> Ask | None:
         return None
 
 
-async def _once_room(queue: EventQueue, attempt: Callable[[], T | None]) -> T | None:
+async def _once_room(queue: Inbox, attempt: Callable[[], T | None]) -> T | None:
     """Call `attempt` until it finds room, in the queue for room between threads. None: no room came in time."""
     room = queue.room
     patience = room.patience(_this_task)

@@ -28,9 +28,9 @@ from dispatcher.dispatching.deliveries import AskRules
 from dispatcher.dispatching.error_policy import ErrorPolicy
 from dispatcher.dispatching.lanes import handling_of_context
 from dispatcher.dispatching.monitor import Monitor, QueueSizeLog, current_run, describe_run, shared_time_service
-from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait, check_may_wait
 from dispatcher.dispatching.times import Progress
+from dispatcher.dispatching.timing import Timing
 from dispatcher.errors import JournalError, MailboxStateError
 from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
 from dispatcher.journal.writer import JournalWriter
@@ -40,11 +40,10 @@ from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
 from dispatcher.members import F, decorator
 from dispatcher.posting_service import Core, PostingService
-from dispatcher.queue.asking import Asks
-from dispatcher.queue.delivery import Delivery
-from dispatcher.queue.entries import ABANDONED, DRAINING, FORKED, QueuedEvent, Times
-from dispatcher.queue.posting import EventQueue
-from dispatcher.queue.schedule import Schedule
+from dispatcher.queue.asks import Asks
+from dispatcher.queue.entry import Entry
+from dispatcher.queue.flags import ABANDONED, DRAINING, FORKED, Times
+from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
 from dispatcher.routes import HandlerOptions, Part, RoutingTable, classes_of, takes_handler_options
 from dispatcher.service import Caller
@@ -66,8 +65,8 @@ class AsyncDispatcher(PostingService):
 
     Whenever the queue is empty, `idle_action` runs on the handler thread, and returns True if it made work. `loop` runs
     `async def` handlers (see `register`). `clock_ns` is the clock of the journal, in Unix ns, by default real time.
-    `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers and posts
-    scheduled events. By default the whole process shares one.
+    `exit_action` ends the process for `on_error="exit"`. `time_service` runs the checks for slow handlers. By default
+    the process shares one, and the handler thread posts what is due. A ManualClock posts it on its own thread.
 
     `dead_letters` receives the events that failed for good. You can pass a handler, called with a DeadLetter on the
     handler thread, another dispatcher to post DeadLetters to, or a folder for a journal, listed by `dispatcher journal
@@ -108,26 +107,25 @@ class AsyncDispatcher(PostingService):
         self._mailbox = mailbox = TaskMailbox(self._thread)
         self._progress = progress = Progress()
         self._write_ahead = WriteAhead(name, journal)
-        self._queue = queue = EventQueue(
+        self._queue = queue = Inbox(
             name,
             mailbox,
             config,
             times=times,
-            is_inside=lambda: self.core.is_inside() or self._schedule.is_firing(),
+            is_inside=lambda: self._timing.overdue.is_inside(self.core.is_inside),
             on_size=QueueSizeLog(name, config, lambda: self._queue.contents.by_type()[0], progress.event),
             write_ahead=self._write_ahead,
         )
-        self._schedule = Schedule(queue, self._timers)
-        self._retries = Retries(queue, mailbox, progress, self._schedule)
-        self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers, self._retries)
+        self._timing = timing = Timing(queue, mailbox, progress, self._timers)
+        self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers, timing.retries)
         self._routes = RoutingTable(name, self._default_handler(), self._coroutines.bind, queue.set_up_class)
         rules = AskRules(name, mailbox, self._routes, self._coroutines)
         self._asks = Asks(queue, rules.check_ask, rules.check_wait)
         self._drain = Drain(queue, progress)
         letters = None
         if dead_letters is not None:
-            letters = DeadLetters(name, dead_letters, self._write_ahead, queue.post_delivery)
-        self._errors = ErrorPolicy(self, self._routes, progress, self._retries, letters, exit_action)
+            letters = DeadLetters(name, dead_letters, self._write_ahead, queue.post_with)
+        self._errors = ErrorPolicy(self, self._routes, progress, timing.retries, letters, exit_action)
         self._dispatching = BatchDispatching(
             name,
             queue,
@@ -140,7 +138,9 @@ class AsyncDispatcher(PostingService):
             journal=journal,
             clock_ns=clock_ns,
             idle_action=idle_action,
+            alarm=timing.alarm,
         )
+        self._asks.give, queue.shutdown.discard_asks = self._dispatching.answers.give, self._asks.discard
         self._processor = MailboxProcessor(
             self._dispatching,
             mailbox,
@@ -164,7 +164,7 @@ class AsyncDispatcher(PostingService):
             self._retry_stops,
             self._errors.log.tell_due,
         )
-        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor, self._schedule)
+        self.view = DispatcherView(self, config, self._thread, self._dispatching, self._processor, timing.schedule)
         self.core = self._make_core(progress, config.at_exit)
         if journal is not None:  # last: a constructor that fails leaves the journal to another dispatcher
             journal.attach(
@@ -180,7 +180,7 @@ class AsyncDispatcher(PostingService):
             self._queue,
             self._drain,
             self._coroutines,
-            self._schedule.drain_for,
+            self._timing.retries.drain_for,
             self._nudge,
             self._describe_handler,
             self._asks.end,
@@ -188,7 +188,8 @@ class AsyncDispatcher(PostingService):
         return Core(
             queue=self._queue,
             asks=self._asks,
-            schedule=self._schedule,
+            schedule=self._timing.schedule,
+            retries=self._timing.retries,
             progress=progress,
             journal=self._journal,
             errors=self._errors,
@@ -232,10 +233,10 @@ class AsyncDispatcher(PostingService):
         after another, as do all events without a key. To use another loop, key or capacity, wrap the handler in
         `aio.AsyncioHandler`.
 
-        `coalesce_by(event)` returns a key, on the producer's thread. While an event of the class with that key is
-        queued, a newer one replaces it, and the older one counts as superseded. An event with the key None replaces
-        nothing. It applies to all events of the class until you unregister this handler. Of several, the last one
-        registered applies.
+        `coalesce_by(event)` returns a key, on the producer's thread: a str, int, bytes, Enum member, or a tuple of
+        these, as keys are compared under a lock. A newer event of the class replaces a queued one with its key, which
+        counts as superseded. An event with the key None replaces nothing. It applies to all events of the class until
+        you unregister this handler. Of several, the last one registered applies.
 
         With `context=True`, your handlers see the context variables of the post, in a private copy. The context is
         empty for earlier and redelivered events.
@@ -313,28 +314,27 @@ class AsyncDispatcher(PostingService):
 
         It's the same in each attempt, and also true for a dead letter that was posted again.
         """
-        delivery = self._delivery_in_hand()
-        return delivery is not None and delivery.is_redelivered
+        entry = self._entry_in_hand()
+        return entry is not None and entry.is_redelivered
 
     def attempt(self) -> int:
         """Return the number of the handler's current attempt at its event, starting at 1. Call it in a handler."""
-        delivery = self._delivery_in_hand()
-        return delivery.attempt if delivery is not None else 1
+        entry = self._entry_in_hand()
+        return entry.attempt if entry is not None else 1
 
-    def _delivery_in_hand(self) -> Delivery | None:
-        """What the event has brought along that the caller handles. None: nothing, or the caller handles no event."""
+    def _entry_in_hand(self) -> Entry | None:
+        """The entry of the event that the caller handles. None: it has none, or the caller handles no event."""
         handling = handling_of_context()
         if handling is not None and handling.owner is self._coroutines:
             call = handling.call  # None: a task or thread has outlived the coroutine that started it
-            return call.delivery if call is not None else None
-        entry = self._progress.entry if self._mailbox.is_mailbox_thread() else None
-        return entry.delivery if type(entry) is QueuedEvent else None
+            return call.entry if call is not None else None
+        return self._progress.entry_in_hand() if self._mailbox.is_mailbox_thread() else None
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
         """Whether an event or a mail is waiting. A cheap check, for idle actions."""
-        return bool(self._queue.entries) or self._mailbox.new_mail
+        return bool(self._queue.size()) or self._mailbox.new_mail
 
     def is_handler_thread(self) -> bool:
         """Whether the caller is the handler thread."""
@@ -371,12 +371,12 @@ class AsyncDispatcher(PostingService):
     # -- what it does now: any thread -------------------------------------------------------------------------------
 
     def stats(self) -> DispatcherStats:
-        """Return a snapshot of all counts and times."""
+        """Return a snapshot of all counts and times. It never waits for a handler: see `DispatcherView.stats`."""
         return self.view.stats()
 
     def queue_size(self) -> int:
         """Count the queued events, without the current one."""
-        return len(self._queue.entries)
+        return self._queue.size()
 
     def queue_contents(self) -> dict[Enum, int]:
         """Count the queued events by type, except unhashable types. For a long queue, use `view`."""
@@ -476,7 +476,7 @@ class AsyncDispatcher(PostingService):
         self._monitor.stop()
         self._errors.log.tell_all()
         self._coroutines.end()
-        self._schedule.end()
+        self._timing.end()
         self._queue.shutdown.discard_retrying()
         closing = {"the mailbox": self._processor.close}
         if self._errors.dead_letters is not None:
@@ -508,7 +508,7 @@ class AsyncDispatcher(PostingService):
         if self._errors.dead_letters is not None:
             self._errors.dead_letters.open()
         self.view.note_start()
-        self._schedule.keys.load()
+        self._timing.schedule.keys.load()
         if recovered := self._write_ahead.take_recovered():
             self._put_recovered(recovered)
         time_service = self._timers()
@@ -522,10 +522,10 @@ class AsyncDispatcher(PostingService):
         self._queue.room.has_started = True
         self._thread.start()
         note_start(self)
-        self._schedule.start()
+        self._timing.start()
 
     def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:
-        if due := self._retries.restore(recovered, self._routes.policy_of):
+        if due := self._timing.retries.restore(recovered, self._routes.policy_of):
             message, fields = "%s: %d accepted events of an earlier run are handled first", {"dispatcher": self.name}
             tell(log, logging.WARNING, message, self.name, due, extra={**fields, "count": due})
 
@@ -595,6 +595,6 @@ class AsyncDispatcher(PostingService):
         self.view.forget()
         self._drain.after_fork()
         self._errors.log.after_fork()
-        self._queue.shutdown.after_fork()
-        self._schedule.after_fork()
+        self._queue.after_fork()
+        self._timing.after_fork()
         self._mailbox.after_fork(self._queue.check_not_forked)

@@ -25,7 +25,7 @@ from dispatcher.journal.format.partitions import Partitions, partition_folders, 
 from dispatcher.journal.format.segments import holds_journal, read_manifest
 from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.queue.delivery import Delivery
+from dispatcher.queue.entry import Delivery
 from dispatcher.util.files import explain, make_folder
 from dispatcher.util.foreign import (
     class_name,

@@ -31,7 +31,7 @@ from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.members import F
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
-from dispatcher.queue.entries import DRAINING, FORKED
+from dispatcher.queue.flags import DRAINING, FORKED
 from dispatcher.queue.keys import Keys
 from dispatcher.queue.scheduled import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
@@ -222,7 +222,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             partition.core.schedule.keys = keys
             if (partition_letters := partition.core.errors.dead_letters) is not None:
                 # Of a run with another number of partitions: another one may have the event's key now.
-                partition_letters.post = lambda event, *how: self.core_of(event).queue.post_delivery(event, *how)
+                partition_letters.post = lambda event, *how: self.core_of(event).queue.post_with(event, *how)
         self._logs = tuple(partition.core.queue.write_ahead for partition in self.partitions)  # never changes
         if journal is not None:
             for log in self._logs:

@@ -11,13 +11,14 @@ from typing import Any
 
 from dispatcher.config import AtExit
 from dispatcher.dispatching.error_policy import ErrorPolicy
+from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.stopping import StopWait
 from dispatcher.dispatching.times import Progress
 from dispatcher.event import DispatcherEventHandler, HasType
 from dispatcher.journal.writer import JournalWriter
-from dispatcher.queue.asking import Asks
+from dispatcher.queue.asks import Asks
+from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.later import post_later, post_nowait
-from dispatcher.queue.posting import EventQueue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.scheduled import Scheduled
 from dispatcher.service import Service
@@ -31,9 +32,10 @@ class Core:
     Its fields never change, but for the group's.
     """
 
-    queue: EventQueue
+    queue: Inbox
     asks: Asks
     schedule: Schedule
+    retries: Retries
     progress: Progress
     """How far the handler thread has got."""
     journal: JournalWriter | None
@@ -124,7 +126,8 @@ class PostingService(Service):
         the event's row is as durable as a post.
 
         If handling hasn't begun, `cancel()` withdraws the event, and so does a timeout of `result` or `exception`. The
-        event then counts as discarded. Callbacks of the future run on the handler thread, so keep them short.
+        event then counts as discarded at once, and gives back its room in a bounded queue. Callbacks of the future run
+        on the handler thread, so keep them short.
 
         Blocks while a bounded queue is full, as its policy says. You can call this on any thread, but not in a handler
         of this dispatcher, since the event would wait for that. On an event loop, use `await aio.ask(dispatcher,
@@ -138,12 +141,12 @@ class PostingService(Service):
         return self.core_of(event).asks.ask(event)
 
     def post_after(self, seconds: float, event: HasType[Enum], *, key: str = "") -> Scheduled:
-        """Post an event after `seconds` on the monotonic clock, from any thread, without waiting for room.
+        """Post an event after `seconds` on the monotonic clock. Any thread can call this, and it doesn't wait for room.
 
-        A full queue can then reject the event, as any other. Under `block` it waits its turn without holding anything
-        up. A stop still posts what falls due while it drains, and only reports the rest. In write-ahead mode the event
-        is in the journal on return, as durable as with `post`. After a crash it's posted at its time, or at once if
-        it's late.
+        The handler thread posts the event when it's due, between two events. A full queue can then reject it, as any
+        other. Under `block` it waits its turn without holding anything up. A stop still posts what falls due while it
+        drains, and only reports the rest. In write-ahead mode the event is in the journal on return, as durable as with
+        `post`. After a crash it's posted at its time, or at once if it's late.
 
         A `key` holds one scheduled post of the dispatcher, the newest: this one replaces what was scheduled under it
         and hasn't fired, also by an earlier run. See `scheduled` and `cancel`.
@@ -170,9 +173,10 @@ class PostingService(Service):
     ) -> Scheduled:
         """Post an event periodically, first after `first` seconds or, by default, after one period.
 
-        If you pass a factory, it makes a new event each time, on the timers' thread. The times are whole periods apart,
-        no matter how late each one is kept. `jitter` delays each firing by up to that fraction of the period. A firing
-        is skipped and counted while the event of the last one is still queued, or when it's a whole period late.
+        If you pass a factory, it makes a new event each time, on the handler thread, between two events. On another
+        clock, such as a ManualClock, it runs on that clock's thread. The times are whole periods apart, no matter how
+        late each one is kept. `jitter` delays each firing by up to that fraction of the period. A firing is skipped and
+        counted while the event of the last one is still queued, or when it's a whole period late.
 
         In write-ahead mode, the rhythm of a `key` survives restarts. Call this with the same key again, and it
         continues from the next due time, with one post for all missed ones. No time is posted twice. If the wall clock

@@ -201,7 +201,7 @@ class RoutingTable:
         self._default = (
             Assigned(bind(default, False, "continue"), "continue", (default,)) if default is not None else None
         )
-        self._lock = threading.Lock()  # leaf lock
+        self._lock = threading.Lock()  # held while a class is bound and set up, so before the inbox's lock
         self._registrations: dict[type, Registration] = {}  # guarded by _lock
         # By the id of the type, which the route keeps alive. The handler thread adds routes under _lock and reads them
         # without it; no route is ever removed.

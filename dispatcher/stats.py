@@ -1,8 +1,8 @@
 """The statistics of a dispatcher, as one frozen snapshot. The declaration of a field says if it is a metric.
 
 Each counter is written by the thread that owns it (invariant 1). A snapshot reads them one after another, so an event
-that moves meanwhile could be missed, or counted twice: [queued: 1], in hand: 0, [it is taken], queued: 0. So it reads
-them all again until no event has moved in between.
+that moves meanwhile could be missed, or counted twice: [queued: 1], in hand: 0, [it is taken], queued: 0. So it is
+taken where none moves: by the handler thread between two events, or by another one while that waits or is in a handler.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
-from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
+from dispatcher.dispatching.monitor import MAIL_TYPE, Run
 from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.schedule import Schedule
-from dispatcher.routes import Route
 from dispatcher.util.histogram import Histogram
 
 _ByType = dict[tuple[str, str], int]
 _TimesByType = dict[tuple[str, str], tuple[int, float]]
 _TYPE_LABELS: Final = ("event_class", "event_type")
-_LOOKS: Final = 20
-"""More than enough to find two equal readings: one takes less time than the interpreter gives a thread at once."""
 
 
 class MetricSpec(NamedTuple):
@@ -196,52 +193,31 @@ METRICS: Final[dict[str, MetricSpec]] = {
 """The fields of the statistics that are metrics."""
 
 
-class _Moves(NamedTuple):
-    """How far the events have got. Every step of an event changes a field, except its post."""
-
-    taken: int
-    """From the queue."""
-    ended: tuple[tuple[Route, int, int], ...]
-    """Handled and failed, by route."""
-    given_up: int
-    withdrawn: int
-    retried: int
-    """Events ever moved to `retrying`. If this and `retrying` stay equal, no event has left `retrying` either."""
-    retrying: int
-    dropped: dict[str, int]
-
-
-def _moves(dispatching: BatchDispatching) -> _Moves:
-    progress, state = dispatching.progress, dispatching.queue.state
-    return _Moves(
-        taken=progress.taken(),
-        ended=tuple((route, route.handled, route.failed) for route in dispatching.routes.all()),
-        given_up=progress.given_up,
-        withdrawn=progress.withdrawn,
-        retried=progress.retried(),
-        retrying=len(state.retrying),
-        dropped=state.dropped.counts(),
-    )
-
-
 def take_stats(
-    dispatching: BatchDispatching, processor: MailboxProcessor, schedule: Schedule, *, is_failed: bool
+    dispatching: BatchDispatching,
+    processor: MailboxProcessor,
+    schedule: Schedule,
+    *,
+    run: Run | None,
+    is_failed: bool,
 ) -> DispatcherStats:
-    """Read all the counters of a dispatcher. Any thread."""
+    """Read all the counters of a dispatcher. `run`: what its handler thread does.
+
+    The handler thread, or any other while that waits or is in a handler: see `DispatcherView.stats`.
+    """
     queue = dispatching.queue
-    moves, queue_size = _moves(dispatching), len(queue.entries)
-    for _ in range(_LOOKS):
-        before, moves = moves, _moves(dispatching)
-        if before == moves:
-            break
-        queue_size = len(queue.entries)
+    ended_by_route = [(route, route.handled, route.failed) for route in dispatching.routes.all()]
+    with queue.lock:
+        in_hand = dispatching.in_hand() - queue.withdrawn_waiting
+        queue_size, retrying = queue.size(), len(queue.retrying)
+        dropped, rejected = queue.dropped.copy(), queue.rejected.copy()
     handled: Counter[tuple[str, str]] = Counter()
     failed: Counter[tuple[str, str]] = Counter()
     retried: Counter[tuple[str, str]] = Counter()
     slow: Counter[tuple[str, str]] = Counter({MAIL_TYPE: processor.slow_mails})
     handling: _TimesByType = {}
     queueing: _TimesByType = {}
-    for route, handled_of, failed_of in moves.ended:
+    for route, handled_of, failed_of in ended_by_route:
         key = route.event_class, route.name
         handled[key] += handled_of
         failed[key] += failed_of
@@ -251,14 +227,11 @@ def take_stats(
         _add_times(handling, key, route.timed if every is None else every, route.handling_ns)
         _add_times(queueing, key, route.queue_timed if every is None else every, route.queue_ns)
     ended = handled.total() + failed.total()
-    in_hand = max(0, moves.taken - ended - moves.given_up - moves.withdrawn - moves.retried)
-    dropped = dict(Counter(moves.dropped) + Counter(stop=moves.given_up, withdrawn=moves.withdrawn))
     discarded = sum(dropped.values())
-    run = current_run(dispatching.progress, processor)
     running_s = run.seconds() if run is not None else 0.0
     times = dispatching.times
     letters = dispatching.errors.dead_letters
-    queue_time, handling_time = times.copies(route for route, _, _ in moves.ended)
+    queue_time, handling_time = times.copies(route for route, _, _ in ended_by_route)
     return DispatcherStats(
         queue_size=queue_size,
         queue_capacity=float("inf") if queue.room.capacity is None else queue.room.capacity,
@@ -271,11 +244,11 @@ def take_stats(
         in_hand=in_hand,
         discarded=discarded,
         discarded_by_reason=dropped,
-        rejected=queue.state.rejected.counts(),
+        rejected=rejected,
         handled_by_type=dict(+handled),
         failed_by_type=dict(+failed),
-        accepted=ended + in_hand + discarded + moves.retrying + queue_size,
-        retrying=moves.retrying,
+        accepted=ended + in_hand + discarded + retrying + queue_size,
+        retrying=retrying,
         retried_by_type=dict(+retried),
         dead_letters=None if letters is None else letters.count,
         dead_letters_lost=None if letters is None else letters.lost,

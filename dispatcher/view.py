@@ -1,6 +1,6 @@
 """A read-only view of a dispatcher, for health, metrics and the ops API.
 
-Every method is for any thread. None waits for the handler thread or takes a lock that a handler may hold, so a view
+Every method is for any thread. None takes a lock that a handler may hold, or waits until a handler returns, so a view
 answers while a handler hangs. Numbers read one after another may be from slightly different moments.
 """
 
@@ -10,17 +10,18 @@ import os
 import threading
 import traceback
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from dispatcher.dispatching.error_policy import FailureRecord
 from dispatcher.dispatching.monitor import MAIL_TYPE, current_run
 from dispatcher.queue.contents import QueueCounts, sums
-from dispatcher.queue.entries import DRAINING, STOPPED
+from dispatcher.queue.flags import DRAINING, STOPPED
 from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
 from dispatcher.util.foreign import class_name, entity_of, text_of, type_name, type_of
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from dispatcher.journal.format.outstanding import Loss
     from dispatcher.mailbox.processor import MailboxProcessor
     from dispatcher.queue.schedule import Schedule
+
+_LOOK_S: Final = 0.005
+"""A handler thread that has not moved for so long is in a handler."""
 
 __all__ = ["DispatcherView", "FailureRecord", "QueueCounts", "RunningNow", "TypeNumbers", "dispatchers"]
 
@@ -145,8 +149,38 @@ class DispatcherView:
         return self._dispatcher.failure_cause
 
     def stats(self) -> DispatcherStats:
-        """Return a snapshot of all counts and times."""
-        return take_stats(self._dispatching, self._processor, self._schedule, is_failed=self.failure_cause is not None)
+        """Return a snapshot of all counts and times.
+
+        The handler thread takes it, between two events. While that waits, or is in a handler, the caller does.
+        """
+        run = current_run(self._dispatching.progress, self._processor)
+        is_failed = self.failure_cause is not None
+
+        def take() -> DispatcherStats:
+            return take_stats(self._dispatching, self._processor, self._schedule, run=run, is_failed=is_failed)
+
+        if not self._thread.is_alive() or self._drain.finished.is_set() or self._thread is threading.current_thread():
+            return take()
+        before = self._moves()
+        if not self._dispatching.is_at_work():
+            stats = take()
+            if self._moves() == before and not self._dispatching.is_at_work():  # it has waited all the while
+                return stats
+        asked = _Snapshot(take, self._processor)
+        self._processor.send_control_mail_if_open(asked.answer, "take a snapshot")
+        while not asked.is_there.acquire(timeout=_LOOK_S):
+            moved = self._moves()
+            if moved == before:  # it is in a handler, so nothing moves but posts
+                return take()
+            before = moved
+        assert asked.stats is not None
+        return asked.stats
+
+    def _moves(self) -> tuple[int, ...]:
+        """How far the handler thread has got. Any thread."""
+        dispatching, processor = self._dispatching, self._processor
+        progress = dispatching.progress
+        return progress.begun, progress.done, progress.since_ns, processor.mails_run, dispatching.ended()
 
     def scheduled(self, limit: int = 10) -> list[ScheduledPost]:
         """List the upcoming posts of `post_after`, `post_at` and `post_every`, soonest first."""
@@ -289,6 +323,25 @@ class DispatcherView:
 
     def __repr__(self) -> str:
         return f"<DispatcherView of {text_of(self._dispatcher)}>"
+
+
+class _Snapshot:
+    """The statistics that a caller waits for."""
+
+    def __init__(self, take: Callable[[], DispatcherStats], processor: MailboxProcessor) -> None:
+        self._take = take
+        self._processor = processor
+        self.stats: DispatcherStats | None = None  # the handler thread writes it, before it opens `is_there`
+        self.is_there = threading.Lock()  # open once they are there
+        self.is_there.acquire()
+
+    def answer(self) -> None:
+        """Mail, which does not count as such."""
+        self._processor.mails_run -= 1
+        try:
+            self.stats = self._take()
+        finally:
+            self.is_there.release()
 
 
 class _Namesakes:

@@ -86,7 +86,7 @@ def redeliver_letters(folder: Path, chosen: Set[int], factory: str) -> Redeliver
                 part.name,
                 lambda letter: journal.append_accepted(line_of(letter, codec)),
                 codec,
-                part.core.queue.post_delivery,
+                part.core.queue.post_with,
             )
         started_ns = part.core.schedule.unix_now_ns()
         with dispatcher:
@@ -108,7 +108,7 @@ def _waits_for_an_attempt(part: AsyncDispatcher) -> bool:
     """Whether nothing is left but events whose attempts are due much later, and those behind them."""
     core, stats = part.core, part.stats()
     is_left = stats.retrying and not (stats.queue_size or stats.in_hand or core.queue.shutdown.under_way)
-    return bool(is_left) and core.schedule.next_attempt_s() > _LONGEST_WAIT_S
+    return bool(is_left) and core.retries.next_attempt_s() > _LONGEST_WAIT_S
 
 
 def _ended(parts: Iterable[AsyncDispatcher], left: Iterable[Accepted], started_ns: int) -> Redelivered:

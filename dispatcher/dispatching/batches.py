@@ -2,14 +2,14 @@
 
 Only the handler thread runs this and writes its counters; other threads read them (invariant 1).
 
-Six functions hand an event to its handler and count it, because a call for each event would cost as much as the
-dispatcher's own work on it: four here, one in `lone`, one in `journaled`. tests/dispatcher/test_loop_contract.py holds
+Four functions hand an event to its handler and count it, because a call for each event would cost as much as the
+dispatcher's own work on it: two here, one in `lone`, one in `journaled`. tests/dispatcher/test_loop_contract.py holds
 all of them to the same results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat, starmap
 from time import perf_counter_ns, sleep
 from typing import Any, Final
@@ -24,11 +24,14 @@ from dispatcher.dispatching.monitor import SIZE_STEP, Backlog, SlowRuns
 from dispatcher.dispatching.stopping import Drain
 from dispatcher.dispatching.times import EventTimes, Progress, TypeSampling
 from dispatcher.journal.writer import JournalWriter
+from dispatcher.mailbox.parking import NEVER
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.delivery import Delivery
-from dispatcher.queue.entries import STOPPED, InQueue, QueuedEvent, is_stamped
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.alarm import Alarm
+from dispatcher.queue.entry import Entry, InQueue
+from dispatcher.queue.flags import STOPPED
+from dispatcher.queue.inbox import Inbox
+from dispatcher.queue.shutdown import NOTHING_LEFT
 from dispatcher.routes import NO_TYPE, RoutingTable
 from dispatcher.util.foreign import type_of
 from dispatcher.util.threads import postponed, try_postponed
@@ -49,7 +52,7 @@ class BatchDispatching:
     def __init__(
         self,
         name: str,
-        queue: EventQueue,
+        queue: Inbox,
         mailbox: TaskMailbox,
         routes: RoutingTable,
         config: DispatcherConfig,
@@ -60,7 +63,9 @@ class BatchDispatching:
         journal: JournalWriter | None,
         clock_ns: Callable[[], int] | None,
         idle_action: Callable[[], bool] | None,
+        alarm: Alarm,
     ) -> None:
+        self._alarm = alarm
         self.queue = queue  # never changes, like all fields that do not say otherwise
         self._entries = queue.entries
         self._flags = queue.flags
@@ -80,12 +85,15 @@ class BatchDispatching:
         routes.add_internal(InQueue.ENTRY, self._dispatch_one)
         self.progress = progress
         self.times = times = EventTimes(queue)
+        # Entries that this batch takes, and the turns that it takes them with; handler thread.
+        self._count = 0
+        self._turns: Iterator[tuple[()]] = repeat((), 0)
         self._ended_ns = 0  # when the last batch ended; handler thread
         self._size_due_ns = 0  # when to tell the size of a long queue next; handler thread
-        self.backlog = Backlog(queue, progress)
+        self.backlog = Backlog(queue, self.left)
         self.slow = SlowRuns(name, config.handler_warn_after_s)
         self._choose_timed = TypeSampling(routes).choose if times.samples else None
-        self.answers = Answers(progress, journal)
+        self.answers = Answers(journal)
         self.journaled = (
             JournaledDispatching(
                 name,
@@ -99,22 +107,27 @@ class BatchDispatching:
                 answers=self.answers,
                 journal=journal,
                 clock_ns=clock_ns,
+                alarm=alarm,
             )
             if journal is not None
             else None
         )
         waits, stays = journal is not None, idle_action is None
         self._lone = LoneEvents(
-            queue, mailbox, routes, progress, times, self.slow, drain, errors, only_waits=waits, stays=stays
+            queue, mailbox, routes, progress, times, self.slow, drain, errors, alarm, only_waits=waits, stays=stays
         )
         self.idle = self._lone.idle
         self._pauses = Pauses(queue, self.idle) if queue.write_ahead.is_on and stays else None
 
     def __call__(self, controller: MailboxController) -> None:
         """Dispatch one batch, which mail cuts short. If the queue is empty, wait for a post first."""
-        progress, times = self.progress, self.times
+        progress, times, queue = self.progress, self.times, self.queue
         if self._postponed:
             try_postponed()
+        if queue.side:
+            queue.bring_in()
+        if self._alarm.next_ns != NEVER and self._alarm.next_ns <= perf_counter_ns():
+            self._alarm.fire()
         # Once STOPPED, `dispatch_last` takes the entries, under the queue's lock.
         count = len(self._entries) if self._flags.phase < STOPPED else 0
         if not count:
@@ -133,33 +146,33 @@ class BatchDispatching:
                 self._room.on_size(count, self._room.remaining())
             count = self._batch_size
         # starmap pops the entries: no Python call for each event, and an error in a handler does not end the iterator.
-        turns: Iterator[tuple[()]] = repeat((), count)
-        batch: Iterator[Any] = starmap(self._popleft, turns)
-        before = progress.taken()
-        progress.turns = (before + count, turns)
+        self._count, self._turns = count, repeat((), count)
+        batch: Iterator[Any] = starmap(self._popleft, self._turns)
         progress.begun += 1
         quickly, last, since_ns = False, None, 0
         started_ns = progress.since_ns = perf_counter_ns()
         try:
             if self.journaled is not None:
-                self.journaled.dispatch(batch)
+                if not self.journaled.dispatch(batch):
+                    self._count -= 1
             elif times.every:
-                self._dispatch_every(batch, count)
+                self._dispatch_every(batch)
             elif count > 1 and times.singly:
                 self._dispatch_singly(batch)
             else:
                 quickly = True
-                self._dispatch_quickly(batch, count)
+                last = self._dispatch_quickly(batch)
         finally:
-            last, since_ns = progress.entry, progress.since_ns
+            since_ns = progress.since_ns
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
-        self._ended_ns = ended_ns = times.end_batch(progress.taken() - before, started_ns)
+        events = self._count - len(tuple(self._turns))  # those that mail has cut off are left
+        self._ended_ns = ended_ns = times.end_batch(events, started_ns)
         if quickly:
             if self._choose_timed is not None:
                 self._choose_timed()
-            if ended_ns - since_ns > self.slow.limit_ns and type(last) is not QueuedEvent:
+            if ended_ns - since_ns > self.slow.limit_ns and type(last) is not Entry:
                 # The watch has ended the batch early, so it is the last event that took so long.
                 self.slow.event_ended(self.routes.find(type_of(last)), last, since_ns, ended_ns)
 
@@ -168,28 +181,54 @@ class BatchDispatching:
 
         Returns whether those were all; otherwise events are in coroutines, which may post more.
         """
-        progress = self.progress
+        progress, queue = self.progress, self.queue
         progress.begun += 1
         while True:
-            before, turns = progress.taken(), repeat((), 1)
-            progress.turns = (before + 1, turns)
+            if queue.side:
+                queue.bring_in()
             is_last = progress.begun - progress.done == 1  # this call's own
-            entry = self.queue.shutdown.take_last(starmap(self._popleft, turns), ends=is_last)
-            if entry is None:
-                progress.turns = (before, repeat((), 0))  # the turn may be used up, in vain
+            place = queue.shutdown.take_last(ends=is_last)
+            if place is NOTHING_LEFT:
+                if queue.side and not queue.shutdown.has_ended:
+                    continue
                 break
             progress.since_ns = perf_counter_ns()
             try:
                 if self.journaled is not None:
-                    self.journaled.dispatch((entry,))
+                    self.journaled.dispatch((place,))
                 else:
-                    progress.entry = entry
-                    self._dispatch_one(entry)
+                    self._dispatch_singly((place,))
             finally:
                 progress.entry = None
                 progress.since_ns = 0
         progress.done += 1
-        return self.queue.shutdown.has_ended
+        return queue.shutdown.has_ended
+
+    # -- any thread ----------------------------------------------------------------------------------------------------
+
+    def is_at_work(self) -> bool:
+        """Whether the handler thread is in a batch, or in mail; a snapshot."""
+        progress = self.progress
+        return bool(progress.since_ns) or not self._mailbox.parking.is_waiting()
+
+    def in_hand(self) -> int:
+        """How many events handlers and coroutines have. Exact on the handler thread, and while that is in a handler."""
+        progress = self.progress
+        if not progress.since_ns:
+            return max(0, progress.begun - progress.done)
+        return max(0, progress.begun - progress.done - 1) + progress.has_event()
+
+    def ended(self) -> int:
+        """How many events have ended in handlers, or wait for another attempt."""
+        return sum(route.handled + route.failed + route.retried for route in self.routes.all())
+
+    def left(self) -> int:
+        """About how many events have left the queue at its front."""
+        with self.queue.lock:
+            dropped = self.queue.dropped.get("drop_oldest", 0) + self.queue.dropped.get("stop", 0)
+        return self.ended() + self.in_hand() + dropped
+
+    # -- handler thread ------------------------------------------------------------------------------------------------
 
     def _nap(self) -> None:
         """As the wait for a post, but for a moment: a thread that could not be started is to be tried again."""
@@ -217,15 +256,17 @@ class BatchDispatching:
             self.journal.idle()
         return True
 
-    def _dispatch_quickly(self, batch: Iterator[Any] | None, count: int) -> None:
-        """The hot path, until there is mail: for each event its handler's call, a count and a store; no lock.
+    def _dispatch_quickly(self, batch: Iterator[Any] | None) -> Any:
+        """The hot path, until there is mail: for each event its handler's call, a count and two stores; no lock.
+
+        Returns the last event.
 
         See test_loop_contract.py.
         """
         mailbox, progress, by_id, find = self._mailbox, self.progress, self.routes.by_type.get, self.routes.find
         bounded, room, give_back = self._bounded, self._room, self._room.permits.append
-        most_upto = progress.turns[0] - count + self._batch_size
         event: Any = None
+        last: Any = None
         # The batch keeps the handlers of four types: four comparisons are faster than a look-up. Once there are four,
         # another one takes the place of the newest. That is safe because a thread that changes registrations also sends
         # a mail, which ends the batch. Each of the four has its own call, which CPython adapts to that handler.
@@ -236,13 +277,10 @@ class BatchDispatching:
             try:
                 for event in batch:
                     if bounded:
-                        if room.is_crowded:
-                            room.serve()
-                        else:
-                            give_back(None)
-                            if room.is_crowded:  # by a producer that may have looked for a permit before
-                                room.wake_one()
-                    progress.entry = event
+                        give_back(None)
+                        if room.is_crowded:  # R3
+                            room.relieve()
+                    progress.entry = last = event
                     event_type = event.type
                     if event_type is type_0:
                         handle_0(event)
@@ -267,32 +305,31 @@ class BatchDispatching:
                                 type_2, handle_2, route_2 = type_1, handle_1, route_1
                                 type_1, handle_1, route_1 = type_0, handle_0, route_0
                             type_0, handle_0, route_0 = known, handle, route
-                    event = None  # counted
+                    event = progress.entry = None  # counted
                     if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
-                        return
-                batch = None if self.times.singly else self._next_batch(most_upto)
+                        return last
+                batch = None if self.times.singly else self._next_batch()
             except BaseException as error:
                 if event is None and error.__class__ is IndexError:  # another thread has emptied the queue
-                    upto, turns = progress.turns
-                    progress.turns = (upto - 1, turns)
-                    return
+                    self._count -= 1
+                    return last
                 failed, event = event, None
                 self._quick_failed(failed, error)
                 if mailbox.new_mail:
-                    return
+                    return last
+        return last
 
-    def _next_batch(self, most_upto: int) -> Iterator[Any] | None:
-        """What a batch goes on with once its turns are used up, until that many are taken; None: nothing.
+    def _next_batch(self) -> Iterator[Any] | None:
+        """What a batch goes on with once its turns are used up, until it is full; None: nothing.
 
         Handlers may post one event at a time: a turn of the loop for each would cost more than the event.
         """
-        upto = self.progress.taken()
-        more = min(len(self._entries), most_upto - upto)
-        if more <= 0 or self._mailbox.new_mail or self._flags.phase >= STOPPED:
+        more = min(len(self._entries), self._batch_size - self._count)
+        is_cut = self._mailbox.new_mail or self._flags.phase >= STOPPED or not self._alarm.next_ns  # which rings
+        if more <= 0 or is_cut:
             return None
-        turns = repeat((), more)
-        self.progress.turns = (upto + more, turns)
-        return starmap(self._popleft, turns)
+        self._count, self._turns = self._count + more, repeat((), more)
+        return starmap(self._popleft, self._turns)
 
     def _quick_failed(self, event: Any, error: BaseException) -> None:
         """Account for an event of a quick batch whose handler raised.
@@ -300,64 +337,78 @@ class BatchDispatching:
         Raises:
             BaseException: `error`, if no handler has raised it.
         """
-        if type(event) is QueuedEvent:  # `_dispatch_one` deals with the errors of handlers
+        if type(event) is Entry:  # `_dispatch_one` deals with the errors of handlers
             raise error
         if type(error) is not EventTaken:
             self.errors.failed(event, error)
+        self.progress.entry = None
 
-    def _dispatch_every(self, batch: Iterator[Any] | None, count: int) -> None:
+    def _dispatch_every(self, batch: Iterator[Any] | None) -> None:
         """As `_dispatch_singly`, and what handlers post meanwhile."""
-        most_upto = self.progress.turns[0] - count + self._batch_size
         while batch is not None:
             self._dispatch_singly(batch)
-            batch = self._next_batch(most_upto)
+            batch = self._next_batch()
 
-    def _dispatch_singly(self, batch: Iterator[Any]) -> None:
-        """Dispatch and time each event, until there is mail: as `_dispatch_one`, without a call for each step. See
+    def _dispatch_one(self, place: Any) -> None:
+        """Dispatch an entry that a quick batch, or the wait for an event, has met."""
+        self.progress.since_ns = perf_counter_ns()
+        self._dispatch_singly((place,), gives_back=False)
+
+    def _dispatch_singly(self, batch: Iterable[Any], *, gives_back: bool = True) -> None:
+        """Dispatch and time each event, until there is mail: a bare one, a stamped one, or an Entry. See
         test_loop_contract.py.
 
         One reading of the clock ends an event and begins the next. So the dispatcher's own work on an event, a few
         hundred ns, counts as handling, as it does in a quick batch.
         """
-        mailbox, progress, times, clock_ns = self._mailbox, self.progress, self.times, perf_counter_ns
+        mailbox, progress, times, clock_ns, alarm = (
+            self._mailbox,
+            self.progress,
+            self.times,
+            perf_counter_ns,
+            self._alarm,
+        )
         bounded, by_type, find, slow_ns = self._bounded, self.routes.by_type, self.routes.find, self.slow.limit_ns
         queue_counts, handling_counts, every = times.queue_time.counts, times.handling_time.counts, times.every
-        entry: Any = None
+        gives_back = gives_back and bounded
+        place: Any = None
+        entry: Entry | None
         known: Any = NO_TYPE  # as in a quick batch, events of one type in a row share one lookup
         route, handle, started_ns = self.routes.others, self.routes.others.handle, progress.since_ns
         try:
-            for entry in batch:
-                if bounded:
-                    self._room.serve()
-                progress.entry, event, enqueued_ns = entry, entry, 0
-                if every and type(entry) is tuple:  # a stamped entry: no event is queued bare
-                    event, enqueued_ns = entry[0], entry[1]
-                elif type(entry) is QueuedEvent:
-                    if entry.key is not None:
-                        self.queue.coalescing.close(entry)
-                    event, enqueued_ns = entry.event, entry.enqueued_ns
-                    if entry.delivery is not None:
-                        self._dispatch_delivery(entry.event, entry.delivery, entry.enqueued_ns)
-                        started_ns, entry = progress.since_ns, None
-                        if mailbox.new_mail:
-                            break
+            for place in batch:
+                if gives_back:
+                    self._room.give_back()
+                progress.entry, event, enqueued_ns, entry = place, place, 0, None
+                if every and type(place) is tuple:  # a stamped entry: no event is queued bare
+                    event, enqueued_ns = place[0], place[1]
+                elif type(place) is Entry:
+                    enqueued_ns = place.enqueued_ns
+                    entry = progress.entry = place.take()
+                    if entry is None:  # it was withdrawn
+                        place = None
                         continue
+                    event = entry.event
                 try:
                     event_type = event.type
                     if event_type is not known:
                         route = by_type.get(id(event_type)) or find(event_type)
                         handle, known = route.handle, route.event_type
-                    handle(event)
-                    route.handled += 1
-                except EventTaken:  # its coroutine is timed instead
+                    if entry is None:
+                        handle(event)
+                        route.handled += 1
+                    else:
+                        self.answers.handle(entry, route)
+                except EventTaken:  # its coroutine is timed instead, or it was withdrawn
                     started_ns = progress.since_ns = clock_ns()
-                    entry = None
+                    place = entry = progress.entry = None
                     if mailbox.new_mail:
                         break
                     continue
                 except BaseException as error:
                     self.errors.failed(event, error)
                     route, known = find(type_of(event)), NO_TYPE
+                entry = progress.entry = None  # the traceback of an error, which an ask gets, refers to this frame
                 ended_ns = progress.since_ns = clock_ns()
                 handling_ns = ended_ns - started_ns
                 if every:
@@ -371,67 +422,10 @@ class BatchDispatching:
                     times.note(route, started_ns, ended_ns, enqueued_ns)
                 if handling_ns > slow_ns:
                     self.slow.event_ended(route, event, started_ns, ended_ns)
-                started_ns, entry = ended_ns, None
-                if mailbox.new_mail:
+                started_ns, place = ended_ns, None
+                if mailbox.new_mail or ended_ns >= alarm.next_ns:
                     break
         except IndexError:
-            if entry is not None:  # not raised by the iterator
+            if place is not None:  # not raised by the iterator
                 raise
-            upto, turns = progress.turns  # another thread has emptied the queue
-            progress.turns = (upto - 1, turns)
-
-    def _dispatch_one(self, entry: Any) -> None:
-        """Dispatch and time one event. See test_loop_contract.py."""
-        event, enqueued_ns = entry, 0
-        if type(entry) is QueuedEvent:
-            if entry.key is not None:
-                self.queue.coalescing.close(entry)
-            if entry.delivery is not None:
-                self._dispatch_delivery(entry.event, entry.delivery, entry.enqueued_ns)
-                del entry, event  # as in `_dispatch_delivery`
-                return
-            event, enqueued_ns = entry.event, entry.enqueued_ns
-        elif is_stamped(entry):
-            event, enqueued_ns = entry[0], entry[1]
-        started_ns = self.progress.since_ns = perf_counter_ns()
-        try:
-            event_type = event.type
-            route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
-            route.handle(event)
-            route.handled += 1
-        except EventTaken:  # its coroutine is timed instead
-            self.progress.since_ns = perf_counter_ns()
-            return
-        except BaseException as error:
-            self.errors.failed(event, error)
-            route = self.routes.find(type_of(event))
-        finished_ns = self.progress.since_ns = perf_counter_ns()
-        self.times.note(route, started_ns, finished_ns, enqueued_ns)
-        if finished_ns - started_ns > self.slow.limit_ns:
-            self.slow.event_ended(route, event, started_ns, finished_ns)
-
-    def _dispatch_delivery(self, event: Any, delivery: Delivery, enqueued_ns: int) -> None:
-        """As `_dispatch_one`, of an entry that is closed and has a delivery. See test_loop_contract.py."""
-        is_retried = False
-        started_ns = self.progress.since_ns = perf_counter_ns()
-        try:
-            route = self.routes.find(event.type)
-            self.answers.handle(delivery, route.handle, event)
-            route.handled += 1
-        except EventTaken:  # withdrawn, or in the hands of a coroutine
-            self.progress.since_ns = perf_counter_ns()
-            return
-        except BaseException as error:
-            outcome, error = self.errors.failed(event, error)
-            is_retried = outcome == "retried"
-            self.answers.failed(error)
-            route = self.routes.find(type_of(event))
-        finished_ns = self.progress.since_ns = perf_counter_ns()
-        self.times.note(route, started_ns, finished_ns, enqueued_ns)
-        if finished_ns - started_ns > self.slow.limit_ns:
-            self.slow.event_ended(route, event, started_ns, finished_ns)
-        if is_retried:
-            self.answers.forget()
-        else:
-            self.answers.give(delivery)
-        del delivery  # the traceback of an error, which an ask gets, refers to this frame
+            self._count -= 1  # another thread has emptied the queue

@@ -49,7 +49,8 @@ from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
 from dispatcher.mailbox.processor import MailboxController, MailboxProcessor, Suspension
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
-from dispatcher.queue.entries import ABANDONED, QueuedEvent
+from dispatcher.queue.entry import enqueued_ns_of
+from dispatcher.queue.flags import ABANDONED
 from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import fields_of, kinds_of, tell, type_of
 from dispatcher.util.histogram import snapshot
@@ -111,7 +112,6 @@ class Coroutines:
         self._routes = dispatching.routes
         self._errors = errors
         self._times = dispatching.times
-        self._answers = dispatching.answers
         self._journaled = dispatching.journaled
         self._slow_ns = dispatching.slow.limit_ns
         self._processor = processor
@@ -290,21 +290,24 @@ class Coroutines:
 
     def _context(self) -> Context:
         """The context in which the event in hand was posted; an empty one if it was not kept."""
-        entry = self._progress.entry
-        delivery = entry.delivery if type(entry) is QueuedEvent else None
-        context = delivery.context if delivery is not None else None
+        entry = self._progress.entry_in_hand()
+        context = entry.delivery.context if entry is not None and entry.delivery is not None else None
         return context if context is not None else Context()
 
     def _take(self, lane: Lane, keeps_context: bool, event: Any) -> None:
         """The handler of a lane's events. Raises EventTaken."""
         began_ns = perf_counter_ns()
         context = self._context() if keeps_context else None
-        call = Call(event, self._progress.entry, lane, self._routes.find(type_of(event)), context)
+        progress, route = self._progress, self._routes.find(type_of(event))
+        entry = progress.entry_in_hand()
+        call = Call(event, entry, enqueued_ns_of(progress.entry), lane, route, context)
         if not self._is_watched:
             self._is_watched = True
             start_or_postpone(f"{self._name}: the watch over its coroutines", self._watch)
-        self._progress.begun += 1  # within a batch, so that there is no moment at which the event is not in hand
-        self.count += 1
+        progress.begun += 1  # within a batch, so that there is no moment at which the event is not in hand
+        self.count, progress.entry = self.count + 1, None
+        if entry is not None:
+            entry.wait()
         if self._has_given_up:
             self._discard([call])
         else:
@@ -349,10 +352,7 @@ class Coroutines:
 
     def _finish(self, call: Call) -> None:
         """The event's coroutine has ended, or its caller has withdrawn it."""
-        if call.is_withdrawn:
-            self._queue.write_ahead.settle(call.accepted_seq)
-            self._progress.withdrawn += 1
-        else:
+        if not call.is_withdrawn:
             self._account(call)
         self._drop_unstarted_if_abandoned()
         lane = call.lane
@@ -367,19 +367,18 @@ class Coroutines:
         """As a batch does for a plain handler's event."""
         is_nested, outcome, error = self._is_nested(), "handled", call.error
         if error is None:
-            call.route.handled += 1
-            if call.delivery is not None and call.delivery.behind is not None:
-                call.delivery.behind.let_go()
+            if call.entry is not None:
+                call.entry.end("handled", call.route, call.value)
+            else:
+                call.route.handled += 1
         else:
             outcome, error = self._errors.failed(call.event, error, call, ends_later=self._journaled is not None)
             if outcome == "retried":
                 self._hold_back_behind(call)
-                call.delivery, call.accepted_seq = None, 0
-        call.failure = error
+                call.accepted_seq = 0
+        call.entry = None  # it has ended, or waits for its next attempt
         if self._journaled is not None:
             self._journaled.add_row(call, outcome, error, is_nested=is_nested)
-        elif call.delivery is not None:
-            self._answers.give_to(call.delivery, call.value, error)
         if call.ended_ns - call.started_ns > self._slow_ns:
             call.route.slow += 1
         self._times.note_coroutine(call.route, call.started_ns, call.ended_ns, call.enqueued_ns)
@@ -391,7 +390,8 @@ class Coroutines:
         if behind is None:
             return
         for each in call.lane.take_waiting(call.line):
-            self._retries.wait_behind(behind, each.event, each.accepted_seq, each.delivery)
+            if each.entry is None or each.entry.begin():
+                self._retries.wait_behind(behind, each.event, each.entry)
             self.count -= 1
             self._progress.done += 1
 
@@ -422,9 +422,10 @@ class Coroutines:
         if not calls:
             return
         for call in calls:
-            self._progress.given_up += 1  # one store moves an event from those in hand to those discarded
-            if call.delivery is not None:
-                call.delivery.discard("stop")
+            if call.entry is None:
+                self._queue.count_dropped("stop", 1)
+            elif call.entry.begin():  # otherwise it was withdrawn
+                call.entry.end("stop")
         self.count -= len(calls)
         self._progress.done += len(calls)
         contents = kinds_of(call.event for call in calls)

@@ -1,18 +1,17 @@
-"""Handing over events with a delivery, and giving asks their answers."""
+"""Handing over events with entries, and giving asks their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
-from dispatcher.dispatching.lanes import BeginsLater, EventTaken
-from dispatcher.dispatching.times import Progress
+from dispatcher.dispatching.lanes import BeginsLater
 from dispatcher.errors import AskError
 from dispatcher.event import Handler
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.delivery import Ask, Delivery
-from dispatcher.routes import RoutingTable
+from dispatcher.queue.asks import Ask
+from dispatcher.queue.entry import Entry
+from dispatcher.routes import Route, RoutingTable
 from dispatcher.util.foreign import class_name, text_of, type_of
 
 
@@ -23,56 +22,32 @@ class Answers:
     event could come again after a crash, although its caller has seen the answer.
     """
 
-    def __init__(self, progress: Progress, journal: JournalWriter | None) -> None:
-        self._progress = progress
+    def __init__(self, journal: JournalWriter | None) -> None:
         self._journal = journal if journal is not None and journal.config.write_ahead else None  # None: none waits
         self._waiting: list[tuple[Ask, Any, BaseException | None]] = []
-        # Of the event in the handler thread's hands.
-        self._value: Any = None
-        self._failure: BaseException | None = None
 
-    def handle(self, delivery: Delivery, handle: Callable[[Any], Any], event: Any) -> None:
-        """Call the handler, and keep what it returns for `give`.
-
-        One that `BeginsLater` claims the event itself.
+    def handle(self, entry: Entry, route: Route) -> None:
+        """Call the handler with the event of an entry in hand, and end that.
 
         Raises:
-            EventTaken: the caller has withdrawn the event, which counts as discarded.
+            EventTaken: it waits for its turn, or is in the hands of a coroutine.
             BaseException: raised by the handler.
         """
-        if type(handle) is BeginsLater or delivery.begin():
-            behind = delivery.behind
-            del delivery  # the traceback of an error, which an ask gets, refers to this frame
-            self._value = handle(event)
-            if behind is not None:
-                behind.let_go()
-            return
-        if self._journal is not None:
-            self._journal.settle(self._progress.accepted_seq())
-        self._progress.withdrawn += 1
-        raise EventTaken
+        handle = route.handle
+        if type(handle) is not BeginsLater:
+            entry.begin()
+        try:
+            value = handle(entry.event)
+            entry.end("handled", route, value)
+        finally:
+            del entry  # the traceback of an error, which an ask gets, refers to this frame
 
-    def failed(self, error: BaseException) -> None:
-        """The event in hand has failed: keep the error for `give`."""
-        self._failure = error
-
-    def forget(self) -> None:
-        """The event in hand comes again: there is no answer yet."""
-        self._value = self._failure = None
-
-    def give(self, delivery: Delivery) -> None:
-        """The event in hand has ended, and its row is appended. Raises nothing."""
-        value, error, self._value, self._failure = self._value, self._failure, None, None
-        self.give_to(delivery, value, error)
-
-    def give_to(self, delivery: Delivery, value: Any, error: BaseException | None) -> None:
-        """As `give`, of an event that was in the hands of a coroutine."""
-        if delivery.ask is None:
-            return
+    def give(self, ask: Ask, value: Any, error: BaseException | None) -> None:
+        """An event in hand has ended. Raises nothing."""
         if self._journal is None:
-            delivery.ask.answer(value, error)
+            ask.settle(value, error)
         else:
-            self._waiting.append((delivery.ask, value, error))
+            self._waiting.append((ask, value, error))
 
     def give_waiting(self) -> None:
         """Write the rows, and give the answers that wait for them. Between events.
@@ -96,7 +71,7 @@ class Answers:
             raise
         finally:
             for ask, value, error in waiting:
-                ask.answer(value, failure or error)
+                ask.settle(value, failure or error)
 
 
 class Coroutined(Protocol):

@@ -22,8 +22,7 @@ from dispatcher.dispatching.failure_log import FailureLog
 from dispatcher.dispatching.lanes import Call
 from dispatcher.dispatching.retries import Retries
 from dispatcher.dispatching.times import Progress
-from dispatcher.queue.delivery import Delivery
-from dispatcher.queue.entries import QueuedEvent
+from dispatcher.queue.entry import Entry
 from dispatcher.retry import Retry
 from dispatcher.routes import SEVERITY, Route, RoutingTable
 from dispatcher.service import Service
@@ -159,22 +158,28 @@ class ErrorPolicy:
         event_type = type_of(event)
         route = call.route if call is not None else self._routes.find(event_type)
         is_handled = route.registered or call is not None
-        delivery, accepted_seq = self._brought(call)
+        entry = call.entry if call is not None else self._progress.entry_in_hand()
         policy = self._decide(route.on_error, event, error)
-        if isinstance(policy, Retry) and self._tries_again(policy, event, error, route, delivery, accepted_seq):
+        if isinstance(policy, Retry) and self._tries_again(policy, event, error, route, entry):
+            if call is None:
+                self._progress.entry = None
             return "retried", error
         on_error = policy.then if isinstance(policy, Retry) else policy
         if not is_handled:
             error = self._routes.unregistered(event_type)
-        if delivery is not None and delivery.behind is not None:
-            delivery.behind.let_go()
         self.failures.add(event, error)
-        attempt = delivery.attempt if delivery is not None else 1
+        attempt = entry.attempt if entry is not None else 1
         self.log.failed(event, error, route.event_class, route.name, attempt)
         # With `continue` as its `then`, a Retry wants no dead letter; without a Retry, every failure is one.
         if self.dead_letters is not None and not (isinstance(policy, Retry) and on_error == "continue"):
             self.dead_letters.add(event, error, attempt)
-        route.failed += 1  # only now: a reader of the counts finds the failure and the dead letter of each
+        # Only now: a reader of the counts finds the failure and the dead letter of each.
+        if entry is not None:
+            entry.end("failed", route, error=error)
+        else:
+            route.failed += 1
+        if call is None:
+            self._progress.entry = None
         if on_error in ("stop", "exit"):
             self._dispatcher.note_failure(error)
             self._ended_by = self._ended_by or error
@@ -182,13 +187,6 @@ class ErrorPolicy:
             if not ends_later:
                 self.end()
         return "failed" if is_handled else "unregistered", error
-
-    def _brought(self, call: Call | None) -> tuple[Delivery | None, int]:
-        """The delivery and the accepted seq of an event in hand."""
-        if call is not None:
-            return call.delivery, call.accepted_seq
-        entry = self._progress.entry
-        return (entry.delivery, entry.accepted_seq) if type(entry) is QueuedEvent else (None, 0)
 
     def _decide(self, on_error: Any, event: Any, error: BaseException) -> Any:
         """The policy for this error: a Retry, or what a string says."""
@@ -207,20 +205,12 @@ class ErrorPolicy:
         tell(log, logging.ERROR, message, name, text_of(decided), extra=fields_of(name, event))
         return "continue"
 
-    def _tries_again(
-        self,
-        policy: Retry,
-        event: Any,
-        error: BaseException,
-        route: Route,
-        delivery: Delivery | None,
-        accepted_seq: int,
-    ) -> bool:
-        attempt = delivery.attempt if delivery is not None else 1
+    def _tries_again(self, policy: Retry, event: Any, error: BaseException, route: Route, entry: Entry | None) -> bool:
+        attempt = entry.attempt if entry is not None else 1
         if not (route.registered and isinstance(error, policy.on)) or attempt >= policy.attempts:
             return False
         route.retried += 1
-        self._retries.retry(policy, event, delivery, accepted_seq)
+        self._retries.retry(policy, event, entry)
         self.log.retried(event, error, route.event_class, route.name, attempt, policy.attempts)
         return True
 

@@ -23,9 +23,9 @@ from dispatcher.journal.format.schema import EventRow, Row
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.mail import Mail
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.delivery import Delivery
-from dispatcher.queue.entries import QueuedEvent
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.alarm import Alarm
+from dispatcher.queue.entry import Entry
+from dispatcher.queue.inbox import Inbox
 from dispatcher.routes import Route, RoutingTable
 from dispatcher.util.foreign import class_name, describe, id_text, type_name, type_of
 
@@ -76,7 +76,7 @@ class JournaledDispatching:
     def __init__(
         self,
         name: str,
-        queue: EventQueue,
+        queue: Inbox,
         mailbox: TaskMailbox,
         routes: RoutingTable,
         *,
@@ -87,11 +87,12 @@ class JournaledDispatching:
         answers: Answers,
         journal: JournalWriter,
         clock_ns: Callable[[], int] | None,
+        alarm: Alarm,
     ) -> None:
+        self._alarm = alarm
         self._name = name
         self._mailbox = mailbox
         self._routes = routes
-        self._close = queue.coalescing.close
         self._room = queue.room if queue.room.capacity is not None else None
         self._progress = progress
         self._times = times
@@ -106,21 +107,20 @@ class JournaledDispatching:
         self._mail: Mail | None = None  # the last one that made a transition; handler thread
         self._mail_seq = 0  # of its row; handler thread
 
-    def dispatch(self, entries: Iterable[Any]) -> None:
-        """Dispatch and time each event, until there is mail.
+    def dispatch(self, entries: Iterable[Any]) -> bool:
+        """Dispatch and time each event, until there is mail. False: another thread has emptied the queue.
 
-        The hot path of a journaled dispatcher, so one function. See test_loop_contract.py.
-        """
-        mailbox, routes, find = self._mailbox, self._routes.by_type, self._routes.find
+        The hot path, so one function. See test_loop_contract.py."""
+        mailbox, routes, find, alarm = self._mailbox, self._routes.by_type, self._routes.find, self._alarm
         progress, times, journal, room = self._progress, self._times, self._journal, self._room
         clock_ns, offset_ns = self._clock_ns, self._follow_clock(progress.since_ns)
         rows, slow_ns, answers = journal.rows, self._slow.limit_ns, self._answers
         queue_counts, handling_counts = times.queue_time.counts, times.handling_time.counts
         queue_total = handling_total = queue_before = handling_before = 0
         last: Route | None = None
-        flush_due_ns, seq = journal.flush_due_ns, journal.seq
+        flush_due_ns, seq, is_whole = journal.flush_due_ns, journal.seq, True
         event: Any = None
-        delivery: Delivery | None = None
+        entry: Entry | None = None
         journal.event_thread = get_ident()
         try:
             for event in entries:
@@ -129,11 +129,14 @@ class JournaledDispatching:
                 progress.entry, enqueued_ns, accepted_seq, redelivered = event, 0, 0, False
                 if type(event) is tuple:  # a stamped entry: no event is queued bare
                     event, enqueued_ns = event[0], event[1]
-                elif type(event) is QueuedEvent:
-                    if event.key is not None:
-                        self._close(event)
-                    enqueued_ns, accepted_seq, delivery = event.enqueued_ns, event.accepted_seq, event.delivery
-                    event = event.event
+                elif type(event) is Entry:
+                    enqueued_ns, entry = event.enqueued_ns, event.take()
+                    progress.entry, event = entry, None
+                    if entry is None:  # it was withdrawn
+                        continue
+                    event, accepted_seq = entry.event, entry.accepted_seq
+                    if entry.ask is None and entry.delivery is None:  # its row is its end
+                        entry = None
                 started_ns = progress.since_ns = perf_counter_ns()
                 at = clock_ns() if clock_ns is not None else started_ns + offset_ns
                 seq += 1
@@ -142,26 +145,27 @@ class JournaledDispatching:
                 try:
                     event_type = event.type
                     route = routes.get(id(event_type)) or find(event_type)
-                    if delivery is None:
+                    if entry is None:
                         route.handle(event)
+                        route.handled += 1
                     else:
-                        redelivered = delivery.is_redelivered
-                        answers.handle(delivery, route.handle, event)
-                    route.handled += 1
+                        redelivered = entry.is_redelivered
+                        answers.handle(entry, route)
                     kind = route.journal_kind
                     if kind < 0:
                         kind = self._handled_kind(route)
                 except EventTaken:  # its row comes once its coroutine has ended; or it was withdrawn
                     seq -= 1
-                    journal.seq, event, delivery = seq, None, None
+                    journal.seq, event, entry, progress.entry = seq, None, None, None
                     if mailbox.new_mail:
                         break
                     continue
                 except BaseException as raised:
-                    kind, error, accepted_seq, delivery = self._failed(event, raised, accepted_seq, delivery)
+                    kind, error, accepted_seq = self._failed(event, raised, accepted_seq)
                     route = find(type_of(event))
                     if self._errors.is_ending:
                         flush_due_ns = 0
+                progress.entry = None
                 finished_ns = perf_counter_ns()
                 handling_ns = finished_ns - started_ns
                 queue_ns = started_ns - enqueued_ns if enqueued_ns and enqueued_ns < started_ns else 0
@@ -185,27 +189,24 @@ class JournaledDispatching:
                     entity, payload = None, encode_payload({"unreadable": describe(unreadable)})
                 # An EventRow.
                 rows.append((kind, entity, at, queue_ns, handling_ns, error, payload, accepted_seq, redelivered))
-                if delivery is not None:
-                    answers.give(delivery)
-                    delivery = None
-                event = None  # an error that an ask gets refers to this frame
+                event = entry = None  # an error that an ask gets refers to this frame
                 if finished_ns >= flush_due_ns:
                     self._flush()
                     flush_due_ns = journal.flush_due_ns
                     offset_ns = self._follow_clock(finished_ns)
-                if mailbox.new_mail:
+                if mailbox.new_mail or finished_ns >= alarm.next_ns:
                     break
         except IndexError:  # another thread has emptied the queue; errors of handlers do not get here
-            upto, turns = progress.turns
             if event is not None:
                 raise
-            progress.turns = (upto - 1, turns)
+            is_whole = False
         finally:
             journal.event_thread = 0
             if last is not None:
                 last.handling_ns += handling_total - handling_before
                 last.queue_ns += queue_total - queue_before
         self._end_batch()
+        return is_whole
 
     def _end_batch(self) -> None:
         if self._late:
@@ -272,8 +273,6 @@ class JournaledDispatching:
                 handling.seq = self._journal.seq  # before the transitions are taken: see Handling
                 self.add_transitions(handling)
             self._journal.rows.append(row)
-            if call.delivery is not None:
-                self._answers.give_to(call.delivery, call.value, call.failure)
         self._late.clear()
         if self._errors.is_ending:
             self._flush()
@@ -338,19 +337,13 @@ class JournaledDispatching:
             journal.idle()
         self._answers.give_waiting()
 
-    def _failed(
-        self, event: Any, raised: BaseException, accepted_seq: int, delivery: Delivery | None
-    ) -> tuple[int, str, int, Delivery | None]:
-        """Report a failed event; returns its kind for the journal, the text of its error, and what ends with its row:
-        nothing, if another attempt follows."""
+    def _failed(self, event: Any, raised: BaseException, accepted_seq: int) -> tuple[int, str, int]:
+        """Report a failed event; returns its kind for the journal, the text of its error, and the line in the log that
+        ends with its row: none, if another attempt follows."""
         outcome, error = self._errors.failed(event, raised, ends_later=True)
         event_type = type_of(event)
         kind = self._journal.kind(self._name, class_name(event_type), type_name(event_type), outcome)
-        if outcome == "retried":
-            return kind, describe(error), 0, None
-        if delivery is not None:
-            self._answers.failed(error)
-        return kind, describe(error), accepted_seq, delivery
+        return kind, describe(error), accepted_seq if outcome != "retried" else 0
 
 
 def _about(event: Any) -> tuple[str | None, Any]:

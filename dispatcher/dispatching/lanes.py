@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.event import AsyncioHandler
-from dispatcher.queue.delivery import Delivery
-from dispatcher.queue.entries import QueuedEvent, enqueued_ns_of
+from dispatcher.queue.entry import Entry
 from dispatcher.util.figures import plain_seconds
 from dispatcher.util.foreign import reraise_interrupt, text_of
 from dispatcher.util.frames import stack_of
@@ -79,12 +78,11 @@ class Call:
         "accepted_seq",
         "at",
         "context",
-        "delivery",
         "ended_ns",
         "enqueued_ns",
+        "entry",
         "error",
         "event",
-        "failure",
         "handling",
         "is_ready",
         "is_redelivered",
@@ -101,17 +99,19 @@ class Call:
         "value",
     )
 
-    def __init__(self, event: Any, entry: Any, lane: Lane, route: Route, context: Context | None) -> None:
-        """`entry`: the event's in the queue. `context`: in which its coroutine begins; None: any. Handler thread.
+    def __init__(
+        self, event: Any, entry: Entry | None, enqueued_ns: int, lane: Lane, route: Route, context: Context | None
+    ) -> None:
+        """`context`: in which its coroutine begins; None: any. Handler thread.
 
         Raises:
             Exception: raised by the user's function for the key, or by the key.
         """
         self.event = event  # never changes, like all fields that do not say otherwise
-        self.enqueued_ns = enqueued_ns_of(entry)  # of perf_counter_ns; 0: not measured
-        self.accepted_seq: int = entry.accepted_seq if type(entry) is QueuedEvent else 0
-        self.delivery: Delivery | None = entry.delivery if type(entry) is QueuedEvent else None
-        self.is_redelivered = self.delivery is not None and self.delivery.is_redelivered
+        self.enqueued_ns = enqueued_ns  # of perf_counter_ns; 0: not measured
+        self.entry = entry  # None: it has none, or is tried again; the handler thread resets it
+        self.accepted_seq = entry.accepted_seq if entry is not None else 0  # 0: not in the log; handler thread
+        self.is_redelivered = entry is not None and entry.is_redelivered
         self.lane = lane
         self.route = route
         self.context = context
@@ -127,9 +127,8 @@ class Call:
         self.task: Task[Any] | None = None
         self.thread_id = 0
         self.error: BaseException | None = None
-        self.value: Any = None  # what it returned, if there is a delivery
+        self.value: Any = None  # what it returned, if it was asked
         self.ended_ns = 0
-        self.failure: BaseException | None = None  # `error` as the policy for errors reports it; handler thread
 
 
 class Handling:
@@ -344,7 +343,7 @@ class Lane:
                 context.run(self._start, call)
 
     def _start(self, call: Call) -> None:
-        if call.delivery is not None and not call.delivery.begin():
+        if call.entry is not None and not call.entry.begin():
             call.is_withdrawn = True
             self._end(call, None)
             return
@@ -365,7 +364,7 @@ class Lane:
             error = _without_this_frame(cancelled)
         call = handling.call
         if call is not None:  # not given up meanwhile
-            if call.delivery is not None and error is None:
+            if error is None and call.entry is not None and call.entry.ask is not None:
                 call.value = task.result()
             self._end(call, error)
 

@@ -7,8 +7,6 @@ after it. `Pauses` takes the place of the wait while logged events arrive in a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import repeat, starmap
 from time import perf_counter_ns, sleep
 from typing import Any, Final
 
@@ -17,14 +15,17 @@ from dispatcher.dispatching.lanes import EventTaken
 from dispatcher.dispatching.monitor import SlowRuns
 from dispatcher.dispatching.stopping import Drain
 from dispatcher.dispatching.times import EventTimes, IdleTime, Progress
+from dispatcher.mailbox.parking import NEVER
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.entries import RUNNING, STOPPED, InQueue, QueuedEvent
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.alarm import Alarm
+from dispatcher.queue.entry import Entry, InQueue
+from dispatcher.queue.flags import RUNNING, STOPPED
+from dispatcher.queue.inbox import Inbox
 from dispatcher.routes import NO_TYPE, Route, RoutingTable
 from dispatcher.util.foreign import type_of
 
 _TURNS: Final = 1000
-"""Events that are counted by one iterator; see Progress."""
+"""Waits in one turn of the mailbox loop."""
 _SHORT_NS: Final = 100_000
 """After a shorter wait, several events are likely to come during a pause."""
 _PAUSE_S: Final = 200e-6
@@ -44,7 +45,7 @@ class LoneEvents:
 
     def __init__(
         self,
-        queue: EventQueue,
+        queue: Inbox,
         mailbox: TaskMailbox,
         routes: RoutingTable,
         progress: Progress,
@@ -52,6 +53,7 @@ class LoneEvents:
         slow: SlowRuns,
         drain: Drain,
         errors: ErrorPolicy,
+        alarm: Alarm,
         *,
         only_waits: bool,
         stays: bool,
@@ -71,6 +73,7 @@ class LoneEvents:
         self._slow = slow
         self._drain = drain
         self._errors = errors
+        self._alarm = alarm
         self._only_waits = only_waits
         self._stays = stays
 
@@ -84,9 +87,7 @@ class LoneEvents:
         by_type, slow_ns, stays, bounded = self._routes.by_type, self._slow.limit_ns, self._stays, self._bounded
         every, only_waits, known, known_route = times.every, self._only_waits, NO_TYPE, self._routes.others
         duties, wait, wake, drain = parking.duties, parking.lock.acquire, parking.lock.release, self._drain
-        turns: Iterator[tuple[()]] = repeat((), _TURNS)
-        batch: Iterator[Any] = starmap(entries.popleft, turns)
-        progress.turns = (progress.taken() + _TURNS, turns)
+        popleft, room, side, nothing, alarm = entries.popleft, self._room, self._queue.side, NO_TYPE, self._alarm
         ended_ns = perf_counter_ns()
         for _ in range(_TURNS):
             if due:
@@ -96,22 +97,36 @@ class LoneEvents:
             if duties:
                 duties.clear()  # a second release ended the last wait, so its duty is still there
             duties.append(wake)
-            flags.alert = True
-            # Look again only after setting the alert: a producer that appended before saw no alert; a later one wakes
-            # this thread.
-            if entries or mailbox.new_mail or (flags.phase != RUNNING and self._is_ending()):
-                parking.unpark()
-            wait()
-            if (flags.alert or mailbox.new_mail or only_waits) and not self._is_to_dispatch():
-                return
-            progress.begun += 1
+            flags.alert = True  # H1: pairs with P2 in `Inbox._make_post`
+            progress.begun += 1  # before the last look, which may take an event
+            place: Any = nothing
+            try:
+                if not only_waits and flags.phase == RUNNING:
+                    place = popleft()  # H2: the last look
+            except IndexError:
+                pass
+            if place is nothing:
+                progress.done += 1
+                # Mail and a stop set what is looked at here, and then look for a duty.
+                if entries or side or mailbox.new_mail or (flags.phase != RUNNING and self._is_ending()):
+                    parking.unpark()
+                if alarm.next_ns == NEVER:
+                    wait()
+                else:
+                    parking.wait_in_time()
+                if (flags.alert or mailbox.new_mail or only_waits) and not self._is_to_dispatch():
+                    return
+                progress.begun += 1
+            else:
+                duties.clear()  # nobody need end this wait
+                self._queue.calm()
             started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
             event: Any = None
             route: Route | None = None
             try:
-                event = progress.entry = next(batch)
+                event = progress.entry = popleft() if place is nothing else place
                 if bounded:
-                    self._room.serve()
+                    room.give_back()
                 event_type = event.type if not every else InQueue.ENTRY  # then no event is queued bare
                 if event_type is not known:  # a type keeps its route, whose handler may change
                     known_route = by_type.get(id(event_type)) or self._routes.find(event_type)
@@ -121,7 +136,6 @@ class LoneEvents:
                 route.handled += 1
             except BaseException as error:
                 if event is None and error.__class__ is IndexError:  # another thread has emptied the queue
-                    progress.turns = (progress.turns[0] - 1, turns)
                     self._leave()
                     return
                 route = self._failed(event, error)
@@ -131,7 +145,7 @@ class LoneEvents:
                 ended_ns = times.end_lone(route, started_ns)
                 if ended_ns - started_ns > slow_ns:
                     self._slow.event_ended(route, event, started_ns, ended_ns)
-            event = progress.entry = None
+            event = place = progress.entry = None
             progress.since_ns = 0
             progress.done += 1
             if entries or mailbox.new_mail or mailbox.batch or drain.waiters or not stays or flags.phase != RUNNING:
@@ -151,12 +165,14 @@ class LoneEvents:
 
     def _failed(self, event: Any, error: BaseException) -> Route | None:
         """The handler has raised `error`. Returns the event's route; None: it is timed elsewhere."""
-        if self._times.every or type(event) is QueuedEvent:  # its own dispatching deals with handlers' errors
+        if self._times.every or type(event) is Entry:  # its own dispatching deals with handlers' errors
             self._leave()
             raise error
+        if type(error) is not EventTaken:
+            self._errors.failed(event, error)
+        self._progress.entry = None
         if type(error) is EventTaken:
             return None
-        self._errors.failed(event, error)
         return self._routes.find(type_of(event))
 
     def _leave(self) -> None:
@@ -175,7 +191,7 @@ class Pauses:
     pause that gathers too few events is a miss: the next pauses are left out, twice as many after each miss in a row.
     """
 
-    def __init__(self, queue: EventQueue, idle: IdleTime) -> None:
+    def __init__(self, queue: Inbox, idle: IdleTime) -> None:
         self._entries = queue.entries  # never changes
         self._flags = queue.flags  # never changes
         self._idle = idle  # never changes

@@ -27,8 +27,8 @@ from dispatcher.mailbox.mail import Mail
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.time_service import ProcessingTimeService
-from dispatcher.queue.entries import enqueued_ns_of
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.entry import enqueued_ns_of
+from dispatcher.queue.inbox import Inbox
 from dispatcher.routes import Route
 from dispatcher.util.figures import plain_seconds
 from dispatcher.util.foreign import class_name, cut_text, fields_of, kind_of, tell, text_of, type_name, type_of
@@ -156,9 +156,10 @@ class Backlog:
     thread the other methods; no lock is taken.
     """
 
-    def __init__(self, queue: EventQueue, progress: Progress, clock_ns: Callable[[], int] = perf_counter_ns) -> None:
+    def __init__(self, queue: Inbox, left: Callable[[], int], clock_ns: Callable[[], int] = perf_counter_ns) -> None:
+        """`left()`: how many events have left the queue at its front."""
         self._queue = queue
-        self._progress = progress
+        self._left = left
         self._clock_ns = clock_ns
         # Times and the numbers of events queued by then, oldest first; the checking thread appends and replaces it, any
         # thread copies it.
@@ -200,11 +201,6 @@ class Backlog:
         if not self._queue.room.is_full():
             return None
         return 0.0 if since_ns is None else max(0, self._clock_ns() - since_ns) / 1e9
-
-    def _left(self) -> int:
-        """How many events have left the queue at its front."""
-        dropped = self._queue.state.dropped.counts()
-        return self._progress.taken() + dropped.get("drop_oldest", 0) + dropped.get("stop", 0)
 
 
 class _RateLimiter:
@@ -396,7 +392,7 @@ def check_every_ms(config: DispatcherConfig) -> int:
 class Monitored(Protocol):
     """The parts of a dispatcher that are checked."""
 
-    queue: EventQueue
+    queue: Inbox
     progress: Progress
     slow: SlowRuns
     backlog: Backlog

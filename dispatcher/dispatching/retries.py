@@ -1,8 +1,8 @@
 """Events whose handlers have failed, and that wait for their next attempt.
 
-They wait outside the queue, in `retrying`, until the schedule posts them again. Each step from one to the other is one
-call in C, so at every moment an event is in exactly one place (invariant 4). In write-ahead mode a new line in the log,
-with the attempt and its time, takes the place of the event's line.
+They wait outside the queue until they are due, and the alarm posts them again; `Inbox.retrying` has them, so at every
+moment an event is in exactly one place (invariant 4). In write-ahead mode a new line in the log, with the attempt and
+its time, takes the place of the event's line.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -19,10 +21,13 @@ from dispatcher.errors import DispatcherError, MailboxClosedError
 from dispatcher.journal.format.event_codec import Marks
 from dispatcher.journal.turns import LaterAppend
 from dispatcher.mailbox.mail import MIN_PRIORITY, Mail
+from dispatcher.mailbox.parking import NEVER
 from dispatcher.mailbox.task_mailbox import TaskMailbox
-from dispatcher.queue.delivery import Delivery, RecoveredFiring
-from dispatcher.queue.entries import ABANDONED, QueuedEvent
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.alarm import Alarm
+from dispatcher.queue.entry import HELD, RETRYING, Delivery, Entry, RecoveredFiring
+from dispatcher.queue.flags import ABANDONED
+from dispatcher.queue.inbox import Inbox
+from dispatcher.queue.overdue import Overdue
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
 from dispatcher.retry import Retry
@@ -30,38 +35,51 @@ from dispatcher.util.foreign import tell, text_of, type_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
-_NO_DELIVERY = Delivery()
-
 
 class Retries:
     """The retries of one dispatcher. Handler thread."""
 
-    def __init__(self, queue: EventQueue, mailbox: TaskMailbox, progress: Progress, schedule: Schedule) -> None:
-        self._queue = queue  # never changes, like all fields that do not say otherwise
+    def __init__(
+        self,
+        inbox: Inbox,
+        mailbox: TaskMailbox,
+        progress: Progress,
+        schedule: Schedule,
+        alarm: Alarm,
+        overdue: Overdue,
+    ) -> None:
+        self._inbox = inbox  # never changes, like all fields that do not say otherwise
         self._mailbox = mailbox
         self._progress = progress
         self._schedule = schedule
-        self._retrying = queue.state.retrying
-        self._numbers = count(1)
+        self._alarm = alarm
+        self._overdue = overdue
+        # By the time of the next attempt on the monotonic clock; some may be discarded; guarded by the inbox's lock.
+        self._due: list[tuple[float, int, Entry]] = []
+        self._order = count()
+        self._drain_ends_ns: float = NEVER  # by the monotonic clock; a thread that stops writes it
         self._behind: dict[_Key, Behind] = {}  # what waits behind one event of each key
 
-    def retry(self, policy: Retry, event: Any, delivery: Delivery | None, accepted_seq: int) -> None:
+    def retry(self, policy: Retry, event: Any, entry: Entry | None) -> None:
         """The event has failed: hand it out again after its delay. Raises nothing."""
-        delivery = delivery or _NO_DELIVERY
-        behind, order = delivery.behind, delivery.order or accepted_seq
-        if policy.ordered_by_key and behind is None:
-            behind = self._hold_back(event, order)
-        delivery = delivery.again(behind, order)
-        delay_ns = policy.delay_ns(delivery.attempt - 1)
-        number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))
-        due_ns = self._schedule.now_ns() + delay_ns
-        if not (accepted_seq and self._keep_in_log(number, delay_ns, lambda: self._schedule.again_at(due_ns, number))):
-            self._schedule.again_at(due_ns, number)
+        if entry is None:
+            entry = Entry(self._inbox, event)
+        delivery = entry.brings()
+        delivery.order = entry.order
+        delivery.scheduled = None
+        if policy.ordered_by_key and delivery.behind is None:
+            delivery.behind = self._hold_back(event, delivery.order)
+        delay_ns = policy.delay_ns(delivery.attempt)
+        delivery.attempt += 1
+        self._keep(entry, RETRYING)
+        due_ns = self._alarm.now_ns(False) + delay_ns
+        if not (entry.accepted_seq and self._keep_in_log(entry, delay_ns, due_ns)):
+            self._again_at(due_ns, entry)
 
     def restore(self, recovered: list[RecoveredEvent], policy_of: Callable[[Any], object]) -> int:
         """Before the start: queue the events of an earlier run that are due, schedule the others; returns how many are
         due."""
-        now_ns, due, keys = self._schedule.unix_now_ns(), [], self._schedule.keys
+        now_ns, due, keys = self._alarm.now_ns(True), [], self._schedule.keys
         for each in recovered:
             marks = each.marks
             if self._schedule.has_ended_early(each.accepted_seq):
@@ -70,22 +88,69 @@ class Retries:
                 firing = keys.firings.setdefault(marks.key, RecoveredFiring()) if marks.key else None
                 if marks.timer:
                     self._schedule.free_key(marks.timer, each.accepted_seq)
-                delivery = Delivery(attempt=marks.attempt, scheduled=firing, is_redelivered=True, order=each.order)
-                due.append((each.accepted_seq, each.event, delivery))
+                due.append(self._entry_of(each, firing))
             elif marks.attempt > 1:
                 self._wait_again(each, policy_of(each.event.type), marks.due_ns - now_ns)
             else:
                 self._schedule.restore(each.event, each.accepted_seq, marks)
-        self._queue.put_first(due)
+        self._inbox.put_first(due)
         return len(due)
 
+    def _entry_of(self, recovered: RecoveredEvent, firing: RecoveredFiring | None = None) -> Entry:
+        attempt, order = recovered.marks.attempt, recovered.order
+        delivery = Delivery(attempt=attempt, scheduled=firing, is_redelivered=True, order=order)
+        return Entry(self._inbox, recovered.event, delivery=delivery, accepted_seq=recovered.accepted_seq)
+
     def _wait_again(self, recovered: RecoveredEvent, policy: object, delay_ns: int) -> None:
-        accepted_seq, event, marks, order = recovered
-        is_ordered = isinstance(policy, Retry) and policy.ordered_by_key
-        behind = self._hold_back(event, order) if is_ordered else None
-        delivery = Delivery(attempt=marks.attempt, behind=behind, is_redelivered=True, order=order)
-        number = self._keep(QueuedEvent(event, 0, None, accepted_seq, delivery))
-        self._schedule.again_at(self._schedule.now_ns() + delay_ns, number)
+        entry = self._entry_of(recovered)
+        if isinstance(policy, Retry) and policy.ordered_by_key:
+            entry.brings().behind = self._hold_back(entry.event, recovered.order)
+        self._keep(entry, RETRYING)
+        self._again_at(self._alarm.now_ns(False) + delay_ns, entry)
+
+    # -- the next attempts: any thread ---------------------------------------------------------------------------------
+
+    def _again_at(self, due_ns: float, entry: Entry) -> None:
+        with self._inbox.lock:
+            heappush(self._due, (due_ns, next(self._order), entry))
+        if due_ns > self._drain_ends_ns:  # a stop that sets this meanwhile finds it in the heap
+            self._inbox.shutdown.late.append(entry)
+        self._alarm.arm()
+
+    def delay_ns(self) -> float:
+        """As Source."""
+        while self._due and self._due[0][2].state != RETRYING:
+            heappop(self._due)
+        return self._due[0][0] - self._alarm.now_ns(False) if self._due else NEVER
+
+    def fire(self) -> bool:
+        """As Source."""
+        with self._inbox.lock:
+            if self.delay_ns() > 0:
+                return False
+            entry = heappop(self._due)[2]
+        self._overdue.post(entry)
+        return True
+
+    def drain_for(self, timeout_s: float) -> None:
+        """A stop drains the queue for so long: events that retry only after that are given up. The thread that stops.
+
+        Not on a manual clock, which has nothing to do with the timeout.
+        """
+        if self._alarm.is_real():
+            self._drain_ends_ns = self._alarm.now_ns(False) + timeout_s * 1e9
+            with self._inbox.lock:
+                self._inbox.shutdown.late.extend(
+                    entry for due_ns, _, entry in self._due if due_ns > self._drain_ends_ns
+                )
+
+    def next_attempt_s(self) -> float:
+        """In how many seconds the first of the events that are retrying is due."""
+        with self._inbox.lock:
+            delay_ns = self.delay_ns()
+        return 0.0 if delay_ns == NEVER else delay_ns / 1e9
+
+    # -- order by key --------------------------------------------------------------------------------------------------
 
     def in_order(self, handle: Callable[[Any], Any], event: Any) -> Any:
         """The handler of a class whose events keep their order by key.
@@ -95,19 +160,16 @@ class Retries:
 
         Raises EventTaken: the event waits, or its caller has withdrawn it.
         """
-        entry = self._progress.entry
-        delivery, accepted_seq = (entry.delivery, entry.accepted_seq) if type(entry) is QueuedEvent else (None, 0)
-        own = delivery.behind if delivery is not None else None
+        entry = self._progress.entry_in_hand()
+        own = entry.delivery.behind if entry is not None and entry.delivery is not None else None
         if self._behind or own is not None:
             behind = self.behind(event)
             if behind is None and isinstance(own, Behind):  # it has waited behind another one itself
                 self._behind[own.key] = own
             elif behind is not None and behind is not own and _order_of(entry) >= behind.order:
-                self.wait_behind(behind, event, accepted_seq, delivery)
+                self.wait_behind(behind, event, entry)
                 raise EventTaken
-        if delivery is not None and type(handle) is not BeginsLater and not delivery.begin():
-            self._queue.write_ahead.settle(accepted_seq)
-            self._progress.withdrawn += 1
+        if entry is not None and type(handle) is not BeginsLater and not entry.begin():
             raise EventTaken
         return handle(event)
 
@@ -115,20 +177,22 @@ class Retries:
         """What the event has to wait behind; None: nothing."""
         return self._find(_key_of(event))
 
-    def wait_behind(self, behind: Behind, event: Any, accepted_seq: int, delivery: Delivery | None) -> None:
+    def wait_behind(self, behind: Behind, event: Any, entry: Entry | None) -> None:
         """Move an event in hand, which has not begun, to those that wait."""
-        entry = QueuedEvent(event, 0, None, accepted_seq, delivery)
-        place = len(behind.numbers)
-        while place and _order_of(entry) < _order_of(self._retrying.get(behind.numbers[place - 1])):
+        if entry is None:
+            entry = Entry(self._inbox, event)
+        place = len(behind.entries)
+        while place and _order_of(entry) < _order_of(behind.entries[place - 1]):
             place -= 1  # it has waited for its own next attempt, while later ones came
-        behind.numbers.insert(place, self._keep(entry))
+        behind.entries.insert(place, entry)
+        self._keep(entry, HELD)
 
     def let_go(self, behind: Behind) -> None:
         """The event that `behind` waits for has ended: the others go on, before all that is queued."""
         if self._find(behind.key) is behind:
             self._behind.pop(behind.key, None)
-        while behind.numbers:
-            self._queue.put_back(behind.numbers.pop())
+        while behind.entries:
+            self._inbox.put_back(behind.entries.pop())
 
     def let_go_soon(self, behind: Behind) -> None:
         """As `let_go`. Any thread."""
@@ -140,7 +204,7 @@ class Retries:
         key = _key_of(event)
         if key is None:
             message = "%s: the lock_key of %s cannot be compared, so later events of it do not wait"
-            tell(log, logging.WARNING, message, self._queue.name, text_of(event))
+            tell(log, logging.WARNING, message, self._inbox.name, text_of(event))
             return None
         behind, other = Behind(self, key, order), self._behind.get(key)
         if other is None or order <= other.order:  # otherwise it waits behind that one, once its time has come
@@ -150,47 +214,42 @@ class Retries:
     def _find(self, key: _Key | None) -> Behind | None:
         return self._behind.get(key) if key is not None else None
 
-    def _keep(self, entry: QueuedEvent) -> int:
-        """Move the event in hand to those that are retrying, in one step."""
-        number = next(self._numbers)
-        self._progress.move_to_retrying(self._retrying, number, entry)
+    def _keep(self, entry: Entry, state: int) -> None:
+        """Move the event in hand to those that wait."""
+        self._inbox.keep(entry, state)
         # A stop that empties `retrying` sets the phase first, so it or this thread sees the other.
-        if self._queue.phase >= ABANDONED:
-            self._queue.shutdown.discard_retrying()
-        return number
+        if self._inbox.phase >= ABANDONED:
+            self._inbox.shutdown.discard_retrying()
 
-    def _keep_in_log(self, number: int, delay_ns: int, then: Callable[[], None]) -> bool:
-        """Replace the event's line in the log, and call `then`; returns False if that is not possible."""
-        entry, write_ahead = self._retrying.get(number), self._queue.write_ahead
-        if entry is None or entry.delivery is None:
-            return False
+    def _keep_in_log(self, entry: Entry, delay_ns: int, due_ns: int) -> bool:
+        """Replace the event's line in the log, then wait; returns False if that is not possible."""
+        delivery, inbox = entry.brings(), self._inbox
         marks = Marks(
-            due_ns=self._schedule.unix_now_ns() + delay_ns,
-            attempt=entry.delivery.attempt,
+            due_ns=self._alarm.now_ns(True) + delay_ns,
+            attempt=delivery.attempt,
             replaces=entry.accepted_seq,
-            order=entry.delivery.order,
+            order=delivery.order,
         )
         try:
-            line = write_ahead.encode(entry.event, marks)
+            line = inbox.write_ahead.encode(entry.event, marks)
         except DispatcherError as error:  # the handler has changed it; its line stays, and a crash forgets the attempts
-            name = self._queue.name
+            name = inbox.name
             tell(log, logging.WARNING, "%s: the attempts of %s are not kept", name, text_of(entry.event), error=error)
             return False
-        write_ahead.append_later(_NextAttempt(line, entry, write_ahead, then), wait=False)
+        then = partial(self._again_at, due_ns, entry)
+        inbox.write_ahead.append_later(_NextAttempt(line, entry, inbox.write_ahead, then), wait=False)
         return True
 
 
-def _order_of(entry: Any) -> float:
-    """The place of an entry's event among the accepted seqs; 0: it is not in the log."""
-    if type(entry) is not QueuedEvent:
-        return 0
-    return (entry.delivery.order if entry.delivery is not None else 0) or entry.accepted_seq
+def _order_of(entry: Entry | None) -> float:
+    """The place of an event among the accepted seqs; 0: it is not in the log."""
+    return entry.order if entry is not None else 0
 
 
 class _NextAttempt(LaterAppend):
     """The line that takes the place of an event's line. The journal's writer calls its methods."""
 
-    def __init__(self, line: bytes, entry: QueuedEvent, write_ahead: WriteAhead, then: Callable[[], None]) -> None:
+    def __init__(self, line: bytes, entry: Entry, write_ahead: WriteAhead, then: Callable[[], None]) -> None:
         super().__init__(line)
         self._entry = entry
         self._write_ahead = write_ahead
@@ -236,7 +295,7 @@ class Behind:
         self._retries = retries  # never changes
         self.key = key  # never changes
         self.order = order  # of the event that is retrying; never changes
-        self.numbers: list[int] = []  # of the events that wait, in their order
+        self.entries: list[Entry] = []  # of the events that wait, in their order; some may be withdrawn
 
     def let_go(self) -> None:
         self._retries.let_go(self)

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from dispatcher.dispatching.times import Progress
 from dispatcher.errors import DeadlockError
-from dispatcher.queue.entries import ABANDONED
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.flags import ABANDONED
+from dispatcher.queue.inbox import Inbox
 from dispatcher.util.foreign import tell
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -37,10 +37,8 @@ def check_may_wait(name: str, *, is_handler: bool, is_on_loop: bool) -> None:
 class Drain:
     """The waiters for one dispatcher to be drained, and the end of its handler thread. Any thread."""
 
-    def __init__(self, queue: EventQueue, progress: Progress) -> None:
-        self._under_way = queue.shutdown.under_way
-        self._retrying = queue.state.retrying
-        self._entries = queue.entries
+    def __init__(self, queue: Inbox, progress: Progress) -> None:
+        self._queue = queue
         self._progress = progress
         self._lock = threading.Lock()  # leaf lock; replaced in a forked child
         self.waiters: list[Future[bool]] = []  # guarded by _lock; the handler thread reads it without
@@ -58,10 +56,11 @@ class Drain:
         An event of `post_later` leaves `under_way` only once it is queued. That is read first, so no such post that
         returned before this call is still on its way.
         """
-        if self._under_way:
+        queue = self._queue
+        if queue.shutdown.under_way:
             return False
         done = self._progress.done
-        return not self._retrying and not self._entries and self._progress.begun == done
+        return not queue.has_events() and self._progress.begun == done
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until drained, up to `timeout` seconds (None: for ever); returns whether it is."""
@@ -133,7 +132,7 @@ class StopWait:
     def __init__(
         self,
         name: str,
-        queue: EventQueue,
+        queue: Inbox,
         drain: Drain,
         coroutines: OpenCoroutines,
         drain_for: Callable[[float], None],

@@ -1,21 +1,9 @@
 """How far the handler thread has got, how long events take, and how long that thread is idle.
 
-**Progress.** The handler thread takes events with `starmap(popleft, turns)`, where `turns` is a `repeat` with one turn
-for each event of the batch. A step of that iterator uses up a turn and takes an entry, both in C, where CPython runs no
-other thread. So the turns left say how many entries were taken, at every moment, without a store for each event.
-
-Invariants 3 and 4: an accepted event is queued until the step that takes it, and `taken()` counts it from that step on.
-It is in hand until its route counts it as handled or failed, which is one store. So, at every moment,
-
-    in hand = taken - handled - failed - given up - withdrawn - moved to those that are retrying
-
-is 0 or 1, plus the events whose coroutines have not ended, and an event is in exactly one of: the queue, in hand,
-handled, failed, discarded. A stop that gives up on a coroutine discards its event.
-
-Race: a stop on another thread empties the queue -> the handler thread's `popleft` raises IndexError after the turn was
-consumed; the except clause puts the turn back. Its first statements call nothing, because CPython switches threads only
-where a function begins, after calls and at jumps back. (Python 3.11 also collects garbage where the exception gets its
-traceback. A finalizer that lets another thread run there shows it one entry in hand too many.)
+**Progress.** An event that the handler thread has taken is in hand until its route counts it, or its entry has moved or
+ended. A batch is `begun` before its first event leaves the queue, and `done` after its last handler has returned. So
+other threads can tell that no event is in hand. How many are, the handler thread alone can tell, between two events, or
+amid the call of a handler that does so: see `DispatcherView.stats`.
 
 **Times.** An event is timed singly if the configuration says so, if handlers are so slow that timing costs little, or
 if its post noted the time. Other events are timed by the batch, with two readings of the clock. Events that are timed
@@ -24,69 +12,54 @@ singly also count for their types, and so does one event of each batch (TypeSamp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import repeat
-from operator import length_hint
-from sys import maxsize
+from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import Any, Final
 
 from dispatcher.dispatching.lanes import EventTaken
-from dispatcher.queue.entries import QueuedEvent, event_of
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.entry import IN_HAND, Entry, event_of
+from dispatcher.queue.inbox import Inbox
 from dispatcher.routes import NO_TYPE, Route, RoutingTable, Turn
 from dispatcher.util.histogram import Histogram
 
 
 class Progress:
-    """Written by the handler thread alone (invariant 1), unless a field says otherwise; read by any thread.
+    """Written by the handler thread alone (invariant 1); read by any thread.
 
     `begun` counts a batch before its first event leaves the queue, `done` after its last handler has returned. So if
     the queue is empty at a moment when the two are equal, no event is in hand either (invariant 3). The event of a
     coroutine counts as a batch of its own: `begun` within the batch that took it, `done` once it is handled or failed.
     """
 
-    __slots__ = ("begun", "done", "entry", "given_up", "retries", "since_ns", "turns", "withdrawn")
+    __slots__ = ("begun", "done", "entry", "since_ns")
 
     def __init__(self) -> None:
-        self.begun = 0  # handler thread writes, any reads
-        self.done = 0  # handler thread writes, any reads
-        self.given_up = 0  # events taken, and then discarded by a stop; handler thread writes, any reads
-        # One turn fewer for each event that was moved to those that are retrying; handler thread.
-        self.retries = repeat((), maxsize)
-        self.withdrawn = 0  # events taken whose callers no longer wait for an answer; handler thread writes, any reads
-        self.entry: Any = None  # the entry taken last in this batch; handler thread writes, any reads
+        self.begun = 0
+        self.done = 0
+        # What was taken last, until its route has counted it, or it waits for its turn or its next attempt.
+        self.entry: Any = None
         # Start of the current handler, which is the end of the event before it in the batch; in a flood, the start of
-        # the batch; 0: none. Handler thread writes, any reads.
+        # the batch; 0: none.
         self.since_ns = 0
-        # The entries taken once the turns are used up, and the turns; the handler thread replaces both in one store.
-        self.turns: tuple[int, Iterator[tuple[()]]] = (0, repeat((), 0))
 
     def is_at_rest(self) -> bool:
         """No event is in hand. Exact on the handler thread; see `Drain.is_drained` for others."""
         return self.begun == self.done
 
-    def taken(self) -> int:
-        """Entries taken from the queue by the handler thread so far. Any thread."""
-        upto, turns = self.turns
-        return upto - length_hint(turns)
-
-    def retried(self) -> int:
-        """How often an event in hand was moved to those that are retrying. Any thread."""
-        return maxsize - length_hint(self.retries)
-
-    def move_to_retrying(self, retrying: dict[int, QueuedEvent], number: int, entry: QueuedEvent) -> None:
-        """Move the event in hand, in one step in C: it is always in exactly one place."""
-        next(zip(self.retries, map(retrying.__setitem__, (number,), (entry,)), strict=False))
+    def has_event(self) -> bool:
+        """Whether a handler has an event, apart from coroutines. Exact on the handler thread, and while that is in a
+        handler."""
+        entry = self.entry
+        return entry is not None and (type(entry) is not Entry or entry.state == IN_HAND)
 
     def event(self) -> Any:
-        """The event taken last by the current batch, which is usually in hand; None between batches."""
-        return event_of(self.entry)
-
-    def accepted_seq(self) -> int:
-        """The accepted seq of the event in hand; 0: it is not in the write-ahead log."""
+        """The event in hand, apart from coroutines; None: there is none."""
         entry = self.entry
-        return entry.accepted_seq if type(entry) is QueuedEvent else 0
+        return entry.event if type(entry) is Entry else event_of(entry)
+
+    def entry_in_hand(self) -> Entry | None:
+        """The entry of the event in hand; None: it has none."""
+        return self.entry if type(self.entry) is Entry else None
 
 
 _FLOOD: Final = 64
@@ -100,7 +73,7 @@ _SLOW_NS: Final = 20_000
 class EventTimes:
     """The times of one dispatcher's events. Written by the handler thread, read by any."""
 
-    def __init__(self, queue: EventQueue) -> None:
+    def __init__(self, queue: Inbox) -> None:
         self._flags = queue.flags
         self._stamping = queue.stamping
         self.samples: Final = queue.stamping.samples

@@ -7,80 +7,129 @@ looks for an announced wait. So at least one of the two sees the other, and no w
 from __future__ import annotations
 
 import contextlib
+import math
+import select
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
+from queue import Empty, SimpleQueue
+from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from dispatcher.util.descriptors import EventFile
-from dispatcher.util.threads import release_anyhow
 
 SIGNAL: Final = (1).to_bytes(8, sys.byteorder)
 """What an eventfd is to add."""
+NEVER: Final = 1 << 62
+"""A time that does not come, in ns. An int: loops compare it with readings of the clock."""
+_LONGEST_S: Final = 86_400.0
+"""A wait for the alarm of another day ends, and begins again."""
 
 
 class WaitLock(Protocol):
-    """A lock that is held: `acquire` waits for a `release` by another thread."""
+    """`acquire` waits for a `release` by another thread.
 
-    def acquire(self) -> Any: ...
+    `release` may be called twice: `acquire` returns once for both, or once for each.
+    """
 
-    def release(self) -> Any: ...
+    acquire: Callable[[], Any]
+    release: Callable[[], Any]
+    knock: Callable[[bytes], Any]
+    """`knock(SIGNAL)` is `release()` in one call, in C."""
+
+    def acquire_within(self, seconds: float) -> bool:
+        """As `acquire`; False: no release has come in time."""
+
+
+class PlainLock:
+    """A WaitLock that needs no descriptor."""
+
+    __slots__ = ("_released", "acquire", "knock", "release")
+
+    def __init__(self) -> None:
+        # These never change.
+        self._released: SimpleQueue[object] = SimpleQueue()
+        self.acquire: Callable[[], Any] = self._released.get
+        self.release: Callable[[], Any] = partial(self._released.put, None)
+        self.knock: Callable[[bytes], Any] = self._released.put
+
+    def acquire_within(self, seconds: float) -> bool:
+        try:
+            self._released.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+
+class Alarm(Protocol):
+    """What ends a wait in time."""
+
+    next_ns: int
+    """When, by perf_counter_ns; NEVER: it does not."""
+
+    def fire(self) -> None:
+        """It is time. The mailbox thread."""
 
 
 class DescriptorLock:
     """A WaitLock whose `release` lets go of the GIL while it wakes the other thread. Linux only.
 
     A thread that a plain lock wakes has to wait for the GIL. On one core it may even preempt the thread that woke it,
-    only to find the GIL taken, and the two switch back and forth. `release` may be called twice: `acquire` returns once
-    for both, or once for each.
+    only to find the GIL taken, and the two switch back and forth.
 
     Raises:
         OSError: half of the descriptors that the process may have are open, or the system has no eventfd.
     """
 
-    __slots__ = ("acquire", "release", "write")
+    __slots__ = ("_file", "acquire", "knock", "release")
 
     def __init__(self) -> None:
-        file = EventFile()
+        self._file = file = EventFile()
         # These never change. Each keeps the file open, so a late release goes to no other file.
         self.acquire: Callable[[], Any] = partial(file.read, len(SIGNAL))
         self.release: Callable[[], Any] = partial(file.write, SIGNAL)
-        self.write: Callable[[bytes], Any] = file.write
+        self.knock: Callable[[bytes], Any] = file.write
+
+    def acquire_within(self, seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._file, select.POLLIN)
+        if not waiting.poll(math.ceil(seconds * 1000)):
+            return False
+        self.acquire()
+        return True
 
 
 class Parking:
     """The wait of one thread, which alone calls `announce` and `wait`. Any thread calls the rest; it never blocks."""
 
-    __slots__ = ("duties", "knock", "lock", "take_duty")
+    __slots__ = ("alarm", "duties", "knock", "lock", "take_duty")
 
     def __init__(self) -> None:
         # Held; the mailbox thread waits for it, a waking thread releases it. Replaced before the first wait and after
         # the last one only.
         self.lock: WaitLock
-        # `knock(SIGNAL)` is `lock.release()` in one call, in C. It works at each depth of the stack at which an append
-        # to a deque works, so also where `unpark` meets the limit of recursion. Replaced with the lock.
+        # The lock's. It works at each depth of the stack at which an append to a deque works, so also where `unpark`
+        # meets the limit of recursion. Replaced with the lock.
         self.knock: Callable[[bytes], Any]
         self.retire()
         # One entry while a wait is announced or under way. The thread that pops it, which is atomic, must release
         # `lock`, so each wait is ended once. If a KeyboardInterrupt leaves a thread unsure whether it has released, it
         # releases again: the mailbox thread tolerates a wait that ends without work.
         self.duties: list[Callable[[], None]] = []  # the mailbox thread appends and clears; any thread pops
+        self.alarm: Alarm | None = None  # ends a wait in time; set before the first one
         # Pops one. It needs as much of the stack as a release, so whoever has got the duty can do it. Never changes.
         self.take_duty: Callable[[], Callable[[], None]] = partial(self.duties.pop)
 
     def wake_sooner(self) -> None:
         """Wait for a descriptor from now on, if enough are left. Before the first wait, in its process."""
         with contextlib.suppress(OSError):
-            lock = DescriptorLock()
-            self.lock, self.knock = lock, lock.write
+            self.lock = DescriptorLock()
+            self.knock = self.lock.knock
 
     def retire(self) -> None:
         """Do without the descriptor again. The mailbox thread, at its end."""
-        lock = threading.Lock()
-        lock.acquire()
-        self.lock = lock
-        self.knock = lock.__exit__  # type: ignore[assignment]  # it takes whatever it is given
+        self.lock = PlainLock()
+        self.knock = self.lock.knock
 
     def after_fork(self) -> None:
         """In a forked child, which shares the descriptor with its parent: a release would wake the parent's thread."""
@@ -92,10 +141,20 @@ class Parking:
         self.duties.append(self.lock.release)
 
     def wait(self) -> None:
-        """Wait until another thread ends the wait."""
-        self.lock.acquire()
+        """Wait until another thread ends the wait, and fire the alarm if it is time."""
+        if not self.wait_in_time() and self.alarm is not None:
+            self.alarm.fire()
         if self.duties:
             self.duties.clear()  # a second release ended this wait, so its duty is still there
+
+    def wait_in_time(self) -> bool:
+        """Wait until another thread ends the wait; False: it is time for the alarm."""
+        next_ns = self.alarm.next_ns if self.alarm is not None else NEVER
+        if next_ns == NEVER:
+            self.lock.acquire()
+            return True
+        left_s = min(max(0.0, (next_ns - perf_counter_ns()) / 1e9), _LONGEST_S)
+        return self.lock.acquire_within(left_s)
 
     def withdraw(self) -> None:
         """Cancel an announced wait, or clean up after an interrupted one."""
@@ -114,11 +173,6 @@ class Parking:
             return
         except RecursionError:  # the duty was not taken
             raise
-        except BaseException as error:  # a KeyboardInterrupt, perhaps after the duty was taken
-            self.release_anyhow()
-            if not isinstance(error, RuntimeError):  # raised by releasing twice
-                raise
-
-    def release_anyhow(self) -> None:
-        """End the current wait; without one, the next wait ends at once."""
-        release_anyhow(self.lock)
+        except BaseException:  # a KeyboardInterrupt, perhaps after the duty was taken
+            self.lock.release()  # without a wait, the next one ends at once
+            raise

@@ -299,7 +299,7 @@ class TaskMailbox:
 
 
 def _require_gil(what: str) -> None:
-    """Mailboxes and queues rely on the GIL (invariants 3 and 4). Raises GilDisabledError, which names `what`."""
+    """Mailboxes and queues are tested with the GIL alone. Raises GilDisabledError, which names `what`."""
     is_enabled = getattr(sys, "_is_gil_enabled", None)  # Python 3.13 and later
     if is_enabled is not None and not is_enabled():
         raise GilDisabledError(what, sys.version.split()[0])

@@ -27,7 +27,7 @@ from prometheus_client.registry import REGISTRY
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.groups import DispatcherGroup
 from dispatcher.metrics.page import failures
-from dispatcher.queue.entries import FORKED
+from dispatcher.queue.flags import FORKED
 from dispatcher.stats import METRICS, DispatcherStats, MetricSpec
 from dispatcher.util.foreign import class_name, tell, text_of, type_name
 from dispatcher.util.prometheus import NamedCollector, RegistryCollectors, add_histogram

@@ -1,1 +1,1 @@
-"""From a producer to the handler thread: posting, coalescing, room, write-ahead and shutdown."""
+"""From a producer to the handler thread: the ways in, room, the log, timers, and the end of each event."""

@@ -13,7 +13,7 @@ from math import gcd
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from dispatcher.queue.entries import InQueue, QueuedEvent, event_of, is_stamped
+from dispatcher.queue.entry import Entry, InQueue, event_of, is_stamped
 from dispatcher.util.foreign import entity_of, is_member, reraise_interrupt, type_of
 from dispatcher.util.histogram import snapshot
 
@@ -97,7 +97,7 @@ def _by_type(entries: list[Any], *, are_stamped: bool) -> list[tuple[Any, int]]:
     types: dict[int, Any] = {}
     _count([event_of(entry) for entry in entries] if are_stamped else entries, counts, types)
     if counts.pop(id(InQueue.ENTRY), 0):
-        _count([event_of(entry) for entry in entries if type(entry) is QueuedEvent], counts, types)
+        _count([event_of(entry) for entry in entries if type(entry) is Entry], counts, types)
     return [(types[key], count) for key, count in counts.items()]
 
 

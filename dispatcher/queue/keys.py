@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from dispatcher.queue.delivery import RecoveredFiring
 from dispatcher.queue.due import checked_key
+from dispatcher.queue.entry import RecoveredFiring
 from dispatcher.queue.scheduled import Scheduled
 
 

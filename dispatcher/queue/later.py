@@ -1,201 +1,214 @@
-"""Posting without waiting for the disk: a future tells when the event is in the write-ahead log and in the queue.
+"""Posts that do not wait for the disk: in write-ahead mode, the event is between the producer and the queue meanwhile.
+
+    any thread --post_later, ask--> journal's writer: log, queue, future
 
 The producer takes the event's permit, so a bounded queue bounds the posts under way as well, and encodes the event. The
 journal's writer puts it into the queue once it is in the log, in the order of the posts, and completes the future. If a
 thread calls post_later(a), then handle(b), the log has a before b.
 
-A post belongs to its producer until the log has it; from then on the writer alone gives back its permit and completes
-its future. If a signal handler ends the producer's call after that, the producer withdraws the event, and the writer
-finds it withdrawn.
+A post belongs to its producer until the log has it; from then on the writer alone ends it. If a signal handler ends the
+producer's call after that, the producer withdraws the event, and the writer finds it withdrawn.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from typing import Any
 
 from dispatcher.errors import EventRefusedError, ForkedProcessError, QueueFullError
-from dispatcher.journal.turns import LaterAppend
-from dispatcher.queue import nesting
-from dispatcher.queue.delivery import Delivery, Withdrawable
-from dispatcher.queue.entries import ClassAndKey
-from dispatcher.queue.posting import EventQueue
-from dispatcher.util.foreign import tell
-
-log = logging.getLogger("dispatcher.async_dispatcher")
+from dispatcher.journal.turns import Gate, LaterAppend
+from dispatcher.queue.entry import NEW, Entry
+from dispatcher.queue.futures import LatchedFuture
+from dispatcher.queue.inbox import Inbox
+from dispatcher.util.threads import is_owned
 
 
-def post_later(queue: EventQueue, event: Any, *, wait: bool = True, delivery: Delivery | None = None) -> Future[bool]:
+class Posted(LatchedFuture):
+    """The future of a post: True once the event is accepted. Any thread."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        super().__init__(inbox.name, inbox.answered)
+        self.on_its_way: LaterPost | None = None  # into the log; its producer sets it, before it has the future
+
+    def cancel(self) -> bool:
+        """Withdraw the event, unless the journal's writer has begun to write it; returns whether it is withdrawn."""
+        later = self.on_its_way
+        if later is not None and later.withdraw():
+            self.withdrawn()
+        return self.cancelled()
+
+
+def post_later(inbox: Inbox, event: Any, *, wait: bool = True) -> Future[bool]:
     """The future of a post. `wait`: block while a bounded queue is full or too many posts are under way. Any thread.
 
     Raises:
         ForkedProcessError: this process is a fork of the one that made the dispatcher. All else is in the future, but
             for what a signal handler raises while the post is on its way into the log; then the event is withdrawn.
     """
-    future = Withdrawable(queue.name)
-    later: _LaterPost | None = None
-    problem: Exception | None = None
+    future = Posted(inbox)
+    problem: BaseException | None = None
     try:
-        if queue.write_ahead.is_on:
-            later = _post_ahead(queue, event, future, wait, delivery)
-        else:
-            _post_now(queue, event, wait, delivery)
+        if inbox.write_ahead.is_on:
+            entry = Entry(inbox, event)
+            post_ahead(inbox, entry, wait=wait, tell=lambda problem: future.settle(True, problem), future=future)
+            return future
+        if not (inbox.post(event) if wait else inbox.post_if_room(event)):
+            problem = EventRefusedError(inbox.name, inbox.reason())
     except ForkedProcessError:
         raise
     except (EventRefusedError, QueueFullError) as refusal:
         # Its traceback would lead back to this future, and keep the event until the garbage collector runs.
         problem = refusal.with_traceback(None)
     except Exception as error:
-        if not future.claim():  # raised by a signal handler, once the event was on its way
+        if future.on_its_way is not None and future.on_its_way.is_sent:  # raised by a signal handler
             raise
         problem = error
     # Not in the `try`: what a signal handler raises here is raised to the caller. The future is completed once.
-    if problem is not None:
-        future.set_exception(problem)
-    elif later is None:
-        future.set_result(True)
+    future.settle(True if problem is None else None, problem)
     return future
 
 
-def _post_now(queue: EventQueue, event: Any, wait: bool, delivery: Delivery | None) -> None:
-    if delivery is not None:
-        is_accepted = queue.post_delivery(event, delivery, wait)
-    else:
-        is_accepted = queue.post(event) if wait else queue.post_if_room(event)
-    if not is_accepted:
-        raise EventRefusedError(queue.name, queue.reason())
-
-
-def post_nowait(queue: EventQueue, event: Any) -> bool:
+def post_nowait(inbox: Inbox, event: Any) -> bool:
     """In write-ahead mode, post without waiting for room or for the disk. Any thread.
-
-    It never takes the lock of the future: a signal handler that posts amid that waits for the writer, and the writer,
-    to complete the future, for the lock.
 
     Raises:
         QueueFullError, EventNotDeclaredError, JournalError: as post_later's future has them. ForkedProcessError.
     """
     try:
-        later = _post_ahead(queue, event, None, False, None)
+        later = post_ahead(inbox, Entry(inbox, event), wait=False)
     except EventRefusedError:
         return False
+    if later is None:
+        return True
     if not later.is_done:
-        return not queue.write_ahead.is_failed()
+        return not inbox.write_ahead.is_failed()
     if later.problem is None or isinstance(later.problem, EventRefusedError):
         return later.problem is None
     raise later.problem
 
 
-def _post_ahead(
-    queue: EventQueue, event: Any, future: Withdrawable | None, wait: bool, delivery: Delivery | None
-) -> _LaterPost:
-    """Take a permit, and put the event on its way."""
-    if queue.refuses():
-        raise EventRefusedError(queue.name, queue.reason())
-    queue.state.has_deliveries |= delivery is not None
-    key = queue.coalescing.key_of(event)
-    held: list[Any] = []
-    later: _LaterPost | None = None
+def post_ahead(
+    inbox: Inbox,
+    entry: Entry,
+    *,
+    wait: bool,
+    tell: Callable[[BaseException | None], None] | None = None,
+    future: Posted | None = None,
+) -> LaterPost | None:
+    """Take a permit, and put the event on its way; None: the handler thread will.
+
+    `tell(problem)` is called once the event is in the queue, or is not accepted.
+
+    Raises:
+        EventRefusedError, QueueFullError, ForkedProcessError: as a post. Exception: raised by the user's function for
+            the key, or because the journal cannot keep the event.
+    """
+    later: LaterPost | None = None
+    reason = inbox.closed_to()
     try:
-        # An event that will supersede another one needs no room.
-        if (key is None or key not in queue.coalescing.queued) and not queue.room.take(wait, held):
-            raise EventRefusedError(queue.name, queue.reason())
-        delivery = queue.in_context(event, delivery)
-        later = _LaterPost(queue, event, key, held, queue.write_ahead.encode(event), future, delivery)
-        if delivery is not None and delivery.ask is not None:
-            delivery.ask.on_its_way = later
-        queue.write_ahead.append_later(later, wait=wait)
+        if not reason:
+            inbox.set_up(entry)
+            line = inbox.write_ahead.encode(entry.event)
+            if is_owned(inbox.lock):
+                reason = inbox.put_aside(entry)
+                if not reason:
+                    if tell is not None:
+                        tell(None)
+                    return None
+        if not reason:
+            with inbox.amid_post() as is_nested:
+                # An event that will supersede another one needs no room.
+                if entry.key is None or not inbox.is_queued(entry.key):
+                    reason = inbox.room.take(entry, wait, is_nested)
+                if not reason:
+                    later = LaterPost(inbox, entry, line, tell)
+                    for each in (future, entry.ask):
+                        if each is not None:
+                            each.on_its_way = later
+                    inbox.write_ahead.append_later(later, wait=wait)
+                    return later
     except BaseException:
         if later is None or not later.is_sent:
-            queue.room.undo(held)
-        if later is not None and future is not None:
-            future.claim()  # no caller gets it
+            if entry.permit and entry.state == NEW:  # here, as the limit of recursion may be near
+                inbox.room.permits.append(None)
+                entry.permit = False
+            inbox.undo_or_finish(entry)
         raise
-    return later
+    inbox.refuse(entry, reason)
+    raise EventRefusedError(inbox.name, reason)
 
 
-nesting.entries(_post_ahead)
-
-
-class _LaterPost(LaterAppend):
+class LaterPost(LaterAppend):
     """An event on its way through the log into the queue."""
 
     def __init__(
-        self,
-        queue: EventQueue,
-        event: Any,
-        key: ClassAndKey | None,
-        held: list[Any],
-        line: bytes,
-        future: Withdrawable | None,
-        delivery: Delivery | None,
+        self, inbox: Inbox, entry: Entry, line: bytes, tell: Callable[[BaseException | None], None] | None
     ) -> None:
         super().__init__(line)
-        # The post, which never changes.
-        self._queue = queue
-        self._event = event
-        self._key = key
-        self._future = future
-        self._delivery = delivery
-        self._held = held  # its permit; the producer, and once it is on its way the journal's writer
-        # How it goes: the journal's writer.
-        self._is_running = False  # the future can no longer be cancelled
-        self.problem: BaseException | None = None  # the future's error
+        self._entry = entry  # never changes
+        self._inbox = inbox  # never changes
+        self._tell = tell  # never changes
+        # Guarded by the inbox's lock: once it is being written, it is not withdrawn.
+        self._is_running = False
+        self._is_left_out = False  # by its caller
+        self._queued: Gate | None = None  # opened once it is queued, if somebody waits for that
+        self.problem: BaseException | None = None  # why it is not accepted; the journal's writer
 
-    def withdraw(self) -> None:
-        """Leave the event out of the log or, if it is being written, wait until it is there. Any thread."""
-        future = self._future
-        if future is None or future.cancel() or self.is_done or self.is_withdrawn:
-            return
-        if not self._queue.write_ahead.is_writing_here():
-            wait_for((future,))
+    def withdraw(self) -> bool:
+        """Leave the event out of the log; False: it is being written, or is there. Any thread."""
+        with self._inbox.lock:
+            self._is_left_out |= not self._is_running
+            return self._is_left_out
+
+    def wait_until_queued(self) -> None:
+        """It is being written: wait until it is in the queue. Any thread but the journal's writer."""
+        with self._inbox.lock:
+            if self.is_done or self._inbox.write_ahead.is_writing_here():
+                return
+            gate = self._queued = self._queued or Gate()
+        gate.wait()
 
     def begin(self) -> bool:
-        if not self._is_running:
-            self._is_running = not self.is_withdrawn and (self._future is None or self._future.claim())
-        return self._is_running
+        """The journal's writer."""
+        with self._inbox.lock:
+            self._is_running |= not (self.is_withdrawn or self._is_left_out)
+            return self._is_running
 
     def end(self) -> None:
+        """The journal's writer."""
         try:
             self.problem = self._enqueue()
         except BaseException as error:  # raised by comparing keys
             self.problem = error
-        super().end()
+        with self._inbox.lock:
+            super().end()
+            gate = self._queued
+        if gate is not None:
+            gate.open()
 
     def tell(self) -> None:
-        queue, future = self._queue, self._future
-        if not queue.write_ahead.under_way:
-            queue.wake()  # a drain may wait for the last one
-        if future is None or not self._is_running or self.is_withdrawn:
-            return
-        try:
-            if self.problem is None:
-                future.set_result(True)
-            else:
-                future.set_exception(self.problem)
-        except BaseException as error:  # of a callback that ends its thread, or of a future that is no longer ours
-            message = "%s: the future of a posted event could not be completed"
-            tell(log, logging.ERROR, message, queue.name, error=error, extra={"dispatcher": queue.name})
+        """The journal's writer."""
+        if not self._inbox.write_ahead.under_way:
+            self._inbox.wake()  # a drain may wait for the last one
+        if self._tell is not None and self._is_running and not self.is_withdrawn:
+            self._tell(self.problem)
 
     def _enqueue(self) -> EventRefusedError | None:
-        queue = self._queue
-        if not self._is_running or self.is_withdrawn or self.error is not None:
-            queue.room.undo(self._held)
-            queue.write_ahead.settle(self.seq)
+        entry, inbox = self._entry, self._inbox
+        if entry.state != NEW:  # a repetition
+            return None
+        is_written = self._is_running and self.error is None
+        if is_written:
+            entry.accepted_seq = self.seq
+        if not is_written or self.is_withdrawn:
+            entry.end("refused")  # without a count: nobody waits for it, or see below
             return self._refusal() if self._is_running and self.error is not None else None
-        if not self._held:
-            queue.room.take_or_overdraw()
-        if self._delivery is not None and self._delivery.ask is not None:
-            self._delivery.ask.logged(self.seq)
-        queue.enqueue_logged(self._event, self._key, self.seq, self._delivery)
+        inbox.enqueue_logged(entry)
         return None
 
     def _refusal(self) -> EventRefusedError:
-        queue, name = self._queue, self._queue.name
-        if queue.write_ahead.is_failed():
-            queue.state.reject("journal")
-            return EventRefusedError(name, "journal", self.error)
-        queue.state.reject_shut()
-        return EventRefusedError(name, queue.reason())
+        inbox = self._inbox
+        reason = "journal" if inbox.write_ahead.is_failed() else inbox.shut_reason()
+        inbox.reject(reason)
+        return EventRefusedError(inbox.name, reason, self.error if reason == "journal" else None)

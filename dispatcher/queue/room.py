@@ -1,13 +1,14 @@
 """The bound of an event queue: permits, and the policy for a producer that finds none.
 
-A producer takes a permit before it appends, and the handler thread returns one for each entry that it takes. Both are
-atomic steps on a list, so the bound is strict without a lock. A producer that has to wait queues a turn of its own, and
-looks for a permit once more before it waits. The handler thread returns a permit first, and then looks for a turn to
-release. So at least one of the two sees the other, and no wake-up is lost.
+A post takes a permit before it is queued, and whoever takes its event out of the queue returns one. A producer that has
+to wait lines up, and looks for a permit once more; whoever returns one looks for producers that wait. The deque of
+permits has a lock of its own, so for each return and each last look one comes first:
 
-A signal handler may raise behind any call that a producer makes. So a permit goes from one list to another, the
-producer's `held`, in one call of a function in C: it is always in one of the two. A producer that fails gives back what
-it holds.
+    producer   lines up, sets `is_crowded` (R1), then   takes a permit, the last look (R2)
+    giver      appends the permit, then                 reads `is_crowded` (R3)
+
+If the append came before the last look, that finds the permit, or another producer has. Otherwise R1 came before the
+append, and so R3 sees it.
 
 A waiting thread's turn is a lock, a waiting task's wakes the task on its event loop. A released turn lets its producer
 look for a permit. It grants none, so a loop that has stopped keeps no permit.
@@ -19,66 +20,77 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import monotonic, sleep
 from typing import Any, Final, Literal, Protocol
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import QueueFullError
-from dispatcher.queue.coalescing import Coalescing
-from dispatcher.queue.entries import RUNNING, QueuedEvent, QueueState
+from dispatcher.queue.entry import OWN, Entry
 from dispatcher.util.foreign import cut_text
 
-LAST: Final = (-1,)
-"""The arguments of a `pop`, for `map`."""
 Answer = Literal["permit", "timeout", "shut", "reentrant"]
+
+_LOOK_S: Final = 0.1
+"""A producer that waits looks this often whether its own thread has the last permit."""
 
 
 class Turn(Protocol):
-    """A waiting producer's place in the queue for room."""
+    """A waiting producer's place in the line for room."""
 
     def release(self) -> bool | None:
         """Have the producer look again. Any thread; raises nothing. True: it may not look soon, so wake the next one
         as well."""
 
 
-class QueueRoom:
-    """Permits for the entries of one queue. Any thread may take one; the handler thread returns them.
+class Queue(Protocol):
+    """What the room needs of the inbox, which says what these are."""
 
-    `is_inside()`: the caller is a handler, which never waits and is never refused (invariant 8). `is_nested()`: the
-    post has interrupted another one of its thread, which may hold the last permit, so it must not wait. `on_size(size,
+    name: str
+    entries: deque[Any]
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+
+    def is_open(self) -> bool: ...
+
+    def is_idle(self) -> bool: ...
+
+    def shut_reason(self) -> str: ...
+
+    def drop_oldest(self, entry: Entry) -> bool: ...
+
+
+class QueueRoom:
+    """Permits for the events of one queue. Any thread.
+
+    `is_inside()`: the caller is a handler, which never waits and is never refused (invariant 8). `on_size(size,
     remaining)` is called when the queue is full.
     """
 
     def __init__(
         self,
-        name: str,
+        inbox: Queue,
         config: DispatcherConfig,
-        state: QueueState,
-        coalescing: Coalescing,
         is_inside: Callable[[], bool],
-        is_nested: Callable[[], bool],
         on_size: Callable[[int, int | None], None],
     ) -> None:
-        self._name = name
+        self._inbox = inbox
+        self._name = inbox.name
         self.capacity: Final = config.queue_capacity
         self._full_policy: Final = config.queue_full_policy
         self._timeout_s: Final = config.queue_full_timeout_s
         self._warn_after_s: Final = config.handler_warn_after_s
-        self._step_s: Final = threading.TIMEOUT_MAX if self._warn_after_s is None else self._warn_after_s
-        self._state = state
-        self._coalescing = coalescing
         self._is_inside = is_inside
-        self._is_nested = is_nested
         self.on_size = on_size
         # Called by a producer, with its name, after each `handler_warn_after_s` of its wait, until it returns True. Set
         # before the start.
         self.on_long_wait: Callable[[str], bool] = _ignore
         self.has_started = False  # the handler thread has started, or is about to; the thread that starts it sets this
-        self.permits: list[None] = [None] * (self.capacity or 0)  # any thread, in single steps
-        self.overdrafts: list[None] = []  # an item for each entry that holds no permit; any thread, in single steps
-        self.waiters: deque[Turn] = deque()  # of waiting producers, the longest wait first; any thread, in single steps
-        # Whether the handler thread has to look at `overdrafts` and `waiters`; faster to read than the two lists.
-        # Any thread sets it after adding to them; the handler thread resets it, and then looks at them once more.
+        self.permits: deque[None] = deque([None] * (self.capacity or 0))  # any thread appends and pops
+        self._overdrawn = 0  # permits that handlers have taken, and that are not there; guarded by the inbox's lock
+        self.waiters: deque[Turn] = deque()  # of waiting producers, the longest wait first; guarded by that lock
+        # Whoever returns a permit has to look at `_overdrawn` and `waiters`. Written under that lock, read without.
         self.is_crowded = False
 
     def remaining(self) -> int | None:
@@ -89,50 +101,61 @@ class QueueRoom:
         """The queue is at its capacity, or a producer still waits for room. Any thread."""
         return self.capacity is not None and (not self.permits or bool(self.waiters))
 
-    def take(self, wait: bool, held: list[Any]) -> bool:
-        """Move a permit into `held`, if the queue is bounded. If none is left, apply the policy; False: the post is
-        refused.
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def take(self, entry: Entry, wait: bool, is_nested: bool = False) -> str:
+        """Give the entry a permit, if the queue is bounded. If none is left, apply the policy.
+
+        `is_nested`: the post has interrupted another one of its thread, which may have the last permit, so it must not
+        wait. Returns why the post is refused; empty: it is not.
 
         Raises:
             QueueFullError: the policy is to block, and the caller does not `wait`, or the dispatcher is not started.
         """
-        return self.capacity is None or self.try_take(held) or self.make(wait, held)
+        if self.capacity is None or entry.permit or self.try_take(entry):
+            return ""
+        return self._make(entry, wait, is_nested)
 
-    def try_take(self, held: list[Any]) -> bool:
-        """Move a permit into `held` if there is one. Never blocks."""
+    def try_take(self, entry: Entry) -> bool:
+        """Give the entry a permit if there is one. Never blocks."""
         try:
-            held.extend(map(self.permits.pop, LAST))
-        except IndexError:
-            if held:  # raised by a signal handler
-                raise
-            return False
+            self.permits.popleft()
+        except BaseException as error:
+            if error.__class__ is IndexError:
+                return False
+            traceback = error.__traceback__
+            entry.permit = traceback is None or traceback.tb_next is not None or error.__class__ not in OWN
+            raise
+        entry.permit = True
         return True
 
-    def make(self, wait: bool, held: list[Any]) -> bool:
-        """As `take`, when no permit is left."""
+    def _make(self, entry: Entry, wait: bool, is_nested: bool = False) -> str:
         if self._is_inside():
-            self.overdraw(held)
-            return True
-        self.on_size(len(self._state.entries), 0)
+            self._overdraw(entry)
+            return ""
+        self.on_size(len(self._inbox.entries), 0)
         if self._full_policy == "reject":
-            return self._state.reject("full")
+            return "full"
         if self._full_policy != "drop_oldest" and not wait:
             raise QueueFullError(self._name, self.capacity or 0)
-        answer = self._drop_oldest(held) if self._full_policy == "drop_oldest" else self._wait_and_take(held)
+        if self._full_policy == "drop_oldest":
+            answer = self._drop_oldest(entry)
+        else:
+            answer = self._wait_and_take(entry) if not is_nested else "reentrant"
         if answer == "permit":
-            return True
-        return self._state.reject_shut() if answer == "shut" else self._state.reject(answer)
+            return ""
+        return self._inbox.shut_reason() if answer == "shut" else answer
 
-    def take_or_overdraw(self) -> None:
-        """Take a permit if the queue is bounded and one is left; never refuses. Any thread."""
-        if self.capacity is not None and not self.try_take([]):
-            self.overdraw([])
+    def take_or_overdraw(self, entry: Entry) -> None:
+        """Give the entry a permit, be there one or not. Any thread."""
+        if self.capacity is not None and not entry.permit and not self.try_take(entry):
+            self._overdraw(entry)
 
-    def take_for_accepted(self) -> bool:
+    def take_for_accepted(self, entry: Entry) -> bool:
         """Take a permit for an event that was accepted before, so it is never refused; False: it waits for room."""
-        if self.capacity is None or self.try_take([]):
+        if self.capacity is None or entry.permit or self.try_take(entry):
             return True
-        return (self._full_policy == "drop_oldest" or self._is_inside()) and self.make(False, [])
+        return (self._full_policy == "drop_oldest" or self._is_inside()) and not self._make(entry, False)
 
     def refusal(self) -> str:
         """Why `take` refuses an event of a queue that is not shut."""
@@ -140,42 +163,55 @@ class QueueRoom:
             return "full"
         return "timeout" if self._full_policy == "block" and self._timeout_s is not None else "reentrant"
 
-    def overdraw(self, held: list[Any]) -> None:
-        """Count an entry that holds no permit; `held` gets what stands for one."""
-        held.extend(map(self.overdrafts.append, (None,)))
-        self.is_crowded = True
+    def _overdraw(self, entry: Entry) -> None:
+        """Let the entry have, in advance, the next permit that is returned."""
+        with self._inbox.lock:
+            self._overdrawn, entry.permit, self.is_crowded = self._overdrawn + 1, True, True
 
-    def undo(self, held: list[Any]) -> None:
-        """Return the permit, if any, of a post that appends no entry. Any thread."""
-        if held and self.capacity is not None:
-            held.clear()
-            self.give_back()
+    def advance(self) -> None:
+        """Under the lock: return, in advance, the permit of a place whose event was withdrawn."""
+        self._overdrawn, self.is_crowded = self._overdrawn + 1, True
+        self.permits.append(None)
+
+    # -- giving back ---------------------------------------------------------------------------------------------------
 
     def give_back(self) -> None:
-        """Return the permit of an entry, or cancel an overdraft if there is one. Any thread."""
-        try:
-            if self.overdrafts:
-                self.overdrafts.pop()
-                return
-        except IndexError:  # another thread was faster
-            pass
+        """Return the permit of a place that has left the queue. Any thread."""
         self.permits.append(None)
-        if self.waiters:
-            self.wake_one()
+        if self.is_crowded:  # R3
+            self.relieve()
 
-    def serve(self) -> None:
-        """As `give_back`, and reset `is_crowded` if no overdraft or waiting producer is left. Handler thread."""
-        self.give_back()
-        self.is_crowded = False
-        # A thread that added to these before the reset is seen here; a later one sets the flag itself.
-        if self.overdrafts or self.waiters:
-            self.is_crowded = True
+    def take_back(self, entry: Entry) -> None:
+        """Return the permit of an entry that is not queued. Any thread."""
+        try:
+            self.permits.append(None)
+        except BaseException as error:
+            traceback = error.__traceback__
+            entry.permit = traceback is not None and traceback.tb_next is None and error.__class__ in OWN
+            raise
+        entry.permit = False
+        if self.is_crowded:  # R3
+            self.relieve()
+
+    def relieve(self) -> None:
+        """After returning a permit to a crowded queue: pay back an overdraft, or wake a producer. Any thread."""
+        with self._inbox.lock:
+            while self._overdrawn and self.permits:
+                with contextlib.suppress(IndexError):  # a producer was faster
+                    self.permits.popleft()
+                    self._overdrawn -= 1
+            turn = self.waiters.popleft() if self.waiters and self.permits else None
+            self.is_crowded = bool(self._overdrawn or self.waiters)
+        if turn is not None and turn.release():
+            self.wake_one()
 
     def wake_one(self) -> None:
         """Let the producer that has waited longest look for a permit. Any thread; call it after returning one."""
-        with contextlib.suppress(IndexError):  # none waits
-            while self.waiters.popleft().release():
-                pass
+        while True:
+            with self._inbox.lock:
+                turn = self.waiters.popleft() if self.waiters else None
+            if turn is None or not turn.release():
+                return
 
     def wake_all(self) -> None:
         """Let all waiting producers look at the queue's phase. Any thread."""
@@ -190,25 +226,50 @@ class QueueRoom:
         for _ in range(min(len(self.permits), len(self.waiters))):
             self.wake_one()
 
-    def _wait_and_take(self, held: list[Any]) -> Answer:
-        if self._is_nested():
-            return "reentrant"
-        step_s, patience = self._step_s, self.patience(_this_thread) if self._timeout_s is not None else None
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def enter(self, turn: Turn) -> None:
+        """Line up. The producer looks for a permit after this, waits, and looks again; then it calls `leave`.
+
+        Raises:
+            QueueFullError: no thread makes room, because the dispatcher is not started.
+        """
+        inbox = self._inbox
+        if not self.has_started and inbox.is_open():
+            raise QueueFullError(self._name, self.capacity or 0, is_started=False)
+        with inbox.lock:
+            self.waiters.append(turn)
+            self.is_crowded = True  # R1
+
+    def leave(self, turn: Turn) -> None:
+        """This producer no longer waits for its turn. If it was woken meanwhile, another one may need that."""
+        with self._inbox.lock:
+            try:
+                self.waiters.remove(turn)
+                return
+            except ValueError:
+                pass
+        if self.permits:
+            self.wake_one()
+
+    def _wait_and_take(self, entry: Entry) -> Answer:
+        inbox, patience, looks = self._inbox, self.patience(_this_thread), 0
         while True:
             turn = threading.Lock()
             turn.acquire()
             try:
                 self.enter(turn)
-                if self._state.flags.phase != RUNNING:
+                if not inbox.is_open():
                     return "shut"
-                if self.try_take(held):
+                if self.try_take(entry):  # R2
                     return "permit"
-                while not turn.acquire(timeout=step_s if patience is None else patience.step_s()):
-                    if patience is None:  # most waits end sooner, and do without
-                        patience = self.patience(_this_thread)
+                while not turn.acquire(timeout=min(patience.step_s(), _LOOK_S)):
+                    looks = looks + 1 if inbox.is_idle() and not self.permits else 0
+                    if looks > 1:  # the last permit is in a post that this one has interrupted
+                        return "reentrant"
                     if patience.is_over():
-                        return "permit" if self.try_take(held) else "timeout"
-                if self._state.flags.phase == RUNNING and self.try_take(held):
+                        return "permit" if self.try_take(entry) else "timeout"
+                if inbox.is_open() and self.try_take(entry):
                     return "permit"
             finally:  # after a KeyboardInterrupt, too
                 self.leave(turn)
@@ -217,51 +278,19 @@ class QueueRoom:
         """How long a producer that begins to wait now does so. `producer()` tells which one, for the log."""
         return Patience(self._timeout_s, self._warn_after_s, producer, self.on_long_wait)
 
-    def enter(self, turn: Turn) -> None:
-        """Queue the turn. The producer looks for a permit after this, waits, and looks again; then it calls `leave`.
-
-        Raises:
-            QueueFullError: no thread makes room, because the dispatcher is not started.
-        """
-        if not self.has_started and self._state.flags.phase == RUNNING:
-            raise QueueFullError(self._name, self.capacity or 0, is_started=False)
-        self.waiters.append(turn)
-        self.is_crowded = True
-
-    def leave(self, turn: Turn) -> None:
-        """This producer no longer waits for its turn. If it was woken meanwhile, another one may need that."""
-        try:
-            self.waiters.remove(turn)
-        except ValueError:
-            if self.permits:
-                self.wake_one()
-
-    def _drop_oldest(self, held: list[Any]) -> Answer:
-        """Take a permit, or discard the oldest event and take over its permit: its entry stands for that in `held`."""
-        while not self.try_take(held):
-            if self._state.flags.phase != RUNNING:  # no thread may be left to return a permit
-                return "permit"
-            try:
-                self._state.take_dropped("drop_oldest", held)
-                self._end_dropped(held[0])
+    def _drop_oldest(self, entry: Entry) -> Answer:
+        """Take a permit, or discard the oldest event and take over its permit."""
+        inbox, looks = self._inbox, 0
+        while not self.try_take(entry):
+            if not inbox.is_open():  # no thread may be left to return a permit
+                return "shut"
+            if inbox.drop_oldest(entry):
                 break
-            except BaseException as error:
-                if held:  # raised by a signal handler: the event was taken, so it has to end, and may do so twice
-                    self._end_dropped(held[0])
-                if held or not isinstance(error, IndexError):
-                    raise
-            if self._is_nested():
+            looks += 1
+            if looks > 1000:  # a post that this one has interrupted has the last permit
                 return "reentrant"
-            sleep(0)  # another thread holds the permit: it is about to append, or to return it
+            sleep(0)  # another thread has the permit: it is about to append, or to return it
         return "permit"
-
-    def _end_dropped(self, entry: Any) -> None:
-        if type(entry) is QueuedEvent:
-            if entry.key is not None:
-                self._coalescing.close(entry)
-            self._state.settle(entry.accepted_seq)
-            if entry.delivery is not None:
-                entry.delivery.discard("drop_oldest")
 
 
 class Patience:
@@ -274,22 +303,25 @@ class Patience:
         producer: Callable[[], str],
         on_long_wait: Callable[[str], bool],
     ) -> None:
-        self._deadline = monotonic() + timeout_s if timeout_s is not None else None  # never changes
+        now_s = monotonic()
+        self._deadline = now_s + timeout_s if timeout_s is not None else None  # never changes
         self._warn_after_s = warn_after_s  # None: no warning, or no other one; the producer, which owns this
+        self._warn_at = now_s + warn_after_s if warn_after_s is not None else None  # the producer
         self._producer = producer  # never changes
         self._on_long_wait = on_long_wait  # never changes
 
     def step_s(self) -> float:
         """How long to wait before `is_over` is to be asked."""
-        step_s = threading.TIMEOUT_MAX if self._warn_after_s is None else self._warn_after_s
-        return step_s if self._deadline is None else min(step_s, max(0.0, self._deadline - monotonic()))
+        ends = [each for each in (self._deadline, self._warn_at) if each is not None]
+        return max(0.0, min(ends) - monotonic()) if ends else threading.TIMEOUT_MAX
 
     def is_over(self) -> bool:
         """After a step in which the producer was not woken: whether its time is over."""
-        if self._deadline is not None and monotonic() >= self._deadline:
+        now_s = monotonic()
+        if self._deadline is not None and now_s >= self._deadline:
             return True
-        if self._warn_after_s is not None and self._on_long_wait(cut_text(self._producer)):
-            self._warn_after_s = None
+        if self._warn_at is not None and self._warn_after_s is not None and now_s >= self._warn_at:
+            self._warn_at = None if self._on_long_wait(cut_text(self._producer)) else now_s + self._warn_after_s
         return False
 
 

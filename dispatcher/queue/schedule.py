@@ -1,11 +1,9 @@
 """Posting later: events that are posted at a time, or again and again.
 
-    any thread --post_after, post_at, post_every--> two heaps --timer--> timers' thread: post --> event queue
+    any thread --post_after, post_at, post_every--> two heaps --handler thread: post--> event queue
 
 One heap is in the order of the monotonic clock, for delays and periods, and one in the order of the wall clock, for
-`post_at`. One timer of the time service waits for the first of both. The timers' thread never waits for room in the
-queue: a firing that finds none waits as a producer does, but as an entry of `_overdue`, which the thread that returns a
-permit takes on.
+`post_at`. The handler thread's sleep ends when the first of both is due (see Alarm).
 
 In write-ahead mode the event of `post_after` and `post_at` is in the log with its time, so the next start schedules it
 again. `post_every` with a key has a line of its own there, which holds the time of its next firing and is replaced
@@ -21,98 +19,57 @@ import logging
 import math
 import random
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from contextvars import Context
-from threading import get_ident
-from typing import Any, Final, NamedTuple
+from contextvars import Context, copy_context
+from typing import Any, Final
 
-from dispatcher.errors import EventRefusedError, InvalidValueError, QueueFullError
+from dispatcher.errors import EventRefusedError, InvalidValueError
 from dispatcher.journal.format.event_codec import Marks
-from dispatcher.mailbox.system_timers import SystemProcessingTimeService
-from dispatcher.mailbox.time_service import ProcessingTimeService, TimerFuture
-from dispatcher.queue.delivery import Delivery
+from dispatcher.mailbox.parking import NEVER
+from dispatcher.queue.alarm import Alarm
 from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
-from dispatcher.queue.entries import DRAINING, ClassAndKey
+from dispatcher.queue.entry import Delivery, Entry
+from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.keys import Keys
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.overdue import Overdue
 from dispatcher.queue.scheduled import CANCELLED, CLAIMED, FIRED, LEFT, WAITING, Scheduled
-from dispatcher.util.foreign import fields_of, tell, text_of
-from dispatcher.util.threads import NO_THREAD, is_owned, postpone
+from dispatcher.util.foreign import tell, text_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 _WALL_LOOK_NS: Final = 1_000_000_000
 """While events wait for the wall clock, which may be set, the time between two looks at it."""
-_NEVER_MS: Final = 1 << 40
-"""The period of a timer that is cancelled when it fires."""
 _SET_BACK_NS: Final = 1_000_000_000
 """A step back of the wall clock that moves the next time of a period."""
 _SWEEP_FROM: Final = 64
 """The number of cancelled entries in a heap that is not worth a sweep."""
 
 
-class _Firing(NamedTuple):
-    event: Any
-    accepted_seq: int
-    delivery: Delivery | None
-    number: int = 0
-    """Of an event that is retrying."""
-
-
-class _Guard:
-    """Holds the schedule's lock. What a signal handler or a `__del__` schedules meanwhile is armed at the end."""
-
-    __slots__ = ("_schedule",)
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-
-    def __enter__(self) -> None:
-        self._schedule._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._schedule._lock.release()
-        if self._schedule._is_to_arm:
-            self._schedule._arm()
-
-
 class Schedule:
     """The events of one dispatcher that are posted later. Any thread, unless a method says otherwise."""
 
-    def __init__(self, queue: EventQueue, time_service: Callable[[], ProcessingTimeService]) -> None:
-        self._name = queue.name  # never changes, like all fields that do not say otherwise
-        self._queue = queue
-        self._time_service = time_service
-        # Before the time service's; replaced in a fork. Re-entrant: a signal handler or a `__del__` may schedule, too.
-        self._lock = threading.RLock()
-        self._guard = _Guard(self)
-        self._is_to_arm = False  # such a call has left that to the one it has interrupted; guarded
-        self._lacks_thread = False  # to arm was postponed, for lack of a thread; guarded
-        self._has_ended = False  # guarded
+    def __init__(self, inbox: Inbox, alarm: Alarm, overdue: Overdue) -> None:
+        self._name = inbox.name  # never changes, like all fields that do not say otherwise
+        self._inbox = inbox
+        self._alarm = alarm
+        self._overdue = overdue
+        self._has_ended = False  # guarded by the inbox's lock
         # By due time of the monotonic (False) and of the wall clock (True): those that wait, and some that were
-        # cancelled; guarded.
+        # cancelled; guarded by that lock.
         self._heaps: dict[bool, list[tuple[int, int, Scheduled]]] = {False: [], True: []}
         # Held while the firing of a key is written to the log; before the other one. Replaced in a fork.
         self._writing = threading.RLock()
         self._order = itertools.count()
-        self._count = 0  # those whose status is WAITING; written under the lock, any thread reads
+        self._count = 0  # those whose status is WAITING; written under the inbox's lock, any thread reads
         # All partitions of a MultiDispatcher share one, which replaces this one before the start.
         self.keys = Keys((self.read_keys,))
         self._ended_early: set[int] = set()  # accepted seqs of an earlier run that do not come back; before the start
-        self._ahead_ns: float = -math.inf  # the wall clock, ahead of the monotonic one; the timers' thread
-        self._timer: TimerFuture | None = None  # for the first of them; guarded
-        self._timer_due_ns: float = math.inf  # by the monotonic clock; guarded
-        self._is_started = False  # guarded
-        self._drain_ends_ns: float = math.inf  # by the monotonic clock; a thread that stops writes it
-        self._firing: set[int] = set()  # threads that fire; each adds and removes itself, in single steps
-        # Firings that wait for room, oldest first: the timers' thread appends, any takes and puts back; single steps.
-        self._overdue: deque[_Firing] = deque()
-        self.fired = 0  # the timers' thread writes, any reads
-        # Firings left out: the last one's event still waited, or a whole period had passed; the timers' thread writes,
-        # any reads.
+        self._ahead_ns: float = -math.inf  # the wall clock, ahead of the monotonic one; the thread that fires
+        self._is_started = False  # the thread that starts the dispatcher sets it
+        self.fired = 0  # the thread that fires writes, any reads
+        # Firings left out: the last one's event still waited, or a whole period had passed; the thread that fires
+        # writes, any reads.
         self.skipped = 0
         self.left = 0  # events that the end has left unposted; the thread that ends it writes, any reads
 
@@ -127,7 +84,7 @@ class Schedule:
             EventNotDeclaredError, JournalError: the journal cannot keep the event.
         """
         delay_ns = duration_ns("seconds", delay_s)
-        next_ns, due_ns = self._now_ns(False) + delay_ns, self._now_ns(True) + delay_ns
+        next_ns, due_ns = self._alarm.now_ns(False) + delay_ns, self._alarm.now_ns(True) + delay_ns
         return self._once(event, key, wall=False, next_ns=next_ns, due_ns=due_ns)
 
     def at(self, unix_s: float, event: Any, key: str = "") -> Scheduled:
@@ -161,7 +118,7 @@ class Schedule:
         one = Scheduled(
             self,
             event_or_factory if is_event else None,
-            wall=bool(key) and self._queue.write_ahead.is_on,
+            wall=bool(key) and self._inbox.write_ahead.is_on,
             next_ns=0,
             period_ns=period_ns,
             make=None if is_event else event_or_factory,
@@ -179,9 +136,9 @@ class Schedule:
 
     def cancel(self, one: Scheduled) -> bool:
         """Raises JournalError: it is cancelled, and not settled in the log. ForkedProcessError: as a post."""
-        self._queue.check_not_forked()
+        self._inbox.check_not_forked()
         # The firing of a key may be on its way into the log, with the next one: first let it get there.
-        with self._writing if one.key and one.period_ns else nullcontext(), self._guard:
+        with self._writing if one.key and one.period_ns else nullcontext(), self._inbox.lock:
             if one.status is CLAIMED:  # then its newer one does not give it back
                 one.status = CANCELLED
             elif one.status is WAITING:
@@ -219,63 +176,26 @@ class Schedule:
     def unix_due_s(self, one: Scheduled) -> float | None:
         if one.status is not WAITING:
             return None
-        due_ns = one.next_ns if one.wall else self._now_ns(True) + one.next_ns - self._now_ns(False)
+        due_ns = one.next_ns if one.wall else self._alarm.now_ns(True) + one.next_ns - self._alarm.now_ns(False)
         return due_ns / 1e9
 
-    def now_ns(self) -> int:
-        """The monotonic clock."""
-        return self._now_ns(False)
-
     def unix_now_ns(self) -> int:
-        return self._now_ns(True)
-
-    def again_at(self, due_ns: int, number: int) -> None:
-        """Queue an event that is retrying, at that time of `now_ns`."""
-        one = Scheduled(self, None, wall=False, next_ns=due_ns, number=number)
-        self._push(one, is_new=True)
-        if due_ns > self._drain_ends_ns:  # a stop that sets this meanwhile finds it in the heap
-            self._queue.shutdown.late.append(number)
-        self._arm()
-
-    def drain_for(self, timeout_s: float) -> None:
-        """A stop drains the queue for so long: events that retry only after that are given up. The thread that stops.
-
-        Not on a manual clock, which has nothing to do with the timeout.
-        """
-        if not self._is_real():
-            return
-        self._drain_ends_ns = self._now_ns(False) + timeout_s * 1e9
-        retrying = self._attempts()
-        self._queue.shutdown.late.extend(number for due_ns, number in retrying if due_ns > self._drain_ends_ns)
-
-    def next_attempt_s(self) -> float:
-        """In how many seconds the first of the events that are retrying is due."""
-        due_ns = min((due_ns for due_ns, _ in self._attempts()), default=0)
-        return (due_ns - self._now_ns(False)) / 1e9
-
-    def _attempts(self) -> list[tuple[int, int]]:
-        """When the events that are retrying are due, and their numbers."""
-        with self._guard:
-            return [(due_ns, one.number) for due_ns, _, one in self._heaps[False] if one.number]
+        return self._alarm.now_ns(True)
 
     def size(self) -> int:
-        """How many wait for their time, or for room in the queue, but for those that are retrying."""
-        return max(0, self._count + len(self._overdue) - len(self._queue.state.retrying))
+        """How many wait for their time, or for room in the queue."""
+        return self._count + self._overdue.unaccepted()
 
     def first(self, limit: int) -> list[Scheduled]:
         """Those that wait for their time, soonest first."""
-        with self._guard:
+        with self._inbox.lock:
             found = [entry[2] for heap in self._heaps.values() for entry in heap]
-            waiting = [one for one in found if one.status is WAITING and not one.number]
+            waiting = [one for one in found if one.status is WAITING]
         return heapq.nsmallest(limit, waiting, key=lambda one: self.unix_due_s(one) or 0.0)
-
-    def is_firing(self) -> bool:
-        """Whether the caller fires while the queue drains, which accepts its post then."""
-        return bool(self._firing) and self._queue.phase == DRAINING and get_ident() in self._firing
 
     def read_keys(self) -> None:
         """Before the start: find what an earlier run has left that has a key."""
-        for accepted, marks, _ in self._queue.write_ahead.recovered():
+        for accepted, marks, _ in self._inbox.write_ahead.recovered():
             if marks.has_event and marks.key:
                 self.keys.fired_ns[marks.key] = max(self.keys.fired_ns.get(marks.key, 0), marks.fired_ns)
             elif marks.key or (marks.timer and marks.attempt == 1):
@@ -311,7 +231,7 @@ class Schedule:
         """Before the start: an event of an earlier run is queued, for its time has come."""
         one = self._left_over(key, accepted_seq)
         if one is not None:
-            with self._guard:
+            with self._inbox.lock:
                 self._close(one, FIRED)
 
     def _left_over(self, key: str, accepted_seq: int) -> Scheduled | None:
@@ -322,30 +242,24 @@ class Schedule:
 
     def start(self) -> None:
         """From now on, events are posted. The thread that starts the dispatcher."""
-        with self._guard:
-            self._is_started = True
-        self._arm()
+        self._is_started = True
 
     def end(self) -> None:
         """Fire no more, and report what is left; in a write-ahead log it stays. Repeating it is harmless."""
-        with self._lock:
+        with self._inbox.lock:
             left = [entry[2] for heap in self._heaps.values() for entry in heap if entry[2].status is WAITING]
             for one in left:
                 self._close(one, LEFT)
             self._heaps = {False: [], True: []}
             self._has_ended = True
-            timer, self._timer = self._timer, None
         if self._is_started:
             self._keep_rhythms()
-        if timer is not None:
-            timer.cancel()
-        events = [one.event for one in left if not (one.period_ns or one.number)]
-        events += [firing.event for firing in self._overdue if not firing.number]
-        self._overdue.clear()
+        events = [one.event for one in left if not one.period_ns]
+        events += [entry.event for entry in self._overdue.take_all()]
         self.left += len(events)
         if events:
             some = ", ".join(map(text_of, events[:3])) + (", ..." if len(events) > 3 else "")
-            is_kept = self._queue.write_ahead.is_on
+            is_kept = self._inbox.write_ahead.is_on
             where = "the journal has them, and the next start schedules them again" if is_kept else "they are lost"
             message = "%s: stop left %d scheduled events; %s: %s"
             level, fields = (
@@ -356,15 +270,14 @@ class Schedule:
 
     def after_fork(self) -> None:
         """In a child process: what is scheduled is posted in the parent."""
-        self._lock, self._writing = threading.RLock(), threading.RLock()
+        self._writing = threading.RLock()
         self.keys.after_fork()
         self._heaps = {False: [], True: []}
-        self._count, self._timer, self._is_started = 0, None, False
-        self._overdue.clear()
+        self._count, self._is_started = 0, False
+        self._overdue.take_all()
 
     def _context_of(self, event: Any) -> Context | None:
-        delivery = self._queue.in_context(event, None)
-        return delivery.context if delivery is not None else None
+        return copy_context() if self._inbox.keeps_context(event) else None
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
@@ -381,7 +294,7 @@ class Schedule:
 
     def claim(self, one: Scheduled) -> bool:
         """Keep it from firing, for a newer one of its key; False: it is done, or another one has claimed it."""
-        with self._guard:
+        with self._inbox.lock:
             if one.status is not WAITING:
                 return False
             self._count -= not one.is_left_over
@@ -390,13 +303,13 @@ class Schedule:
 
     def give_back(self, one: Scheduled) -> None:
         """The newer one could not be scheduled."""
-        with self._guard:
+        with self._inbox.lock:
             if one.status is not CLAIMED:
                 return
             one.status = WAITING
         if not one.is_left_over:
             self._push(one, is_new=True)
-            self._arm()
+            self._alarm.arm()
 
     def replaced(self, one: Scheduled, by: Scheduled) -> None:
         """It holds its key no longer.
@@ -404,7 +317,7 @@ class Schedule:
         Raises:
             JournalError: it is in the log of another partition, or came at the same moment, and cannot be settled.
         """
-        with self._guard:
+        with self._inbox.lock:
             if one.status is WAITING:
                 self._close(one, CANCELLED)
             elif one.status is CLAIMED:
@@ -414,24 +327,26 @@ class Schedule:
         elif one.accepted_seq == by.replaces:
             if one.is_left_over:
                 self._ended_early.add(one.accepted_seq)
-            self._queue.write_ahead.settle(one.accepted_seq)  # at any time: the line of the newer one names it
+            self._inbox.write_ahead.settle(one.accepted_seq)  # at any time: the line of the newer one names it
 
     def _settle(self, one: Scheduled, accepted_seq: int) -> None:
         if one.is_left_over:
             self._ended_early.add(accepted_seq)
-        self._queue.write_ahead.settle_now(accepted_seq)
+        self._inbox.write_ahead.settle_now(accepted_seq)
 
     def _add(self, one: Scheduled, marks: Marks, older: Scheduled | None) -> Scheduled:
         """`marks` are of its line, if it needs one; `older` has its key, and is claimed."""
-        queue = self._queue
-        if queue.refuses():
-            raise EventRefusedError(self._name, queue.reason())
-        if queue.write_ahead.is_on and (one.key or not one.period_ns) and not one.accepted_seq:
+        inbox = self._inbox
+        reason = inbox.closed_to()
+        if reason:
+            inbox.reject(reason)
+            raise EventRefusedError(self._name, reason)
+        if inbox.write_ahead.is_on and (one.key or not one.period_ns) and not one.accepted_seq:
             if older is not None and older.is_of(self):
                 one.replaces = older.accepted_seq
             self._log(one, marks._replace(replaces=one.replaces))
             if not one.accepted_seq:
-                queue.state.reject("journal")
+                inbox.reject("journal")
                 raise EventRefusedError(self._name, "journal")
         self._push(one, is_new=True)
         if one.key:
@@ -440,19 +355,19 @@ class Schedule:
                     loser.replaced(one)
             if one.is_done():  # it has fired before it held its key
                 self.keys.drop(one)
-        self._arm()
+        self._alarm.arm()
         return one
 
     def _log(self, one: Scheduled, marks: Marks) -> None:
         """Write its line."""
         if marks.key:
-            one.accepted_seq = self._queue.write_ahead.accept_tick(marks)
+            one.accepted_seq = self._inbox.write_ahead.accept_tick(marks)
         else:
-            one.accepted_seq = self._queue.write_ahead.accept(one.event, marks)
+            one.accepted_seq = self._inbox.write_ahead.accept(one.event, marks)
 
     def _set_first(self, one: Scheduled, first_ns: int, older: Scheduled | None) -> None:
         """When an event with a period fires first: with a key, when an earlier run would have fired it next."""
-        now_ns = self._now_ns(one.wall)
+        now_ns = self._alarm.now_ns(one.wall)
         if older is None or not older.is_rhythm:
             one.next_ns = now_ns + first_ns
             return
@@ -469,7 +384,7 @@ class Schedule:
         for key, one in self.keys.all().items():
             if not (one.is_left_over and one.is_of(self)):
                 continue
-            with self._guard:
+            with self._inbox.lock:
                 self._close(one, LEFT)
             if one.is_rhythm:
                 self._log_next(one)
@@ -478,7 +393,7 @@ class Schedule:
 
     def _push(self, one: Scheduled, *, is_new: bool) -> None:
         jitter_ns = int(random.random() * one.jitter * one.period_ns) if one.jitter else 0
-        with self._guard:
+        with self._inbox.lock:
             self._count += is_new
             if not self._has_ended:
                 heapq.heappush(self._heaps[one.wall], (one.next_ns + jitter_ns, next(self._order), one))
@@ -491,86 +406,42 @@ class Schedule:
         self._count -= not one.is_left_over
         self.keys.drop(one)
 
-    # -- time ----------------------------------------------------------------------------------------------------------
+    # -- firing: the handler thread, or the time service's -------------------------------------------------------------
 
-    def _is_real(self) -> bool:
-        return isinstance(self._time_service(), SystemProcessingTimeService)
+    def delay_ns(self) -> float:
+        """As Source."""
+        by_wall_ns = self._first_delay_ns(True)
+        if self._alarm.is_real() and by_wall_ns < NEVER:
+            by_wall_ns = min(by_wall_ns, _WALL_LOOK_NS)
+        return min(self._first_delay_ns(False), by_wall_ns)
 
-    def _now_ns(self, wall: bool) -> int:
-        """The monotonic or the wall clock. A manual clock is both."""
-        if self._is_real():
-            return time.time_ns() if wall else time.monotonic_ns()
-        return self._time_service().current_processing_time() * 1_000_000
-
-    def _arm_again(self) -> None:
-        """As `_arm`, once a thread may have become free. Raises NO_THREAD: none has."""
-        self._arm(is_postponed=True)
-
-    def _arm(self, *, is_postponed: bool = False) -> None:
-        """Have the time service fire when the first one is due."""
-        lack: BaseException | None = None
-        if is_owned(self._lock):  # by the call that a signal handler or a `__del__` has interrupted, which goes on here
-            self._is_to_arm = True
-            return
-        with self._lock:
-            self._is_to_arm = False
-            if not self._is_started or self._queue.phase > DRAINING:
-                return
-            by_wall_ns = self._delay_ns(True)
-            if self._is_real() and by_wall_ns < math.inf:
-                by_wall_ns = min(by_wall_ns, _WALL_LOOK_NS)
-            delay_ns = max(0, min(self._delay_ns(False), by_wall_ns))
-            due_ns = self._now_ns(False) + delay_ns
-            if due_ns >= self._timer_due_ns:
-                return
-            self._timer_due_ns = math.inf  # before the next steps, which an interrupt may cut short
-            if self._timer is not None:
-                self._timer.cancel()
-            try:
-                self._timer = self._time_service().schedule_with_fixed_delay(
-                    lambda _: self._fire_due(), math.ceil(delay_ns / 1e6), _NEVER_MS
-                )
-                self._timer_due_ns = due_ns
-            except NO_THREAD as error:
-                if is_postponed or isinstance(error, RecursionError):  # a RuntimeError as well, but the caller's own
-                    raise
-                lack, self._lacks_thread = (None if self._lacks_thread else error), True
-            else:
-                self._lacks_thread = False
-        if lack is not None:
-            postpone(f"{self._name}: the posts at a time", self._arm_again, lack)
-        if self._is_to_arm:
-            self._arm()
-
-    def _delay_ns(self, wall: bool) -> float:
-        """Until the first one of a clock is due. Under the lock."""
+    def _first_delay_ns(self, wall: bool) -> float:
         heap = self._heaps[wall]
         while heap and heap[0][2].status is not WAITING:
             heapq.heappop(heap)
-        return heap[0][0] - self._now_ns(wall) if heap else math.inf
+        return heap[0][0] - self._alarm.now_ns(wall) if heap else NEVER
 
-    # -- firing: the timers' thread ------------------------------------------------------------------------------------
-
-    def _fire_due(self) -> None:
-        with self._guard:
-            timer, self._timer, self._timer_due_ns = self._timer, None, math.inf
-        if timer is not None:
-            timer.cancel()
+    def fire(self) -> bool:
+        """As Source."""
+        self._follow_wall_clock()
+        one = self._take_due(self._alarm.now_ns(False), self._alarm.now_ns(True))
+        if one is None:
+            return False
         try:
-            self._follow_wall_clock()
-            while self._fire_until(self._now_ns(False), self._now_ns(True)):
-                pass
-        finally:
-            self._arm()
+            self._fire(one)
+        except Exception as error:  # of a factory, or of the journal
+            message, fields = "%s: %s could not be posted", {"dispatcher": self._name}
+            tell(log, logging.ERROR, message, self._name, text_of(one), error=error, extra=fields)
+        return True
 
     def _follow_wall_clock(self) -> None:
         """After a step back of the wall clock, let no key with a period wait for more than that."""
-        ahead_ns, before_ns = self._now_ns(True) - self._now_ns(False), self._ahead_ns
+        ahead_ns, before_ns = self._alarm.now_ns(True) - self._alarm.now_ns(False), self._ahead_ns
         self._ahead_ns = ahead_ns
         if ahead_ns >= before_ns - _SET_BACK_NS:
             return
-        now_ns = self._now_ns(True)
-        with self._guard:
+        now_ns = self._alarm.now_ns(True)
+        with self._inbox.lock:
             heap = self._heaps[True]
             late = [one for _, _, one in heap if one.period_ns and one.next_ns > now_ns + one.period_ns]
             heap[:] = [entry for entry in heap if entry[2] not in late]
@@ -582,20 +453,8 @@ class Schedule:
                     self._log_next(one)
                     self._push(one, is_new=False)
 
-    def _fire_until(self, steady_ns: int, unix_ns: int) -> bool:
-        """Fire what is due at these times of the two clocks; returns whether something was."""
-        has_fired = False
-        while (one := self._take_due(steady_ns, unix_ns)) is not None:
-            has_fired = True
-            try:
-                self._fire(one)
-            except Exception as error:  # of a factory, of a function for keys, or of the journal
-                message, fields = "%s: %s could not be posted", {"dispatcher": self._name}
-                tell(log, logging.ERROR, message, self._name, text_of(one), error=error, extra=fields)
-        return has_fired
-
     def _take_due(self, steady_ns: int, unix_ns: int) -> Scheduled | None:
-        with self._guard:
+        with self._inbox.lock:
             for wall, now_ns in ((False, steady_ns), (True, unix_ns)):
                 heap = self._heaps[wall]
                 while heap and (heap[0][0] <= now_ns or heap[0][2].status is not WAITING):
@@ -608,12 +467,12 @@ class Schedule:
 
     def _fire(self, one: Scheduled) -> None:
         if not one.period_ns:
-            self.fired += not one.number
-            self._post(_Firing(one.event, one.accepted_seq, self._delivery_of(one), one.number))
+            self.fired += 1
+            self._overdue.post(self._entry_of(one))
             return
-        due_ns, write_ahead = one.next_ns, self._queue.write_ahead
-        late = max(0, (self._now_ns(one.wall) - due_ns) // one.period_ns)
-        with self._guard:
+        due_ns, write_ahead = one.next_ns, self._inbox.write_ahead
+        late = max(0, (self._alarm.now_ns(one.wall) - due_ns) // one.period_ns)
+        with self._inbox.lock:
             one.next_ns += (late + 1) * one.period_ns
         recovered = self.keys.firings.get(one.key)
         is_queued = one.is_queued or (recovered is not None and recovered.is_queued)
@@ -636,20 +495,17 @@ class Schedule:
         self.fired += 1
         target = self if one.place is None else one.place(event)
         one.is_queued = True
-        target._post(
-            _Firing(
-                event,
-                accepted_seq,
-                Delivery(scheduled=one, context=one.context.copy() if one.context is not None else None),
-            )
-        )
+        context = one.context.copy() if one.context is not None else None
+        delivery = Delivery(scheduled=one, context=context)
+        target._overdue.post(Entry(target._inbox, event, delivery=delivery, accepted_seq=accepted_seq))
 
-    def _delivery_of(self, one: Scheduled) -> Delivery | None:
-        """What an event brings along that fires once."""
-        if one.number or (one.context is None and not one.accepted_seq):
-            return None
-        order = self._queue.write_ahead.next_order() if one.accepted_seq else 0
-        return Delivery(context=one.context, is_redelivered=one.is_redelivered, order=order)
+    def _entry_of(self, one: Scheduled) -> Entry:
+        """The entry of an event that fires once."""
+        delivery = None
+        if one.context is not None or one.accepted_seq:
+            order = self._inbox.write_ahead.next_order() if one.accepted_seq else 0
+            delivery = Delivery(context=one.context, is_redelivered=one.is_redelivered, order=order)
+        return Entry(self._inbox, one.event, delivery=delivery, accepted_seq=one.accepted_seq)
 
     def _log_firing(self, one: Scheduled, event: Any, due_ns: int) -> int:
         """Write the event of a key's firing to the log, then the time of the next one. Returns the accepted seq.
@@ -662,114 +518,19 @@ class Schedule:
             try:
                 if event is None:
                     return 0
-                return self._queue.write_ahead.accept(event, Marks(key=one.key, fired_ns=due_ns))
+                return self._inbox.write_ahead.accept(event, Marks(key=one.key, fired_ns=due_ns))
             finally:
                 self._log_next(one)
 
     def _log_next(self, one: Scheduled) -> None:
         """Replace the line that has the time of a key's next firing."""
         marks = Marks(due_ns=one.next_ns, key=one.key, replaces=one.accepted_seq)
-        accepted_seq = self._queue.write_ahead.accept_tick(marks)
+        accepted_seq = self._inbox.write_ahead.accept_tick(marks)
         if not accepted_seq:  # the disk has failed, and the journal has ended
             return
-        with self._guard:
+        with self._inbox.lock:
             replaced, one.accepted_seq = one.accepted_seq, accepted_seq
             is_cancelled = one.status is CANCELLED  # by a `__del__` that has run on this thread
-        self._queue.write_ahead.settle(replaced)
+        self._inbox.write_ahead.settle(replaced)
         if is_cancelled:
-            self._queue.write_ahead.settle(accepted_seq)
-
-    def _post(self, firing: _Firing) -> None:
-        """Post, or wait for room behind the firings that wait already."""
-        if not self._overdue and self._has_posted(firing):
-            return
-        self._overdue.append(firing)
-        self._queue.room.enter(self)
-        if self._queue.room.permits:  # returned before this waited
-            self.release()
-
-    def release(self) -> bool:
-        """As Turn: a permit was returned. Any thread; raises nothing."""
-        try:
-            firing = self._overdue.popleft()
-        except IndexError:
-            return True
-        try:
-            if not self._has_posted(firing):  # another producer was faster
-                self._overdue.appendleft(firing)
-        except Exception as error:
-            what, fields = text_of(firing.event), fields_of(self._name, firing.event)
-            tell(log, logging.ERROR, "%s: %s could not be posted", self._name, what, error=error, extra=fields)
-        if not self._overdue or self._queue.phase > DRAINING:  # after a drain, `end` reports what is left
-            return True
-        self._queue.room.enter(self)
-        return False
-
-    def _has_posted(self, firing: _Firing) -> bool:
-        """Post, unless there is no room; returns whether that is done, or refused."""
-        self._firing.add(get_ident())
-        try:
-            return self._has_passed(firing)
-        except BaseException:
-            if firing.delivery is not None:
-                firing.delivery.discard("stop")
-            raise
-        finally:
-            self._firing.discard(get_ident())
-
-    def _key_of(self, event: Any) -> ClassAndKey | None:
-        """The event's key. None as well if `coalesce_by` raises: the event is in the log, so it has to be handled."""
-        try:
-            return self._queue.coalescing.key_of(event)
-        except Exception as error:
-            what, fields = text_of(event), fields_of(self._name, event)
-            tell(log, logging.ERROR, "%s: coalesce_by failed for %s", self._name, what, error=error, extra=fields)
-            return None
-
-    def _has_passed(self, firing: _Firing) -> bool:
-        """As `_has_tried`, by way of a subclass's `post`, which may refuse only what was not accepted before."""
-        queue, event, answers = self._queue, firing.event, list[bool]()
-        if queue.override.post is None:
-            return self._has_tried(firing)
-        if firing.number:
-            entry = queue.state.retrying.get(firing.number)
-            event = entry.event if entry is not None else None
-        was_accepted = bool(firing.accepted_seq or firing.number)
-
-        def step(given: Any) -> bool:
-            answers.append(self._has_tried(firing if was_accepted else firing._replace(event=given)))
-            return answers[0]
-
-        try:
-            queue.override.run(event, step)
-        except Exception as error:
-            if answers or not was_accepted:
-                raise
-            what, fields = text_of(event), fields_of(self._name, event)
-            tell(log, logging.ERROR, "%s: its post failed for %s", self._name, what, error=error, extra=fields)
-        if answers:
-            return answers[0]
-        if was_accepted:
-            return self._has_tried(firing)
-        if firing.delivery is not None:
-            firing.delivery.discard("stop")
-        return True
-
-    def _has_tried(self, firing: _Firing) -> bool:
-        queue, (event, accepted_seq, delivery, number) = self._queue, firing
-        if accepted_seq or number:
-            key = self._key_of(event) if not number else None
-            if queue.phase > DRAINING or not queue.room.take_for_accepted():
-                return False
-            if number:
-                queue.post_again(number)
-            else:
-                queue.enqueue_logged(event, key, accepted_seq, delivery)
-            return True
-        try:
-            is_posted = queue.post_if_room(event) if delivery is None else queue.post_delivery(event, delivery, False)
-        except QueueFullError:
-            return False
-        if not is_posted and delivery is not None:
-            delivery.discard("stop")
-        return True
+            self._inbox.write_ahead.settle(accepted_seq)

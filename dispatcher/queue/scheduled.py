@@ -52,7 +52,6 @@ class Scheduled:
         "key",
         "make",
         "next_ns",
-        "number",
         "period_ns",
         "place",
         "replaces",
@@ -72,7 +71,6 @@ class Scheduled:
         jitter: float = 0.0,
         key: str = "",
         place: Callable[[Any], Any] | None = None,
-        number: int = 0,
         context: Context | None = None,
         is_redelivered: bool = False,
         is_left_over: bool = False,
@@ -90,7 +88,6 @@ class Scheduled:
         self.period_ns = period_ns  # 0: it fires once
         self.jitter = jitter  # up to this part of the period later
         self.place = place  # whose queue an event of `make` goes to; None: of the schedule's own
-        self.number = number  # of an event that is retrying, and was posted before; 0: it was not
         self.key = key  # under which the journal keeps its rhythm; "": it does not
 
         self.next_ns = next_ns  # when it fires next by its clock, without jitter

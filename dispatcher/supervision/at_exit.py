@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from dispatcher.posting_service import Core
-from dispatcher.queue.entries import ABANDONED, FORKED
+from dispatcher.queue.flags import ABANDONED, FORKED
 from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import tell
 from dispatcher.util.histogram import snapshot
@@ -53,7 +53,7 @@ def _end_all() -> None:
         if not _is_running(dispatcher):  # or it was part of a daemon that was stopped before
             continue
         queue, policy, root = dispatcher.core.queue, dispatcher.core.at_exit, _root_of(dispatcher)
-        left = len(queue.entries) + len(queue.state.retrying)
+        left = queue.size() + len(queue.retrying)
         fields = {"dispatcher": dispatcher.name, "count": left}
         try:
             if policy == "warn":

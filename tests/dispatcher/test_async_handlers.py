@@ -23,7 +23,7 @@ from dispatcher import (
 )
 from dispatcher.errors import EventLoopClosedError
 from dispatcher.mailbox import ManualClock
-from dispatcher.queue.entries import DRAINING
+from dispatcher.queue.flags import DRAINING
 
 from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
 from .coroutines import Keyed, Latched, running_loop

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dispatcher import AskError, DispatcherConfig, EventDiscardedError, EventRefusedError, UnregisteredEventTypeError
-from dispatcher.queue.entries import RUNNING
+from dispatcher.queue.flags import RUNNING
 from dispatcher.testing import DrainDispatcher
 
 from .conftest import TIMEOUT_S, Other, Work
@@ -94,7 +94,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.registered: dict[type, list[str]] = {Work: ["first"], Other: [], Latest: ["first"]}
         self.coalesces = True
         self.queue: list[Task] = []
-        self.permits, self.overdraft = capacity, 0
+        self.capacity, self.permits, self.overdraft = capacity or 0, capacity, 0
         self.accepted = self.handled = self.failed = 0
         self.expected: list[tuple[str, int]] = []
         self.expected_answers: list[bool] = []
@@ -137,7 +137,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             return False
         if self.coalesces and type(event.type) is Latest:
             for place, queued in enumerate(self.queue):
-                if type(queued.type) is Latest and queued.key == event.key:
+                is_live = queued.number not in self.withdrawn
+                if is_live and type(queued.type) is Latest and queued.key == event.key:
                     self.queue[place] = event
                     self.discard("superseded", queued)
                     self.accepted += 1
@@ -156,7 +157,13 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.accepted += 1
         return True
 
+    def live(self) -> list[Task]:
+        """Without the places of withdrawn events."""
+        return [event for event in self.queue if event.number not in self.withdrawn]
+
     def discard(self, reason: str, event: Task) -> None:
+        if event.number in self.withdrawn:
+            return
         self.discarded[reason] += 1
         self.outcomes.setdefault(event.number, (EventDiscardedError, reason))
 
@@ -177,8 +184,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             elif self.permits is not None:
                 self.permits += 1
             if event.number in self.withdrawn:
-                self.discarded["withdrawn"] += 1
-            elif type(event.type) is Held:
+                continue
+            if type(event.type) is Held:
                 self.is_held, self.held = True, event
             else:
                 self.model_handle(event)
@@ -251,13 +258,18 @@ class DispatcherMachine(RuleBasedStateMachine):
     def ask_for_an_event_that_holds_the_handler(self) -> None:
         self.ask(self.new(Held.IS))
 
-    @precondition(lambda self: any(event.number in self.asks for event in self.queue))
+    @precondition(lambda self: any(event.number in self.asks for event in self.live()))
     @rule(first=st.booleans())
     def withdraw_an_event(self, first: bool) -> None:
-        asked = [event.number for event in self.queue if event.number in self.asks]
+        asked = [event.number for event in self.live() if event.number in self.asks]
         number = asked[0 if first else -1]
         assert self.asks[number].cancel()
         self.withdrawn.add(number)
+        self.discarded["withdrawn"] += 1
+        tombs = sum(event.number in self.withdrawn for event in self.queue)
+        if self.permits is not None and tombs <= self.capacity:  # its room is given back before its place comes up
+            self.permits += 1
+            self.overdraft += 1
         self.outcomes[number] = CancelledError, None
 
     @rule(type=TYPES, actions=ACTIONS, grandchildren=st.booleans())
@@ -318,7 +330,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule()
     def await_drained(self) -> None:
         if self.is_held or not self.is_started:
-            expected = not self.queue and not self.is_held
+            expected = not self.live() and not self.is_held
             assert self.dispatcher.is_drained() == expected
         else:
             assert self.dispatcher.await_drained(TIMEOUT_S)
@@ -348,14 +360,15 @@ class DispatcherMachine(RuleBasedStateMachine):
         dispatcher = self.dispatcher
         assert self.seen == self.expected
         assert self.answers == self.expected_answers
-        assert dispatcher.queue_size() == len(self.queue)
-        assert dispatcher.queue_contents() == Counter(event.type for event in self.queue)
-        assert (dispatcher.stats().handled, dispatcher.stats().failed) == (self.handled, self.failed)
-        assert dispatcher.stats().discarded_by_reason == +self.discarded
-        assert dispatcher.stats().rejected == +self.rejected
+        assert dispatcher.queue_size() == len(self.live())
+        assert dispatcher.queue_contents() == Counter(event.type for event in self.live())
+        stats = dispatcher.stats()
+        assert (stats.handled, stats.failed) == (self.handled, self.failed)
+        assert stats.discarded_by_reason == +self.discarded
+        assert stats.rejected == +self.rejected
         in_hand = int(self.is_held)
-        assert dispatcher.stats().accepted == self.accepted
-        assert self.accepted == (self.handled + self.failed + len(self.queue) + in_hand + self.discarded.total())
+        assert stats.accepted == self.accepted
+        assert self.accepted == (self.handled + self.failed + len(self.live()) + in_hand + self.discarded.total())
         assert dispatcher.is_stopped() == self.has_ended
         for number, ask in self.asks.items():
             if number in self.outcomes:

@@ -14,7 +14,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, Journal
 from dispatcher.dispatching import lone
 from dispatcher.dispatching.lone import Pauses
 from dispatcher.dispatching.times import IdleTime
-from dispatcher.queue.entries import DRAINING, PostFlags
+from dispatcher.queue.flags import DRAINING, PostFlags
 
 from .conftest import TIMEOUT_S
 from .queue.test_write_ahead import Job, Plain

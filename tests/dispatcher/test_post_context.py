@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, JournalConfig, JournalWriter, MultiDispatcher, aio
 from dispatcher.mailbox import ManualClock
-from dispatcher.queue.entries import DRAINING
+from dispatcher.queue.flags import DRAINING
 
 from .conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 from .coroutines import Keyed, Latched, running_loop

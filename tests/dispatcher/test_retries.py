@@ -443,7 +443,7 @@ class TestDurable:
         letters: list[DeadLetter] = []
         first, handler = self.start(tmp_path / "journal", clock, Failing({1: 9})), Failing({1: 9})
         first.post(Posted(Job.STARTED, 1))
-        until(lambda: first.core.schedule.next_attempt_s() > 0, "its next attempt is in the log")
+        until(lambda: first.core.retries.next_attempt_s() > 0, "its next attempt is in the log")
         crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
         first.set_drain_events_on_stop(False)
         first.stop()
@@ -484,7 +484,7 @@ class TestDurable:
 
         first = start(tmp_path / "journal", clock, Failing({1: 1}))
         first.post(Posted(Job.STARTED, 1))
-        until(lambda: first.core.schedule.next_attempt_s() > 0, "its next attempt is in the log")
+        until(lambda: first.core.retries.next_attempt_s() > 0, "its next attempt is in the log")
         first.post(Posted(Job.STARTED, 2))
         until(lambda: first.stats().retrying == 2, "the other one waits behind it")
         crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
@@ -524,7 +524,7 @@ class TestOrderOfRecovery:
                     dispatcher.post(OfOrder(Job.STARTED, number))
                 handler.await_begun(1, 2)
                 handler.end(2, error=OSError())
-                until(lambda: dispatcher.core.schedule.next_attempt_s() > 0, "its next attempt is in the log")
+                until(lambda: dispatcher.core.retries.next_attempt_s() > 0, "its next attempt is in the log")
                 crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
                 dispatcher.set_drain_events_on_stop(False)
         return crashed

@@ -13,14 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import compress, repeat, starmap
-from types import BuiltinFunctionType, CodeType
+from types import CodeType
 from typing import Any
 
 import pytest
 
 from dispatcher import (
     AsyncDispatcher,
-    DispatcherConfig,
     EventDispatcher,
     GilDisabledError,
     MailboxProcessor,
@@ -28,11 +27,8 @@ from dispatcher import (
     TaskMailbox,
 )
 from dispatcher.dispatching.batches import BatchDispatching
-from dispatcher.dispatching.journaled import JournaledDispatching
-from dispatcher.dispatching.lone import LoneEvents
 from dispatcher.dispatching.stopping import Drain
-from dispatcher.queue.entries import Tally
-from dispatcher.queue.posting import EventQueue
+from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.room import QueueRoom
 from dispatcher.queue.shutdown import QueueShutdown
 
@@ -181,17 +177,6 @@ def test_this_python_looks_for_other_threads_at_no_quiet_instruction(function: C
 # -- sections in which no other thread may run -------------------------------------------------------------------------
 
 
-def turn_returned(function: Any) -> tuple[Listing, list[dis.Instruction], list[dis.Instruction]]:
-    """The queue was empty: from the exception until the turn that was used up in vain no longer counts as taken."""
-    listing = Listing(function)
-    ends = [
-        each
-        for line in ("progress.turns = (upto - 1, turns)", "progress.turns = (progress.turns[0] - 1, turns)")
-        for each in (listing.at(line, "STORE_ATTR", of="turns") if line in inspect.getsource(function) else ())
-    ]
-    return listing, [], ends
-
-
 def counted_once() -> tuple[Listing, list[dis.Instruction], list[dis.Instruction]]:
     """An event is counted as handled, until an exception would no longer count it as failed."""
     listing = Listing(BatchDispatching._dispatch_quickly)
@@ -208,15 +193,11 @@ def phase_advanced() -> tuple[Listing, list[dis.Instruction], list[dis.Instructi
 
 def permit_used() -> tuple[Listing, list[dis.Instruction], list[dis.Instruction]]:
     """A bounded post has its permit, until it calls the append."""
-    listing = Listing(EventQueue._make_post, "post_bounded")
+    listing = Listing(Inbox._make_post, "post_bounded")
     return listing, listing.at("take_permit()", "CALL"), listing.at("append(entry)", "CALL", "PRECALL")[:1]
 
 
 SECTIONS: dict[str, Callable[[], tuple[Listing, list[dis.Instruction], list[dis.Instruction]]]] = {
-    "a batch returns its turn": lambda: turn_returned(BatchDispatching._dispatch_quickly),
-    "a timed batch returns its turn": lambda: turn_returned(BatchDispatching._dispatch_singly),
-    "a journaled batch returns its turn": lambda: turn_returned(JournaledDispatching.dispatch),
-    "a lone event returns its turn": lambda: turn_returned(LoneEvents.dispatch),
     "an event is counted once": counted_once,
     "the phase never goes back": phase_advanced,
     "a permit is used": permit_used,
@@ -238,65 +219,24 @@ def test_a_bounded_post_makes_nothing_between_its_permit_and_the_append() -> Non
     assert [each for each in listing.leading_to(end, since=since) if each.opname.startswith(("BUILD_", "MAKE_"))] == []
 
 
-def test_a_turn_used_up_in_vain_is_never_seen_as_an_event_in_hand() -> None:
-    """The first statements of the `except` clause called `type`, after which another thread could run."""
-    dispatcher = AsyncDispatcher()
-    dispatching: Any = dispatcher._processor._default_action
-    progress, turns = dispatcher.core.progress, repeat((), 1)
-    progress.turns = (1, turns)
-
-    try:
-        dispatching._dispatch_quickly(starmap(deque[Any]().popleft, arming(turns)), 1)
-        Listing(ended_by_call)  # Python looks at the latest here
-        pytest.fail("was not interrupted")
-    except Interrupted:
-        taken = progress.taken()
-
-    assert taken == 0
-
-
 # -- the order of the accesses that threads make without a lock --------------------------------------------------------
 
 ORDERS: dict[str, tuple[Callable[[], Listing], list[str]]] = {
     "drained: `done` is read before the queue, `begun` after it": (
         lambda: Listing(Drain.is_drained),
-        ["load _under_way", "load done", "load _entries", "load begun"],
+        ["load under_way", "load done", "load has_events", "load begun"],
     ),
     "a batch is begun before its first event is taken, and done after its last one": (
         lambda: Listing(BatchDispatching.__call__),
-        ["store turns", "store begun", "load _dispatch_quickly", "store done"],
-    ),
-    "a producer resets the alert before it reads the phase": (
-        lambda: Listing(EventQueue._make_after_append, "after_append"),
-        ["store alert", "store woken_ns", "load phase", "store alert", "load phase"],
-    ),
-    "the handler thread reads the phase after it has reset the alert": (
-        lambda: Listing(EventQueue.calm),
-        ["store alert", "load phase", "store alert"],
+        ["store begun", "load _dispatch_quickly", "store done"],
     ),
     "a permit is returned before the look for a producer that waits": (
         lambda: Listing(QueueRoom.give_back),
-        ["load permits", "load append", "load waiters"],
+        ["load permits", "load append", "load is_crowded"],
     ),
-    "the lists are looked at after the flag was reset": (
-        lambda: Listing(QueueRoom.serve),
-        ["load give_back", "store is_crowded", "load overdrafts", "load waiters", "store is_crowded"],
-    ),
-    "a producer queues its lock before it looks for a permit again": (
+    "a producer lines up before it looks for a permit again": (
         lambda: Listing(QueueRoom._wait_and_take),
-        ["load enter", "load phase", "load try_take"],
-    ),
-    "it is in the line before it says that the queue is crowded": (
-        lambda: Listing(QueueRoom.enter),
-        ["load waiters", "load append", "store is_crowded"],
-    ),
-    "a stop sets the phase before the gate and the alert": (
-        lambda: Listing(QueueShutdown._shut),
-        ["store phase", "store gate", "store alert"],
-    ),
-    "turns and what they count up to are read at once": (
-        lambda: Listing(type(AsyncDispatcher().core.progress).taken),
-        ["load turns"],
+        ["load enter", "load is_open", "load try_take"],
     ),
 }
 
@@ -312,47 +252,11 @@ def test_shared_fields_are_accessed_in_the_order_on_which_other_threads_rely(ord
 
 @pytest.mark.parametrize("post", ["post", "post_stamped", "post_bounded"])
 def test_a_post_reads_the_alert_after_the_append(post: str) -> None:
-    listing = Listing(EventQueue._make_post, post)
+    listing = Listing(Inbox._make_post, post)
     line = "append(event)" if post == "post" else "append(entry)"
     (alert,) = listing.at("if flags.alert:", "LOAD_ATTR", of="alert")
 
     assert listing.at(line, "CALL")[-1].offset < alert.offset
-
-
-# -- single steps ------------------------------------------------------------------------------------------------------
-
-
-def test_each_step_on_a_shared_list_is_one_call_in_c() -> None:
-    queue = AsyncDispatcher(DispatcherConfig(queue_capacity=1)).core.queue
-    room, parking = queue.room, queue._parking
-    steps = [
-        queue.entries.append,
-        queue.entries.popleft,
-        room.permits.pop,
-        room.permits.append,
-        room.overdrafts.append,
-        room.overdrafts.pop,
-        room.waiters.append,
-        room.waiters.popleft,
-        parking.duties.append,
-        parking.duties.pop,
-        next,
-    ]
-
-    assert {type(step) for step in steps} == {BuiltinFunctionType}
-
-
-def test_an_event_is_taken_out_of_the_queue_and_counted_in_one_step() -> None:
-    tally, entries = Tally(), deque([1, 2])
-    step = starmap(entries.popleft, arming(tally.turns("stop")))
-
-    try:
-        next(step)
-        pytest.fail("was not interrupted")
-    except Interrupted:
-        left, counts = len(entries), tally.counts()
-
-    assert (left, counts) == (1, {"stop": 1})
 
 
 # -- without the GIL ---------------------------------------------------------------------------------------------------

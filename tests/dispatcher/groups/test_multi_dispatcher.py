@@ -21,7 +21,7 @@ from dispatcher import (
     ServiceState,
     register_metrics,
 )
-from dispatcher.queue.entries import event_of
+from dispatcher.queue.entry import event_of
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 from ..waiting import in_threads, until
@@ -425,7 +425,7 @@ def test_an_event_in_flight_while_all_end_is_refused_or_may_still_post_to_the_ot
     """It was accepted by a partition that had not ended yet; the one that its handler posted to had."""
     monkeypatch.setattr(_PausingDeque, "reached", threading.Event(), raising=False)
     monkeypatch.setattr(_PausingDeque, "go_on", threading.Event(), raising=False)
-    monkeypatch.setattr("dispatcher.queue.entries.deque", _PausingDeque)
+    monkeypatch.setattr("dispatcher.queue.inbox.deque", _PausingDeque)
     accepted: list[bool] = []
     answers: list[bool] = []
 

@@ -29,7 +29,7 @@ from dispatcher.journal import recover, verify
 from dispatcher.journal.format import segments as segments_module
 from dispatcher.journal.format.frames import Damage, FrameReader
 from dispatcher.journal.format.segments import open_segments
-from dispatcher.queue.entries import RUNNING
+from dispatcher.queue.flags import RUNNING
 
 from ..conftest import TIMEOUT_S, Gate
 from ..waiting import until

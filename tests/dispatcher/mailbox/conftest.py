@@ -18,6 +18,7 @@ from dispatcher.mailbox import (
     SystemProcessingTimeService,
     TaskMailbox,
 )
+from dispatcher.mailbox.parking import WaitLock
 
 T = TypeVar("T")
 
@@ -67,15 +68,15 @@ class AnnouncingCondition(threading.Condition):
 class AnnouncingLock:
     """Sets `waiting` once a thread is about to wait for a lock that is held."""
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: WaitLock) -> None:
         self.release = lock.release
         self.waiting = threading.Event()
         self._lock = lock
 
-    def acquire(self, blocking: bool = True) -> bool:
+    def acquire(self) -> bool:
         self.waiting.set()
         # Longer than any test waits for what this is to be woken for.
-        return self._lock.acquire(timeout=2 * TIMEOUT_S) if blocking else self._lock.acquire(blocking=False)
+        return self._lock.acquire_within(2 * TIMEOUT_S)
 
 
 def announce_waits(mailbox: TaskMailbox) -> threading.Event:
@@ -95,7 +96,7 @@ class ArrivingParking:
 
     def acquire(self) -> bool:
         self.arrive()
-        assert self.lock.acquire(timeout=TIMEOUT_S), "no thread ended the wait"
+        assert self.lock.acquire_within(TIMEOUT_S), "no thread ended the wait"
         return True
 
 

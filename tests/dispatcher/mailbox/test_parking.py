@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher import AsyncDispatcher
-from dispatcher.mailbox.parking import DescriptorLock, Parking
+from dispatcher.mailbox.parking import DescriptorLock, Parking, PlainLock
 
 from ..conftest import TIMEOUT_S
 from ..waiting import until
@@ -66,7 +66,7 @@ def test_a_second_release_ends_at_most_one_more_wait() -> None:
     ended = waiting(parking)
     parking.unpark()
     assert ended.wait(TIMEOUT_S)
-    parking.release_anyhow()
+    parking.lock.release()
 
     parking.announce()
     with ThreadPoolExecutor(1) as pool:
@@ -141,7 +141,7 @@ def test_without_a_descriptor_the_wait_is_for_a_plain_lock(monkeypatch: pytest.M
 
     parking.wake_sooner()
 
-    assert isinstance(parking.lock, type(threading.Lock()))
+    assert isinstance(parking.lock, PlainLock)
     ended = waiting(parking)
     parking.unpark()
     assert ended.wait(TIMEOUT_S)

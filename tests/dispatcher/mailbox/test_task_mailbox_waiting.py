@@ -55,7 +55,7 @@ class CountingParking:
         self.released: list[int] = []  # append is atomic
 
     def acquire(self) -> bool:
-        assert self.lock.acquire(timeout=TIMEOUT_S), "no thread ended the wait"
+        assert self.lock.acquire_within(TIMEOUT_S), "no thread ended the wait"
         self.acquired += 1
         return True
 
@@ -203,11 +203,10 @@ def test_puts_without_a_wait_are_not_remembered_as_wakes(mailbox: TaskMailbox) -
     mailbox.drain()
 
     assert not mailbox.parking.is_waiting()
-    assert not mailbox.parking.lock.acquire(blocking=False)
+    assert not mailbox.parking.lock.acquire_within(0)
 
 
 def test_one_of_many_unparks_ends_the_wait(waiting: Waiting) -> None:
-    """The others found the lock released already, which is an error."""
     waiting.mailbox.run_exclusively(lambda: [waiting.mailbox.parking.unpark() for _ in range(5)])
 
     waiting.await_wait()
@@ -228,13 +227,16 @@ class InterruptedParking:
         self.second_acquire = threading.Event()
         self.interrupted = False
 
-    def acquire(self, blocking: bool = True, timeout: float = TIMEOUT_S) -> bool:
+    def acquire(self) -> bool:
         if not self.interrupted:
             self.interrupted = True
             on_another_thread(self.meanwhile)
             raise Interrupted
         self.second_acquire.set()
-        return self.lock.acquire(timeout=timeout) if blocking else self.lock.acquire(blocking=False)
+        return self.acquire_within(TIMEOUT_S)
+
+    def acquire_within(self, seconds: float) -> bool:
+        return self.lock.acquire_within(seconds)
 
 
 def interrupt(mailbox: TaskMailbox, meanwhile: Callable[[], None] = do_nothing) -> InterruptedParking:
@@ -336,7 +338,7 @@ def test_concurrent_puts_end_each_wait_once(mailbox: TaskMailbox) -> None:
     assert sorted(taken) == sorted(f"{producer} {number}" for producer in range(PRODUCERS) for number in range(ROUNDS))
     assert parking.acquired == len(parking.released)
     assert not mailbox.parking.is_waiting()
-    assert parking.lock.locked()
+    assert not parking.lock.acquire_within(0)
 
 
 def test_with_takes_and_puts_in_step_each_wait_is_ended_once(mailbox: TaskMailbox) -> None:
@@ -365,4 +367,4 @@ def test_with_takes_and_puts_in_step_each_wait_is_ended_once(mailbox: TaskMailbo
     assert len(set(taken)) == PRODUCERS * ROUNDS
     assert parking.acquired == len(parking.released) > 0
     assert not mailbox.parking.is_waiting()
-    assert parking.lock.locked()
+    assert not parking.lock.acquire_within(0)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher import AsyncDispatcher, Retry
-from dispatcher import stats as stats_module
-from dispatcher.mailbox import ManualClock
+from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherStats
 from dispatcher.util.histogram import Histogram, snapshot
 
 from ..conftest import Gate, Numbered, Work
-from ..waiting import until
 
 INFINITY = float("inf")
 
@@ -83,58 +79,39 @@ def test_other_errors_of_a_snapshot_are_raised() -> None:
         snapshot(lambda: 1 // 0)
 
 
-def amid_a_snapshot(monkeypatch: pytest.MonkeyPatch, move: Callable[[], None]) -> None:
-    """Have the next snapshot call `move` once, after it has read all counts but the queue's size."""
-    moves, look = [move], stats_module._moves
+def test_the_handler_thread_takes_the_snapshot_between_two_events() -> None:
+    seen: list[DispatcherStats] = []
+    is_over = threading.Event()
 
-    def look_and_move(dispatching: Any) -> Any:
-        seen = look(dispatching)
-        if moves:
-            moves.pop()()
-        return seen
+    def look() -> None:
+        while not is_over.is_set():
+            seen.append(dispatcher.stats())
 
-    monkeypatch.setattr(stats_module, "_moves", look_and_move)
-
-
-def test_an_event_that_begins_to_wait_for_its_next_attempt_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate()
-
-    def fail(event: Numbered) -> None:
-        gate.handle(event)
-        raise OSError
-
-    def let_it_fail() -> None:
-        gate.opened.set()
-        until(lambda: dispatcher.core.queue.state.retrying, "it waits for its next attempt")
-
-    dispatcher = AsyncDispatcher(time_service=ManualClock())
-    dispatcher.register(Work, fail, on_error=Retry(attempts=2, delay_s=1))
+    dispatcher = AsyncDispatcher(DispatcherConfig(batch_size=7))
+    dispatcher.register(Work, lambda event: None)
     with dispatcher:
-        dispatcher.post(Numbered())
-        assert gate.entered.wait(60)
-        amid_a_snapshot(monkeypatch, let_it_fail)
+        looking = threading.Thread(target=look)
+        looking.start()
+        for number in range(5_000):
+            dispatcher.post(Numbered(number))
+        assert dispatcher.await_drained(60)
+        is_over.set()
+        looking.join()
 
-        stats = dispatcher.stats()
+    accepted = [each.accepted for each in seen]
+    assert accepted == sorted(accepted)
+    assert all(each.in_hand == 0 or each.handled < 5_000 for each in seen)
 
-        assert (stats.accepted, stats.in_hand, stats.retrying) == (1, 0, 1)
-        dispatcher.set_drain_events_on_stop(False)
 
-
-def test_events_that_are_taken_meanwhile_are_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate()
-
-    def let_them_end() -> None:
-        gate.opened.set()
-        until(dispatcher.is_drained)
-
+def test_while_a_handler_hangs_its_caller_takes_the_snapshot(gate: Gate) -> None:
     dispatcher = AsyncDispatcher()
     dispatcher.register(Work, gate)
     with dispatcher:
         for number in range(3):
             dispatcher.post(Numbered(number))
         assert gate.entered.wait(60)
-        amid_a_snapshot(monkeypatch, let_them_end)
 
         stats = dispatcher.stats()
 
-    assert (stats.accepted, stats.handled, stats.queue_size) == (3, 3, 0)
+        assert (stats.accepted, stats.in_hand, stats.queue_size, stats.mails_run) == (3, 1, 2, stats.mails_run)
+        gate.opened.set()

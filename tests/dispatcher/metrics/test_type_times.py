@@ -27,8 +27,8 @@ TIMED_MODULES = (
     "dispatcher.dispatching.journaled",
     "dispatcher.dispatching.lone",
     "dispatcher.dispatching.times",
-    "dispatcher.queue.posting",
-    "dispatcher.queue.entries",
+    "dispatcher.queue.inbox",
+    "dispatcher.queue.flags",
 )
 
 

@@ -26,7 +26,7 @@ from dispatcher import (
     aio,
 )
 from dispatcher.journal import recover
-from dispatcher.queue.shutdown import MOST_ANSWERED
+from dispatcher.queue.asks import MOST_ANSWERED
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Other, Work, assert_accounts_balance
 from ..coroutines import Keyed
@@ -254,7 +254,7 @@ class TestInWriteAheadMode:
         stop.join(TIMEOUT_S)
 
         assert [accepted.seq for accepted in recover(tmp_path).accepted] == [3]
-        assert "2 Job.STARTED; the next start handles those that the journal has" in caplog.text
+        assert "1 Job.STARTED; the next start handles those that the journal has" in caplog.text
 
     def test_an_event_that_is_withdrawn_on_its_way_into_the_log_leaves_it(
         self, make: Make, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
@@ -265,7 +265,7 @@ class TestInWriteAheadMode:
         dispatcher.post(Posted(Job.STARTED, 1))
         assert gate.entered.wait(TIMEOUT_S)
         settled: list[int] = []
-        monkeypatch.setattr(journal, "settle", settled.append)
+        monkeypatch.setattr(journal, "settle_now", settled.append)
         written, queued, append = threading.Event(), threading.Event(), journal.log.append_accepted
 
         def append_and_wait(lines: Any) -> int:
@@ -278,14 +278,15 @@ class TestInWriteAheadMode:
         asked = dispatcher.ask(Posted(Job.STARTED, 2))
         assert written.wait(TIMEOUT_S)
 
-        cancelling = threading.Thread(target=asked.cancel)
+        cancelled: list[bool] = []
+        cancelling = threading.Thread(target=lambda: cancelled.append(asked.cancel()))
         cancelling.start()
-        until(asked.cancelled, "it is cancelled, and not settled yet")
         queued.set()
         cancelling.join(TIMEOUT_S)
-
-        until(lambda: 2 in settled, "it has left the journal")
         gate.opened.set()
+
+        assert cancelled == [True]
+        assert settled == [2]
 
     def test_a_disk_that_fails_fails_the_ask(self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = JournalConfig(write_ahead=True, failure_policy="continue")

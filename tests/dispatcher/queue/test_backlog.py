@@ -24,13 +24,18 @@ class Course:
         self.now_ns = 100 * SECOND_NS
         config = DispatcherConfig(measure_times="all" if stamped else "none", **options)
         self.dispatcher = make(config, handler=gate)
-        self.backlog = Backlog(self.dispatcher.core.queue, self.dispatcher.core.progress, lambda: self.now_ns)
+        self.left = 1  # the event that the handler holds
+        self.backlog = Backlog(self.dispatcher.core.queue, lambda: self.left, lambda: self.now_ns)
         self.post()
         assert gate.entered.wait(TIMEOUT_S)
 
     def post(self, events: int = 1) -> None:
         for _ in range(events):
             self.dispatcher.event_handler.handle(Numbered())
+
+    def drop(self) -> None:
+        self.dispatcher.core.queue.entries.popleft()
+        self.left += 1
 
     def check_at(self, second: float) -> None:
         self.at(second)
@@ -65,11 +70,11 @@ def test_the_next_event_has_waited_since_its_own_check(make: Make, gate: Gate) -
     course.check_at(2)
 
     for _ in range(5):  # five events leave the front of the queue
-        course.dispatcher.core.queue.state.take_dropped("drop_oldest", [])
+        course.drop()
     course.at(10)
 
     assert course.backlog.oldest_wait_s() == 8.0
-    course.dispatcher.core.queue.state.take_dropped("drop_oldest", [])
+    course.drop()
     assert course.backlog.oldest_wait_s() is None
 
 
@@ -86,7 +91,7 @@ def test_a_wait_of_days_is_known_although_few_checks_are_kept(make: Make, gate: 
 
 def test_the_time_that_a_post_noted_is_exact(make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = [100 * SECOND_NS]
-    monkeypatch.setattr("dispatcher.queue.posting.perf_counter_ns", lambda: now_ns[0])
+    monkeypatch.setattr("dispatcher.queue.inbox.perf_counter_ns", lambda: now_ns[0])
     course = Course(make, gate, stamped=True)
 
     now_ns[0] += SECOND_NS // 4

@@ -158,108 +158,6 @@ def test_in_a_full_queue_the_first_event_of_a_key_waits_for_room(held: Make, gat
     assert seen(got) == [("a", 1), ("b", 2)]
 
 
-class _PausingDict(dict[Any, Any]):
-    """The queued entries; holds the thread "slow producer" just before or after it registers its own."""
-
-    def __init__(self, *, after: bool) -> None:
-        super().__init__()
-        self._after = after
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def setdefault(self, key: Any, entry: Any = None) -> Any:
-        if threading.current_thread().name != "slow producer":
-            return super().setdefault(key, entry)
-        if not self._after:
-            self._pause()
-            return super().setdefault(key, entry)
-        queued = super().setdefault(key, entry)
-        self._pause()
-        return queued
-
-    def _pause(self) -> None:
-        self.reached.set()
-        assert self.go_on.wait(TIMEOUT_S)
-
-
-@pytest.mark.parametrize("capacity", [None, 2])
-@pytest.mark.parametrize("after", [False, True])
-def test_one_of_two_first_events_of_a_key_supersedes_the_other(
-    held: Make, gate: Gate, got: list[Any], after: bool, capacity: int | None
-) -> None:
-    """The window: the first producer has seen that its key is not queued, and has not appended yet.
-
-    An event that was accepted meanwhile is queued, so the dispatcher is not drained (invariant 3).
-    """
-    dispatcher = held(DispatcherConfig(queue_capacity=capacity))
-    queued = dispatcher.core.queue.coalescing.queued = _PausingDict(after=after)
-    producer = threading.Thread(target=post, args=(dispatcher, Keyed("a", 1)), name="slow producer")
-    producer.start()
-    assert queued.reached.wait(TIMEOUT_S)
-
-    post(dispatcher, Keyed("a", 2))
-
-    assert dispatcher.queue_size() == 1
-    queued.go_on.set()
-    producer.join(TIMEOUT_S)
-    assert dispatcher.queue_size() == 1
-    gate.opened.set()
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [("a", 2 if after else 1)]
-    assert_accounts_balance(dispatcher, accepted=3)
-    assert dispatcher.core.queue.coalescing.queued == {}
-    if capacity is not None:
-        until(lambda: dispatcher.core.queue.room.remaining() == capacity)
-
-
-@pytest.mark.parametrize("drain", [True, False])
-def test_an_event_that_another_producer_queues_is_in_exactly_one_account_when_the_stop_comes_in_between(
-    held: Make, gate: Gate, got: list[Any], drain: bool
-) -> None:
-    dispatcher = held()
-    dispatcher.set_drain_events_on_stop(drain)
-    queued = dispatcher.core.queue.coalescing.queued = _PausingDict(after=True)
-    answers: list[bool] = []
-    producer = threading.Thread(
-        target=lambda: answers.extend(post(dispatcher, Keyed("a", 1))), name="slow producer", daemon=True
-    )
-    producer.start()
-    assert queued.reached.wait(TIMEOUT_S)
-    answers += post(dispatcher, Keyed("a", 2))
-
-    gate.opened.set()
-    dispatcher.stop()
-    queued.go_on.set()
-    producer.join(TIMEOUT_S)
-
-    assert answers == [True, True]
-    assert seen(got) == ([("a", 2)] if drain else [])
-    assert_accounts_balance(dispatcher, accepted=3)
-    assert dispatcher.stats().discarded_by_reason == {"superseded": 1} | ({} if drain else {"stop": 1})
-
-
-def test_a_newer_event_that_comes_too_late_for_an_entry_gets_one_of_its_own(
-    held: Make, gate: Gate, got: list[Any]
-) -> None:
-    """The window: a producer has found the queued entry, and the handler thread takes it before the event is in."""
-    dispatcher = held()
-    post(dispatcher, Keyed("a", 1))
-    [found] = dispatcher.core.queue.coalescing.queued.values()
-    gate.opened.set()
-    assert dispatcher.await_drained(TIMEOUT_S)
-
-    class Late(dict[Any, Any]):
-        def get(self, key: Any, default: Any = None) -> Any:
-            return found
-
-    dispatcher.core.queue.coalescing.queued = Late()
-
-    assert post(dispatcher, Keyed("a", 2)) == [True]
-
-    assert dispatcher.await_drained(TIMEOUT_S)
-    assert seen(got) == [("a", 1), ("a", 2)]
-    assert_accounts_balance(dispatcher, accepted=3)
-
-
 @pytest.mark.parametrize("capacity", [None, 3])
 def test_with_many_producers_the_last_event_of_each_key_is_handled_and_the_accounts_balance(
     make: Make, got: list[Any], capacity: int | None
@@ -277,7 +175,7 @@ def test_with_many_producers_the_last_event_of_each_key_is_handled_and_the_accou
     last = {event.key: event.number for event in got}
     assert last == {(producer, rest): 297 + rest for producer in range(3) for rest in range(3)}
     assert_accounts_balance(dispatcher, accepted=900)
-    assert dispatcher.core.queue.coalescing.queued == {}
+    assert dispatcher.core.queue.queued == {}
     if capacity is not None:
         assert dispatcher.core.queue.room.remaining() == capacity
 
@@ -336,43 +234,3 @@ def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert [event.number for event in gate.events] == [0, 1, 2, 5]
-
-
-def test_two_posts_of_a_key_that_a_stop_overtakes_are_both_accepted_and_discarded(make: Make) -> None:
-    """The first takes its entry back although a second one, which was accepted, has superseded it."""
-    keyed = threading.Semaphore(0)
-    stopped, superseded = threading.Event(), threading.Event()
-    answers: dict[int, bool] = {}
-
-    def slow_key(event: Keyed) -> Any:
-        keyed.release()
-        assert (stopped if event.number == 1 else appended).wait(TIMEOUT_S)
-        return event.key
-
-    dispatcher = make(DispatcherConfig(drain_events_on_stop=False))
-    dispatcher.register(Update, lambda _: None, coalesce_by=slow_key)
-    appended = threading.Event()
-    after_append = dispatcher.core.queue._after_append
-
-    def pause(entry: Any) -> bool:
-        appended.set()
-        assert superseded.wait(TIMEOUT_S)
-        return after_append(entry)
-
-    dispatcher.core.queue._after_append = pause
-    producers = [
-        threading.Thread(target=lambda n=number: answers.update({n: post(dispatcher, Keyed("a", n))[0]}))
-        for number in (1, 2)
-    ]
-    for producer in producers:
-        producer.start()
-    assert all(keyed.acquire(timeout=TIMEOUT_S) for _ in producers)
-    dispatcher.stop()
-    stopped.set()
-    producers[1].join(TIMEOUT_S)
-    superseded.set()
-    producers[0].join(TIMEOUT_S)
-
-    assert_accounts_balance(dispatcher, accepted=sum(answers.values()))
-    assert answers == {1: True, 2: True}
-    assert dispatcher.stats().discarded_by_reason == {"superseded": 1, "stop": 1}

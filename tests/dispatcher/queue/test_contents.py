@@ -11,11 +11,13 @@ from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, register_metrics
 from dispatcher.queue.contents import SAMPLE, QueueContents, sums
-from dispatcher.queue.entries import STAMPED, QueuedEvent
+from dispatcher.queue.entry import STAMPED, Entry
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Unreadable, Work
 
 Make = Callable[..., AsyncDispatcher]
+
+QUEUE = AsyncDispatcher().core.queue
 
 DO, MORE = Numbered(type=Work.DO), Numbered(type=Work.MORE)
 
@@ -37,12 +39,12 @@ def counted(entries: deque[Any]) -> tuple[dict[Any, int], bool]:
     return sums(found), approximate
 
 
-def stamped(event: Any) -> QueuedEvent:
-    return QueuedEvent(event, 1)
+def stamped(event: Any) -> Entry:
+    return Entry(QUEUE, event, enqueued_ns=1)
 
 
-def keyed(event: Any) -> QueuedEvent:
-    return QueuedEvent(event, 0, (Work, "key"))
+def keyed(event: Any) -> Entry:
+    return Entry(QUEUE, event, key=(Work, "key"))
 
 
 def test_up_to_the_size_of_a_sample_each_event_is_counted() -> None:

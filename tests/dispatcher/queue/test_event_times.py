@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig
-from dispatcher.queue.entries import STAMPED
+from dispatcher.queue.entry import STAMPED
 from dispatcher.testing import DrainDispatcher, ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work

@@ -75,7 +75,7 @@ def test_an_exception_at_any_place_leaks_neither_permit_nor_duty_nor_writer(
         assert places > 3
         assert dispatcher.await_drained(TIMEOUT_S)
         assert queue.room.remaining() == 2
-        assert not queue.room.overdrafts
+        assert not queue.room.is_crowded
 
 
 @pytest.mark.parametrize("way", WAYS)

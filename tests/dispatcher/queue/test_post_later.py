@@ -24,7 +24,7 @@ from dispatcher import (
 )
 from dispatcher.journal import group_commit, recover, verify
 from dispatcher.journal.format import segments as segments_module
-from dispatcher.queue.entries import ABANDONED, DRAINING
+from dispatcher.queue.flags import ABANDONED, DRAINING
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from ..journal.conftest import Job, Posted, after_a_crash

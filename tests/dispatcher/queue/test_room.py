@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, QueueFullError, aio, register_metrics
+from dispatcher.queue.entry import Entry
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
 from ..waiting import in_threads, until
@@ -174,15 +175,12 @@ def test_a_queue_that_loses_its_very_last_event_to_drop_oldest_ends(
     shutdown, late = dispatcher.core.queue.shutdown, [Numbered()]
     take_last = shutdown.take_last
 
-    def emptied(entries: Iterator[Any]) -> Iterator[Any]:
-        dispatcher.core.queue.state.take_dropped("drop_oldest", [])
-        yield next(entries)
-
-    def take_last_late(entries: Iterator[Any], *, ends: bool) -> Any:
+    def take_last_late(*, ends: bool) -> Any:
         if late:
-            dispatcher.core.queue.entries.append(late.pop())
-            entries = emptied(entries)
-        return take_last(entries, ends=ends)
+            queue = dispatcher.core.queue
+            queue.entries.append(late.pop())
+            queue.drop_oldest(Entry(queue, Numbered()))
+        return take_last(ends=ends)
 
     monkeypatch.setattr(shutdown, "take_last", take_last_late)
     dispatcher.stop()

@@ -23,6 +23,7 @@ from dispatcher import (
 )
 from dispatcher.journal import recover
 from dispatcher.mailbox import ManualClock
+from dispatcher.queue import alarm as alarm_module
 from dispatcher.queue import schedule as schedule_module
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work, assert_accounts_balance
@@ -83,7 +84,7 @@ def test_an_event_that_a_signal_handler_schedules_amid_any_call_is_posted(clock:
         calls: dict[str, Callable[[], Any]] = {
             "scheduled": lambda: dispatcher.view.scheduled(10),
             "cancel": lambda: dispatcher.post_after(3600, Numbered(0)).cancel(),
-            "drain": lambda: dispatcher.core.schedule.drain_for(10),
+            "drain": lambda: dispatcher.core.retries.drain_for(10),
         }
 
         def is_posted() -> None:
@@ -121,7 +122,7 @@ def test_real_time_follows_the_monotonic_clock_and_post_at_the_wall_clock(
     dispatcher.post_at(time.time() + 3600, Numbered(2))
     real = time.time_ns
 
-    monkeypatch.setattr(schedule_module.time, "time_ns", lambda: real() + 3_601_000_000_000)
+    monkeypatch.setattr(alarm_module.time, "time_ns", lambda: real() + 3_601_000_000_000)
 
     assert gate.entered.wait(TIMEOUT_S)
     assert dispatcher.await_drained(TIMEOUT_S)
@@ -554,7 +555,7 @@ def test_a_finalizer_may_schedule_while_its_thread_does(make: Make, clock: Manua
     """It waited for the lock that its own thread held."""
     seen = Seen(clock)
     dispatcher = make(time_service=clock, handler=seen)
-    with dispatcher.core.schedule._lock:  # as amid a call, which a signal handler or the collector interrupts
+    with dispatcher.core.queue.lock:  # as amid a call, which a signal handler or the collector interrupts
         dispatcher.post_after(1, Numbered(1))
     dispatcher.post_after(2, Numbered(2))
     advance(dispatcher, clock, 2000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from dispatcher.testing import InlineDispatcher
 from ...commands import run_here
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work
 from ..journal.conftest import Job, Posted, after_a_crash
-from ..waiting import in_threads
+from ..waiting import in_threads, until
 
 NOON_MS = 1_800_000_000_000
 YEARS_MS = 10 * 365 * 86_400_000
@@ -413,10 +414,9 @@ def test_an_event_that_was_due_comes_behind_those_accepted_before_its_time(tmp_p
     with dispatcher:
         dispatcher.post(Posted(Job.STARTED, 0))
         assert gate.entered.wait(TIMEOUT_S)
-        dispatcher.post_after(0.05, Posted(Job.STARTED, 2))
+        due = dispatcher.post_after(0.05, Posted(Job.STARTED, 2)).due
         dispatcher.post(Posted(Job.STARTED, 1))
-        while dispatcher.stats().scheduled:
-            pass
+        until(lambda: time.time() > (due or 0), "it is due, and the handler thread is in a handler")
         dispatcher.post(Posted(Job.STARTED, 3))
         crashed = after_a_crash(tmp_path / "journal", tmp_path / "crashed")
         gate.opened.set()

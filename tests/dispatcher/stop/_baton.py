@@ -283,6 +283,31 @@ class SteppedLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def _is_owned(self) -> bool:
+        return self._owner == threading.get_ident()
+
+
+class SteppedGate:
+    """Where the handler thread waits: as a PlainLock."""
+
+    def __init__(self) -> None:
+        self._released = 0
+
+    def acquire(self) -> None:
+        _step(lambda: self._released > 0)
+        self._released -= 1
+
+    def acquire_within(self, seconds: float) -> bool:
+        self.acquire()
+        return True
+
+    def release(self) -> None:
+        _step()
+        self._released += 1
+
+    def knock(self, signal: bytes) -> None:
+        self.release()
+
 
 class SteppedRLock(SteppedLock):
     _reentrant = True
@@ -341,34 +366,9 @@ class _SteppedEnds:
         return super().__len__()  # type: ignore[misc]
 
 
-class SteppedTurns:
-    """As `itertools.repeat((), times)`: each turn is one step with the taking of an entry that it is used for."""
-
-    taking = False  # the next entry is taken in the step of its turn
-
-    def __init__(self, turn: tuple[()], times: int) -> None:
-        self._left = times
-
-    def __iter__(self) -> SteppedTurns:
-        return self
-
-    def __next__(self) -> tuple[()]:
-        if not self._left:
-            raise StopIteration
-        _step()
-        self._left -= 1
-        SteppedTurns.taking = True
-        return ()
-
-    def __length_hint__(self) -> int:
-        return self._left
-
-
 class SteppedDeque(_SteppedEnds, deque[Any]):
     def popleft(self) -> Any:
-        if not SteppedTurns.taking:
-            _step()
-        SteppedTurns.taking = False
+        _step()
         return super().popleft()
 
     def extend(self, entries: Any) -> None:
@@ -406,24 +406,6 @@ class _SteppedField:
             self._slot.__set__(target, value)
 
 
-def take_and_count(tally: Any, reason: str, take: Callable[[], Any]) -> Any:
-    """As `Tally.take`: one step."""
-    _step()
-    SteppedTurns.taking = True
-    try:
-        entry = take()
-    finally:
-        SteppedTurns.taking = False
-    tally.add(reason)
-    return entry
-
-
-def take_one_and_count(tally: Any, reason: str, take: Callable[[], Any], taken: list[Any], most: int = 1) -> None:
-    """As `Tally.take_many`, of one entry: one step."""
-    assert most == 1
-    taken.append(take_and_count(tally, reason, take))
-
-
 _preparing: Scheduler | None = None
 
 
@@ -436,34 +418,29 @@ def prepare(scheduler: Scheduler) -> None:
 def replace_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dispatchers made from now on take their steps as the scheduler says."""
     from dispatcher import async_dispatcher
-    from dispatcher.dispatching import batches, lone, stopping, times
+    from dispatcher.dispatching import stopping, times
     from dispatcher.mailbox import parking, task_mailbox
-    from dispatcher.queue import entries, shutdown
+    from dispatcher.queue import flags, inbox
     from dispatcher.queue import room as queue_room
 
-    locks = {"Lock": SteppedLock, "RLock": SteppedRLock, "Condition": SteppedCondition}
+    locks = {"Lock": SteppedLock, "RLock": SteppedRLock}
     threads = {"Thread": SteppedThread, "Event": SteppedEvent}
     for module, replaced in (
-        (entries, locks),
+        (inbox, locks),
         (queue_room, locks),
-        (shutdown, locks),
         (task_mailbox, locks),
-        (parking, locks),
         (async_dispatcher, threads),
         (stopping, {"Event": SteppedEvent}),
     ):
         monkeypatch.setattr(module, "threading", types.SimpleNamespace(**{**vars(threading), **replaced}))
-    monkeypatch.setattr(entries, "deque", SteppedDeque)
+    monkeypatch.setattr(inbox, "deque", SteppedDeque)
     monkeypatch.setattr(queue_room, "deque", SteppedDeque)
-    monkeypatch.setattr(entries.Tally, "take", take_and_count)
-    monkeypatch.setattr(entries.Tally, "take_many", take_one_and_count)
+    monkeypatch.setattr(parking, "PlainLock", SteppedGate)
     monkeypatch.setattr(parking.Parking, "wake_sooner", lambda _: None)
-    monkeypatch.setattr(batches, "repeat", SteppedTurns)
-    monkeypatch.setattr(lone, "repeat", SteppedTurns)
     monkeypatch.setattr(queue_room, "sleep", lambda _: _step(spinning=True))
     for owner, names in (
-        (entries.PostFlags, ("gate", "alert", "phase")),
-        (queue_room.QueueRoom, ("permits", "overdrafts", "is_crowded")),
+        (flags.PostFlags, ("gate", "alert", "phase")),
+        (queue_room.QueueRoom, ("is_crowded",)),
         (parking.Parking, ("duties",)),
         (times.Progress, ("entry",)),
     ):

@@ -199,7 +199,7 @@ def test_a_producer_held_between_its_steps_strands_no_event(
     held, reached = threading.Event(), threading.Event()
     monkeypatch.setattr(_PausingDeque, window, held)
     monkeypatch.setattr(_PausingDeque, "reached", reached, raising=False)
-    monkeypatch.setattr("dispatcher.queue.entries.deque", _PausingDeque)
+    monkeypatch.setattr("dispatcher.queue.inbox.deque", _PausingDeque)
     dispatcher = AsyncDispatcher(DispatcherConfig(drain_events_on_stop=drain))
     handled: list[int] = []
     dispatcher.register(Work, lambda event: handled.append(event.number))

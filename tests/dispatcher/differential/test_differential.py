@@ -1,0 +1,168 @@
+"""Two trees of the core do the same with the same random scripts: an earlier revision, and the present one.
+
+`play.py` plays a script and prints what comes out of it; it runs in a process of its own for each tree. Before a change
+that is to keep all behavior, set DIFFERENTIAL_AGAINST to the revision before it:
+
+    DIFFERENTIAL_AGAINST=HEAD~1 pytest tests/dispatcher/differential
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .script import FEATURES, make_script
+
+ROOT = Path(__file__).parents[3]
+PLAY = Path(__file__).with_name("play.py")
+AGAINST = os.environ.get("DIFFERENTIAL_AGAINST")
+FEW = range(150)
+MANY = [range(first, first + 250) for first in range(1_000, 3_000, 250)]
+LONGEST = 6_000
+"""Characters that a failure shows of one script or of one step."""
+
+INTENDED: Mapping[str, str] = {
+    "timer keys": "post_after(key=), post_at(key=), scheduled() and cancel(key) are new",
+    "later attempts": "is_redelivering() was false from the second attempt on, and mixed up in `async def` handlers",
+    "order over restarts": "after a crash, an event that had failed came before earlier events of its key, and one due "
+    "at a time before those accepted by then",
+    "waits in lanes": "an event that waits behind its key was not withdrawn by cancel() of its ask, and post_every() "
+    "posted the next one; one withdrawn before counts as discarded only once its turn comes",
+    "rhythms over restarts": "a run that ended without its post_every(key=) forgot the rhythm",
+    "durable withdrawals": "what cancel() had withdrawn could come back after a crash",
+    "early withdrawals": "what cancel() of an ask had withdrawn kept its room, could be superseded or dropped, and "
+    "counted as queued until its turn came",
+}
+"""What the trees do differently on purpose, if one lacks the feature of that name, and so no script contains."""
+
+
+class Tree:
+    """A tree of the dispatcher that `play.py` can play on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        said = json.loads(self._run("--features").stdout)
+        assert Path(said["dispatcher"]).is_relative_to(path), f"{said['dispatcher']} was imported, not that of {path}"
+        self.features: list[str] = said["features"]
+
+    def play(self, seeds: Sequence[int], without: Sequence[str]) -> dict[int, list[Any]]:
+        """What came out, by seed. The test fails if a script did not come to its end."""
+        done = self._run("--without", ",".join(without), *map(str, seeds))
+        played = {said["seed"]: said["out"] for said in map(json.loads, done.stdout.splitlines())}
+        missing = [seed for seed in seeds if seed not in played]
+        if done.returncode or missing:
+            pytest.fail(f"{self.path}: {_script(missing[0], without)}\nhas no end:\n{done.stderr[-LONGEST:]}")
+        for seed, out in played.items():
+            if "not at rest" in out[-1]:
+                pytest.fail(f"{self.path}: {_script(seed, without)}\n{len(out)} steps, then {_cut(out[-1])}")
+        return played
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(PLAY), *arguments],
+            env={**os.environ, "PYTHONPATH": str(self.path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    if AGAINST is None:
+        pytest.skip("set DIFFERENTIAL_AGAINST to the revision to compare with")
+    archive = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", AGAINST, "dispatcher"], capture_output=True, check=False
+    )
+    if archive.returncode:
+        pytest.skip(f"this clone has no revision {AGAINST} to compare with: {archive.stderr.decode().strip()}")
+    path = tmp_path_factory.mktemp("earlier")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(path, filter="data")
+    return Tree(path)
+
+
+@pytest.fixture(scope="module")
+def present() -> Tree:
+    return Tree(ROOT)
+
+
+def _script(seed: int, without: Sequence[str]) -> str:
+    script = make_script(seed, frozenset(FEATURES) - set(without))
+    events = {number: [plan.type, plan.key, *plan.actions] for number, plan in script.events.items()}
+    steps = "\n".join(f"  {number:3} {json.dumps(step)}" for number, step in enumerate(script.steps))
+    return f"seed {seed}: {asdict(script.config)}\nevents: {_cut(events)}\nsteps:\n{steps}"
+
+
+def _cut(what: Any) -> str:
+    text = json.dumps(what)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def difference(before: Sequence[Any], now: Sequence[Any]) -> str:
+    """The first step of which something else came out; empty if there is none."""
+    for number, (one, other) in enumerate(zip(before, now, strict=False)):
+        if one != other:
+            parts = [key for key in one | other if one.get(key) != other.get(key)]
+            shown = [f"  {key}\n    before {_cut(one.get(key))}\n    now    {_cut(other.get(key))}" for key in parts]
+            return "\n".join([f"step {number} {json.dumps(one.get('step'))}:", *shown])
+    return "" if len(before) == len(now) else f"{len(before)} steps before, {len(now)} now"
+
+
+def assert_alike(before: Tree, now: Tree, seeds: Sequence[int]) -> None:
+    common = {*before.features, *now.features} - ({*before.features} ^ {*now.features})
+    without = [name for name in FEATURES if name not in common]
+    assert set(without) <= INTENDED.keys()
+    played, played_now = before.play(seeds, without), now.play(seeds, without)
+
+    found = {seed: text for seed in seeds if (text := difference(played[seed], played_now[seed]))}
+
+    if found:
+        seed, text = next(iter(found.items()))
+        pytest.fail(
+            f"{len(found)} of {len(seeds)} scripts differ: {list(found)[:20]}\n{_script(seed, without)}\n{text}"
+        )
+
+
+@pytest.mark.long
+def test_the_present_tree_does_what_an_earlier_one_did(earlier: Tree, present: Tree) -> None:
+    assert_alike(earlier, present, FEW)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("seeds", MANY, ids=str)
+def test_the_present_tree_does_what_an_earlier_one_did_with_many_scripts(
+    earlier: Tree, present: Tree, seeds: range
+) -> None:
+    assert_alike(earlier, present, seeds)
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("seeds", MANY, ids=str)
+def test_what_comes_out_of_a_script_does_not_depend_on_timing(present: Tree, seeds: range) -> None:
+    assert_alike(present, present, seeds)
+
+
+def test_a_script_follows_from_its_seed() -> None:
+    features = frozenset(FEATURES)
+
+    assert make_script(7, features) == make_script(7, features)
+    assert make_script(7, features) != make_script(8, features)
+
+
+def test_the_first_difference_is_shown() -> None:
+    same = {"step": ["open"], "result": None}
+
+    assert difference([same], [same]) == ""
+    assert "step 1" in difference([same, {"step": ["post", 1], "result": True}], [same, {"step": ["post", 1]}])
+    assert difference([same], [same, same]) == "1 steps before, 2 now"
