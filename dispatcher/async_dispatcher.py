@@ -106,7 +106,7 @@ class AsyncDispatcher(PostingService):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._mailbox = mailbox = TaskMailbox(self._thread)
         self._progress = progress = Progress()
-        self._write_ahead = WriteAhead(name, journal)
+        self._write_ahead = write_ahead = WriteAhead(name, journal)
         self._queue = queue = Inbox(
             name,
             mailbox,
@@ -114,7 +114,7 @@ class AsyncDispatcher(PostingService):
             times=times,
             is_inside=lambda: self._timing.overdue.is_inside(self.core.is_inside),
             on_size=QueueSizeLog(name, config, lambda: self._queue.contents.by_type()[0], progress.event),
-            write_ahead=self._write_ahead,
+            write_ahead=write_ahead,
         )
         self._timing = timing = Timing(queue, mailbox, progress, self._timers)
         self._coroutines = Coroutines(name, config, mailbox, progress, loop, self._timers, timing.retries)
@@ -122,9 +122,7 @@ class AsyncDispatcher(PostingService):
         rules = AskRules(name, mailbox, self._routes, self._coroutines)
         self._asks = Asks(queue, rules.check_ask, rules.check_wait)
         self._drain = Drain(queue, progress)
-        letters = None
-        if dead_letters is not None:
-            letters = DeadLetters(name, dead_letters, self._write_ahead, queue.post_with)
+        letters = DeadLetters(name, dead_letters, write_ahead, queue.post_with) if dead_letters is not None else None
         self._errors = ErrorPolicy(self, self._routes, progress, timing.retries, letters, exit_action)
         self._dispatching = BatchDispatching(
             name,
@@ -587,6 +585,7 @@ class AsyncDispatcher(PostingService):
     def _after_fork(self) -> None:
         """In a child process: a started dispatcher has no handler thread here, and one with a journal no journal."""
         super()._after_fork()
+        self._queue.renew_locks()
         if self._thread.ident is None and self._journal is None:
             # In Python 3.13.0 to 3.13.3, no thread made before a fork starts after it (python/cpython#134381).
             threading.Thread.__init__(self._thread, target=self._run, name=self.name, daemon=True)
@@ -595,6 +594,6 @@ class AsyncDispatcher(PostingService):
         self.view.forget()
         self._drain.after_fork()
         self._errors.log.after_fork()
-        self._queue.after_fork()
+        self._queue.shutdown.after_fork()
         self._timing.after_fork()
         self._mailbox.after_fork(self._queue.check_not_forked)

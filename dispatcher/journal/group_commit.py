@@ -87,10 +87,8 @@ class GroupCommit:
 
     # -- producers: any thread -----------------------------------------------------------------------------------------
 
-    def append(self, line: bytes, *, alone: bool = False) -> int:
+    def append(self, line: bytes) -> int:
         """Append one event and return its accepted seq; under `commits`, it is on the disk then.
-
-        `alone`: the caller holds a lock that the writer may need, so it must not wait for the writer.
 
         Raises:
             JournalError: the disk failed, or the journal is closed.
@@ -105,7 +103,7 @@ class GroupCommit:
         try:
             self._depths[thread] = depth + 1
             # A nested post must not wait for its turn: the leader may wake the post that it has interrupted, to lead.
-            is_alone = alone or depth > 0 or self._is_nested()
+            is_alone = depth > 0 or self._is_nested()
             return self._append_alone(line) if is_alone else self._append_with_others(line)
         finally:
             self._depths[thread] = depth

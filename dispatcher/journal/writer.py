@@ -459,18 +459,18 @@ class JournalWriter:
 
     # -- any thread ------------------------------------------------------------------------------------------------
 
-    def append_accepted(self, line: bytes, *, alone: bool = False) -> int:
+    def append_accepted(self, line: bytes) -> int:
         """In write-ahead mode, append an event, encoded as JSON, and return its accepted seq.
 
         With durability `sync`, the event is on the disk on return. Threads waiting at the same time share a frame and
-        an fsync, except one marked `alone` because it holds a lock needed by posts.
+        an fsync.
 
         Raises:
             JournalError: the disk failed, or the journal is closed. The event isn't in the log, or not certainly.
             ReentrantAppendError: the call interrupted its own thread's use of the journal, for example in a signal
                 handler.
         """
-        return self._group.append(line, alone=alone)
+        return self._group.append(line)
 
     def append_later(self, later: LaterAppend, *, wait: bool) -> None:
         """Append as `append_accepted` does, but notify `later` once the event is in the log or rejected.

@@ -252,13 +252,13 @@ class Inbox:
 
     def _make_after(self) -> Callable[[Any], bool]:
         """The end of a post that finds `alert` set: its event is queued, and the handler thread waits or stops."""
-        flags, take_back, parking, lock = self.flags, self.shutdown.take_back, self._parking, self.lock
+        inbox, flags, take_back, parking = self, self.flags, self.shutdown.take_back, self._parking
         take_duty, now_ns = parking.take_duty, perf_counter_ns
 
         def after(entry: Any) -> bool:
             try:  # as `_wake_for_post`
                 wake = take_duty()
-                with lock:
+                with inbox.lock:
                     flags.alert = flags.phase != RUNNING
                 flags.woken_ns = now_ns()
                 wake()
@@ -739,7 +739,6 @@ class Inbox:
         if self.flags.phase == FORKED:
             raise ForkedProcessError(self.name, self.write_ahead.journal_path)
 
-    def after_fork(self) -> None:
-        """In a child process: make a new lock, since a thread of the parent may have held it; accept nothing."""
+    def renew_locks(self) -> None:
+        """In a child process: a thread of the parent may have held them."""
         self.lock, self.answered = threading.RLock(), threading.Condition()
-        self.shutdown.after_fork()

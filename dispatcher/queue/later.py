@@ -29,6 +29,7 @@ class Posted(LatchedFuture):
 
     def __init__(self, inbox: Inbox) -> None:
         super().__init__(inbox.name, inbox.answered)
+        self._inbox = inbox  # never changes
         self.on_its_way: LaterPost | None = None  # into the log; its producer sets it, before it has the future
 
     def cancel(self) -> bool:
@@ -37,6 +38,12 @@ class Posted(LatchedFuture):
         if later is not None and later.withdraw():
             self.withdrawn()
         return self.cancelled()
+
+    def _wait(self, timeout: float | None) -> None:
+        """Raises ForkedProcessError: the journal's writer is in the parent process."""
+        if not self.done():
+            self._inbox.check_not_forked()
+        super()._wait(timeout)
 
 
 def post_later(inbox: Inbox, event: Any, *, wait: bool = True) -> Future[bool]:

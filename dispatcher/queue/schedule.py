@@ -29,7 +29,7 @@ from dispatcher.journal.format.event_codec import Marks
 from dispatcher.mailbox.parking import NEVER
 from dispatcher.queue.alarm import Alarm
 from dispatcher.queue.due import duration_ns, is_event_not_factory, rhythm_ns, unix_ns
-from dispatcher.queue.entry import Delivery, Entry
+from dispatcher.queue.entry import NEW, Delivery, Entry
 from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.keys import Keys
 from dispatcher.queue.overdue import Overdue
@@ -255,7 +255,7 @@ class Schedule:
         if self._is_started:
             self._keep_rhythms()
         events = [one.event for one in left if not one.period_ns]
-        events += [entry.event for entry in self._overdue.take_all()]
+        events += [entry.event for entry in self._overdue.take_all() if entry.state == NEW]
         self.left += len(events)
         if events:
             some = ", ".join(map(text_of, events[:3])) + (", ..." if len(events) > 3 else "")

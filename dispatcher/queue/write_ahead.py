@@ -72,25 +72,23 @@ class WriteAhead:
         """As EventCodec.decode."""
         return self._codec.decode(line)
 
-    def accept(self, event: Any, marks: Marks | None = None, *, alone: bool = False) -> int:
+    def accept(self, event: Any, marks: Marks | None = None) -> int:
         """Log an event on its producer's thread, which may wait for the disk. Returns its accepted seq; 0: refused.
-
-        `alone`: the caller holds a lock of the queue, so it must not wait for other producers.
 
         Raises:
             EventNotDeclaredError: the class of the event was not declared. JournalError: it cannot be kept, or not yet.
             ReentrantAppendError: the post has interrupted its own thread's use of the journal.
         """
-        return self._append(self.encode(event, marks), alone=alone)
+        return self._append(self.encode(event, marks))
 
     def accept_tick(self, marks: Marks) -> int:
         """As `accept`, for the line of a `post_every` with a key."""
         return self._append(with_marks(NO_EVENT, marks))
 
-    def _append(self, line: bytes, *, alone: bool = False) -> int:
+    def _append(self, line: bytes) -> int:
         assert self._journal is not None
         try:
-            return self._journal.append_accepted(line, alone=alone)
+            return self._journal.append_accepted(line)
         except ReentrantAppendError:
             raise
         except JournalError:

@@ -135,7 +135,6 @@ def uses_of(daemon: Daemon) -> dict[str, Callable[[], Any]]:
         "flush": journal.flush,
         "idle": journal.idle,
         "append": lambda: journal.append_accepted(b"{}"),
-        "append alone": lambda: journal.append_accepted(b"{}", alone=True),
         "append later": lambda: journal.append_later(LaterAppend(b"{}"), wait=True),
         "under way": lambda: journal.under_way,
         "settle": lambda: journal.settle(1),
