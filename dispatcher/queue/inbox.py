@@ -171,7 +171,7 @@ class Inbox:
         def post(event: Any) -> bool:
             if flags.gate:
                 return post_gated(event)
-            append(event)  # P1: see `_Turn.last_look` and QueueShutdown.take_last
+            append(event)  # P1: pairs with H2 in LoneEvents.dispatch and E2 in QueueShutdown.take_last
             if flags.alert:  # P2
                 try:
                     return after(event)
