@@ -40,6 +40,8 @@ _SIZE_EVERY_NS: Final = 1_000_000
 """In a flood, the size of the queue is told at most once in this time: its log costs as much as ten events."""
 
 _NAP_S: Final = 0.01
+_LONG_NS: Final = 10_000
+"""A batch of quicker events ends soon enough for what is due."""
 
 
 class BatchDispatching:
@@ -423,7 +425,7 @@ class BatchDispatching:
                 if handling_ns > slow_ns:
                     self.slow.event_ended(route, event, started_ns, ended_ns)
                 started_ns, place = ended_ns, None
-                if mailbox.new_mail or ended_ns >= alarm.next_ns:
+                if mailbox.new_mail or (handling_ns > _LONG_NS and ended_ns >= alarm.next_ns):
                     break
         except IndexError:
             if place is not None:  # not raised by the iterator

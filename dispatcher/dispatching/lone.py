@@ -18,7 +18,7 @@ from dispatcher.dispatching.times import EventTimes, IdleTime, Progress
 from dispatcher.mailbox.parking import NEVER
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.alarm import Alarm
-from dispatcher.queue.entry import Entry, InQueue
+from dispatcher.queue.entry import Entry
 from dispatcher.queue.flags import RUNNING, STOPPED
 from dispatcher.queue.inbox import Inbox
 from dispatcher.routes import NO_TYPE, Route, RoutingTable
@@ -123,11 +123,14 @@ class LoneEvents:
             started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
             event: Any = None
             route: Route | None = None
+            enqueued_ns = 0
             try:
                 event = progress.entry = popleft() if place is nothing else place
                 if bounded:
                     room.give_back()
-                event_type = event.type if not every else InQueue.ENTRY  # then no event is queued bare
+                if every and type(event) is tuple:  # a stamped entry: no event is queued bare
+                    event, enqueued_ns = event[0], event[1]
+                event_type = event.type
                 if event_type is not known:  # a type keeps its route, whose handler may change
                     known_route = by_type.get(id(event_type)) or self._routes.find(event_type)
                     known = known_route.event_type
@@ -139,6 +142,11 @@ class LoneEvents:
                     self._leave()
                     return
                 route = self._failed(event, error)
+            if enqueued_ns and route is not None:
+                ended_ns = perf_counter_ns()
+                times.note(route, started_ns, ended_ns, enqueued_ns)
+                if ended_ns - started_ns > slow_ns:
+                    self._slow.event_ended(route, event, started_ns, ended_ns)
             if route is None or times.timed:
                 ended_ns = times.end_batch(1, started_ns)
             else:
@@ -165,7 +173,7 @@ class LoneEvents:
 
     def _failed(self, event: Any, error: BaseException) -> Route | None:
         """The handler has raised `error`. Returns the event's route; None: it is timed elsewhere."""
-        if self._times.every or type(event) is Entry:  # its own dispatching deals with handlers' errors
+        if type(event) is Entry:  # its own dispatching deals with handlers' errors
             self._leave()
             raise error
         if type(error) is not EventTaken:

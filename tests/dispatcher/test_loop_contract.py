@@ -86,7 +86,7 @@ LOOPS = {
     "quick": Loop("BatchDispatching._dispatch_quickly", post_in_turn),
     "singly": Loop("BatchDispatching._dispatch_singly", post_together),
     "stamped": Loop("BatchDispatching._dispatch_singly", post_together, "all"),
-    "stamped lone": Loop("BatchDispatching._dispatch_singly", post_alone, "all"),
+    "stamped lone": Loop("LoneEvents.dispatch", post_alone, "all"),
     "asked": Loop("BatchDispatching._dispatch_singly", ask_alone),
     "journaled": Loop("JournaledDispatching.dispatch", post_together, is_journaled=True),
     "journaled lone": Loop("JournaledDispatching.dispatch", post_alone, is_journaled=True),
