@@ -10,6 +10,7 @@ all of them to the same results.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import repeat, starmap
 from time import perf_counter_ns, sleep
 from typing import Any, Final
@@ -159,7 +160,7 @@ class BatchDispatching:
                     self._count -= 1
             elif times.every:
                 self._dispatch_every(batch)
-            elif count > 1 and times.singly:
+            elif count > 1 and (times.singly or self._begins_with_ask()):
                 self._dispatch_singly(batch)
             else:
                 quickly = True
@@ -231,6 +232,13 @@ class BatchDispatching:
         return self.ended() + self.in_hand() + dropped
 
     # -- handler thread ------------------------------------------------------------------------------------------------
+
+    def _begins_with_ask(self) -> bool:
+        """Whether asks come in a flood: a batch of them is cheaper than a quick one that hands over each."""
+        with suppress(IndexError):  # another thread has emptied the queue
+            first = self._entries[0]
+            return type(first) is Entry and first.ask is not None
+        return False
 
     def _nap(self) -> None:
         """As the wait for a post, but for a moment: a thread that could not be started is to be tried again."""

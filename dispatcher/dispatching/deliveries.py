@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from dispatcher.dispatching.lanes import BeginsLater
@@ -11,8 +12,11 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.asks import Ask
 from dispatcher.queue.entry import Entry
+from dispatcher.queue.futures import LatchedFuture
 from dispatcher.routes import Route, RoutingTable
 from dispatcher.util.foreign import class_name, text_of, type_of
+
+Give = Callable[[Ask, Any, BaseException | None], None]
 
 
 class Answers:
@@ -25,6 +29,8 @@ class Answers:
     def __init__(self, journal: JournalWriter | None) -> None:
         self._journal = journal if journal is not None and journal.config.write_ahead else None  # None: none waits
         self._waiting: list[tuple[Ask, Any, BaseException | None]] = []
+        self.give: Give = LatchedFuture.settle if self._journal is None else self._give_later
+        """What completes an ask with its handler's answer. Never changes."""
 
     def handle(self, entry: Entry, route: Route) -> None:
         """Call the handler with the event of an entry in hand, and end that.
@@ -42,12 +48,9 @@ class Answers:
         finally:
             del entry  # the traceback of an error, which an ask gets, refers to this frame
 
-    def give(self, ask: Ask, value: Any, error: BaseException | None) -> None:
-        """An event in hand has ended. Raises nothing."""
-        if self._journal is None:
-            ask.settle(value, error)
-        else:
-            self._waiting.append((ask, value, error))
+    def _give_later(self, ask: Ask, value: Any, error: BaseException | None) -> None:
+        """The event of the ask has ended, and its row comes first. Raises nothing."""
+        self._waiting.append((ask, value, error))
 
     def give_waiting(self) -> None:
         """Write the rows, and give the answers that wait for them. Between events.

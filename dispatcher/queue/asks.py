@@ -66,7 +66,7 @@ class Ask(LatchedFuture):
             self.settle(None, EventDiscardedError(self._name, outcome))
 
     def _complete(self, state: str, value: Any, error: BaseException | None) -> None:
-        self._owner.forget(self)
+        self._owner.open.pop(self, None)
         super()._complete(state, value, error)
         self.entry = None
 
@@ -91,7 +91,7 @@ class Asks:
         self._inbox = inbox  # never changes, like all fields that do not say otherwise
         self._check_ask = check_ask
         self._check_wait = check_wait
-        self._open: dict[Ask, None] = {}  # any thread adds and removes, in single steps
+        self.open: dict[Ask, None] = {}  # any thread adds and removes, in single steps
         self._is_over = False  # the thread that ends the dispatcher sets it
         self.give: Callable[[Ask, Any, BaseException | None], None] = LatchedFuture.settle
         """What completes an ask with its handler's answer. In write-ahead mode, the row comes first. Set once, before
@@ -108,7 +108,7 @@ class Asks:
         """
         self._check_ask(event)
         ask = Ask(self, self._inbox, event)
-        self._open[ask] = None
+        self.open[ask] = None
         try:
             self._post(ask, wait)
         except BaseException:
@@ -145,12 +145,12 @@ class Asks:
             ask.settle(None, problem)
 
     def forget(self, ask: Ask) -> None:
-        self._open.pop(ask, None)
+        self.open.pop(ask, None)
 
     def end(self) -> None:
         """No more events are handled: discard those that were not handled to the end. Repeating it is harmless."""
         self._is_over = True
-        self.discard(list(snapshot(self._open.copy)))
+        self.discard(list(snapshot(self.open.copy)))
 
     def discard(self, asks: list[Ask]) -> None:
         """A stop has discarded their events. Many take seconds, which it does not have, so another thread answers."""
@@ -163,7 +163,7 @@ class Asks:
         for number, ask in enumerate(asks, 1):
             if not number % MOST_ANSWERED:
                 sleep(_SHORT_S)
-            if ask in self._open:  # otherwise another thread has answered it meanwhile
+            if ask in self.open:  # otherwise another thread has answered it meanwhile
                 ask.settle(None, EventDiscardedError(self._inbox.name, "stop"))
 
     def check_wait(self) -> None:
