@@ -182,7 +182,7 @@ def counted_once() -> tuple[Listing, list[dis.Instruction], list[dis.Instruction
     listing = Listing(BatchDispatching._dispatch_quickly)
     counts = [each for each in listing.all if each.opname == "STORE_ATTR" and each.argval == "handled"]
     assert len(counts) == 5
-    return listing, counts, listing.at("event = None  # counted", "STORE_FAST")
+    return listing, counts, listing.at("event = progress.entry = None  # counted", "STORE_FAST")
 
 
 def phase_advanced() -> tuple[Listing, list[dis.Instruction], list[dis.Instruction]]:
