@@ -389,9 +389,15 @@ class Inbox:
         try:
             if self.room.capacity is None:
                 reason = self._way_in(entry, wait, False)
-            else:
-                with self.amid_post() as is_nested:
+            else:  # as `amid_post`, which costs more than the rest of a post
+                thread = get_ident()
+                is_nested = thread in self._amid
+                try:
+                    self._amid.add(thread)
                     reason = self._way_in(entry, wait, is_nested)
+                finally:
+                    if not is_nested:
+                        self._amid.discard(thread)
         except BaseException:
             if entry.permit and entry.state == NEW:  # here, as the limit of recursion may be near
                 self.room.permits.append(None)
@@ -473,14 +479,16 @@ class Inbox:
             return "", False
         if entry.key is not None:
             self.queued[entry.key] = entry
-        self._add(self.entries.append, entry)
+        # An event that only had to wait for room goes as it is: the handler thread is quicker with it.
+        is_more = entry.ask is not None or entry.delivery is not None or entry.accepted_seq or entry.enqueued_ns
+        self._add(self.entries.append, entry, entry if is_more or entry.key is not None else entry.event)
         return "", True
 
-    def _add(self, append: Callable[[Entry], object], entry: Entry) -> None:
-        """Append the entry to the queue. From then on its place has the permit."""
+    def _add(self, append: Callable[[Any], object], entry: Entry, place: Any) -> None:
+        """Append the entry, or its event, to the queue. From then on its place has the permit."""
         had, entry.permit, entry.state = entry.permit, False, QUEUED
         try:
-            append(entry)
+            append(place)
         except BaseException as error:
             traceback = error.__traceback__
             if traceback is not None and traceback.tb_next is None and error.__class__ in OWN:
@@ -533,7 +541,7 @@ class Inbox:
                 self.room.take_or_overdraw(entry)
             elif not self.room.try_take(entry):
                 return "reentrant"
-        self._add(self.side.append, entry)
+        self._add(self.side.append, entry, entry)
         if self.flags.alert:
             self._wake_surely()
         return ""
@@ -589,7 +597,7 @@ class Inbox:
             if entry.state == RETRYING:
                 entry.enqueued_ns = perf_counter_ns()
                 del self.retrying[entry]
-                self._add(self.entries.append, entry)
+                self._add(self.entries.append, entry, entry)
         if entry.permit:  # a stop has discarded it
             self.room.take_back(entry)
         elif self.flags.alert:
@@ -610,7 +618,7 @@ class Inbox:
                 self.room.take_or_overdraw(entry)
                 entry.enqueued_ns = perf_counter_ns()
                 del self.retrying[entry]
-                self._add(self.entries.appendleft, entry)
+                self._add(self.entries.appendleft, entry, entry)
 
     def keep(self, entry: Entry, state: int) -> None:
         """Move an event in hand to those that wait for their next attempt, or behind one of them. Handler thread."""

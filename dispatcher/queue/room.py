@@ -253,7 +253,8 @@ class QueueRoom:
             self.wake_one()
 
     def _wait_and_take(self, entry: Entry) -> Answer:
-        inbox, patience, looks = self._inbox, self.patience(_this_thread), 0
+        inbox, looks = self._inbox, 0
+        patience = self.patience(_this_thread) if self._timeout_s is not None else None
         while True:
             turn = threading.Lock()
             turn.acquire()
@@ -263,7 +264,9 @@ class QueueRoom:
                     return "shut"
                 if self.try_take(entry):  # R2
                     return "permit"
-                while not turn.acquire(timeout=min(patience.step_s(), _LOOK_S)):
+                while not turn.acquire(timeout=_LOOK_S if patience is None else min(patience.step_s(), _LOOK_S)):
+                    if patience is None:  # most waits end sooner, and do without
+                        patience = self.patience(_this_thread)
                     looks = looks + 1 if inbox.is_idle() and not self.permits else 0
                     if looks > 1:  # the last permit is in a post that this one has interrupted
                         return "reentrant"
