@@ -118,7 +118,7 @@ class LoneEvents:
                     return
                 progress.begun += 1
             else:
-                duties.clear()  # nobody need end this wait
+                duties.clear()  # no post has to end this wait
                 self._queue.calm()
             started_ns = progress.since_ns = idle.until_ns = perf_counter_ns()
             event: Any = None

@@ -53,7 +53,7 @@ class Progress:
         return entry is not None and (type(entry) is not Entry or entry.state == IN_HAND)
 
     def event(self) -> Any:
-        """The event in hand, apart from coroutines; None: there is none."""
+        """The event that the handler thread has now, apart from coroutines, or None."""
         entry = self.entry
         return entry.event if type(entry) is Entry else event_of(entry)
 

@@ -26,10 +26,10 @@ class Source(Protocol):
     """What knows times at which something is due. Any thread."""
 
     def delay_ns(self) -> float:
-        """Until the first of them; NEVER, or more: there is none. Under the inbox's lock."""
+        """The time until the first of them. NEVER or more means that nothing will be due. Under the inbox's lock."""
 
     def fire(self) -> bool:
-        """Post the first that is due; False: none is. The handler thread, or the time service's."""
+        """Post the first that is due, or return False if none is. The handler thread, or the time service's."""
 
 
 class Alarm:

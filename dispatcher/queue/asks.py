@@ -112,7 +112,7 @@ class Asks:
         try:
             self._post(ask, wait)
         except BaseException:
-            self.forget(ask)
+            self.open.pop(ask, None)
             raise
         if self._is_over:
             ask.settle(None, EventDiscardedError(self._inbox.name, "stop"))
@@ -143,9 +143,6 @@ class Asks:
     def _note_posted(ask: Ask, problem: BaseException | None) -> None:
         if problem is not None:
             ask.settle(None, problem)
-
-    def forget(self, ask: Ask) -> None:
-        self.open.pop(ask, None)
 
     def end(self) -> None:
         """No more events are handled: discard those that were not handled to the end. Repeating it is harmless."""

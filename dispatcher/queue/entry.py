@@ -22,7 +22,7 @@ end has to do:
     drop_oldest    dropped[outcome]    to the post    settled                discarded    go on
     withdrawn      dropped[outcome]    given back     settled on return      cancelled    go on
     stop           dropped[outcome]    -              stays for the start    discarded    go on
-    refused        rejected[reason]    given back     settled                refused      -
+    refused        rejected[reason]    given back     settled                refused      go on
 
 An event that is tried again has not ended: its next line in the log takes the place of this one.
 
@@ -220,7 +220,7 @@ class Entry:
 
         From then on no event supersedes it, and its caller cannot withdraw it.
         """
-        if self.ask is None and self.key is None and self.state == QUEUED:  # nobody else knows of it
+        if self.ask is None and self.key is None and self.state == QUEUED:  # no other thread has it
             self.state = IN_HAND
             return self
         inbox = self.inbox

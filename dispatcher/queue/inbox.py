@@ -557,7 +557,7 @@ class Inbox:
                 entry.state, entry.permit = NEW, self.room.capacity is not None
             try:
                 if self.write_ahead.is_on and not entry.accepted_seq and self._log_ahead(entry):
-                    message = "%s: %s is not in the journal, which has failed; it is handled all the same"
+                    message = "%s: the journal has failed, so %s is not in it; the event is handled nevertheless"
                     tell(log, logging.ERROR, message, self.name, text_of(entry.event), extra={"dispatcher": self.name})
                 with self.lock:
                     self._enqueue(entry)

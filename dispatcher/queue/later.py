@@ -209,7 +209,7 @@ class LaterPost(LaterAppend):
         if is_written:
             entry.accepted_seq = self.seq
         if not is_written or self.is_withdrawn:
-            entry.end("refused")  # without a count: nobody waits for it, or see below
+            entry.end("refused")  # `_refusal` counts it, if its caller is still there to be told
             return self._refusal() if self._is_running and self.error is not None else None
         inbox.enqueue_logged(entry)
         return None

@@ -79,7 +79,7 @@ class Overdue:
     def release(self) -> bool:
         """As Turn: a permit was returned. The handler thread has to post."""
         if self._is_handler_thread():
-            Context().run(self._post_waiting)  # it may be in a handler, whose context is not that of the due events
+            Context().run(self._post_waiting)  # not in the context of the handler that may be running
         else:
             self._ring()
         return False
