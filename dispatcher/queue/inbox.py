@@ -556,11 +556,8 @@ class Inbox:
                     continue
                 entry.state, entry.permit = NEW, self.room.capacity is not None
             try:
-                if self.write_ahead.is_on and not entry.accepted_seq and self._log_ahead(entry):
-                    message = "%s: the journal has failed, so %s is not in it; the event is handled nevertheless"
-                    tell(log, logging.ERROR, message, self.name, text_of(entry.event), extra={"dispatcher": self.name})
-                with self.lock:
-                    self._enqueue(entry)
+                self._log_aside(entry)
+                self._enqueue_aside(entry)
             except BaseException:
                 self.undo_or_finish(entry)
                 raise
@@ -568,6 +565,33 @@ class Inbox:
                 entry.end("stop")
             else:
                 self._end_victim(entry)
+
+    def _log_aside(self, entry: Entry) -> None:
+        """Write the event ahead. Its post has returned True, so it is handled even if the journal cannot keep it."""
+        if not self.write_ahead.is_on or entry.accepted_seq:
+            return
+        try:
+            if self._log_ahead(entry):
+                self._tell_of("%s: the journal has failed, so it lacks %s; the event is handled nevertheless", entry)
+        except Exception as error:
+            self._tell_of("%s: the journal cannot keep %s; the event is handled nevertheless", entry, error)
+
+    def _enqueue_aside(self, entry: Entry) -> None:
+        """Queue the event, without its key if the key's own methods raise: its post has returned True."""
+        try:
+            with self.lock:
+                self._enqueue(entry)
+        except Exception as error:
+            if entry.state != NEW or entry.key is None:
+                raise
+            self._tell_of("%s: the key of %s cannot be compared, so the event supersedes no other one", entry, error)
+            entry.key = None
+            with self.lock:
+                self._enqueue(entry)
+
+    def _tell_of(self, message: str, entry: Entry, error: Exception | None = None) -> None:
+        fields = {"dispatcher": self.name}
+        tell(log, logging.ERROR, message, self.name, text_of(entry.event), error=error, extra=fields)
 
     # -- accepted before: no refusal -----------------------------------------------------------------------------------
 

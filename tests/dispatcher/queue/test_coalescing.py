@@ -234,3 +234,38 @@ def test_coalescing_registered_while_running_holds_from_the_next_post(make: Make
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert [event.number for event in gate.events] == [0, 1, 2, 5]
+
+
+def test_an_event_put_aside_whose_key_cannot_be_compared_is_handled_without_its_key(
+    make: Make, got: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A post amid another post of its thread has returned True before the handler thread compares its key."""
+    dispatcher = make(handler=got.append)
+    dispatcher.register(Update, got.append, coalesce_by=key_of)
+    blocked, opened, producer, nested = threading.Event(), threading.Event(), threading.get_ident(), [3]
+
+    class Key:
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            if threading.get_ident() != producer:
+                raise LookupError("not comparable")
+            if nested:
+                assert dispatcher.event_handler.handle(Keyed(Key(), nested.pop()))
+            return self is other
+
+    def block() -> None:
+        blocked.set()
+        opened.wait(TIMEOUT_S)
+
+    dispatcher.mailbox_executor.execute(block, "block")
+    assert blocked.wait(TIMEOUT_S)
+    for number in (1, 2):
+        assert dispatcher.event_handler.handle(Keyed(Key(), number))
+    opened.set()
+    dispatcher.stop()
+
+    assert sorted(event.number for event in got) == [1, 2, 3]
+    assert "cannot be compared" in caplog.text
+    assert "LookupError: not comparable" in caplog.text

@@ -297,6 +297,33 @@ def test_events_that_cannot_be_kept_reach_the_future_and_leave_the_queue_its_roo
     assert dispatcher.post_later(posted(1)).result(TIMEOUT_S)
 
 
+def test_an_event_put_aside_that_the_journal_cannot_keep_is_handled(
+    start: Start, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A post amid another post of its thread has returned True before the handler thread writes its event ahead."""
+    nested = [Posted(Job.STARTED, object())]  # type: ignore[arg-type]
+
+    class Key:
+        def __hash__(self) -> int:
+            return 1
+
+        def __eq__(self, other: object) -> bool:
+            if nested:
+                assert dispatcher.event_handler.handle(nested.pop())
+            return self is other
+
+    dispatcher = start(gate.handle, coalesce_by=lambda _: Key())
+    for number in range(3):
+        assert dispatcher.event_handler.handle(posted(number))
+        assert gate.entered.wait(TIMEOUT_S)
+    assert not nested
+    gate.opened.set()
+    dispatcher.stop()
+
+    assert len(gate.events) == 4
+    assert "the journal cannot keep" in caplog.text
+
+
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
