@@ -139,8 +139,12 @@ def front(
             headers = {} if token is None else bearer(token)
             until(lambda: made.http.get("/cluster", headers=headers).status_code == 200, "it is active")
             if nodes:
-                until(lambda: len(manager.clients.get_cluster_nodes({"RUNNING"})) == len(nodes), "its nodes are there")
+                until(lambda: _running(door) == len(nodes), "its nodes are in what the pages and REST read")
             yield made
+
+
+def _running(door: RMDoor) -> int:
+    return sum(node.state == "RUNNING" for node in door.app.state.rm.model.nodes.values())
 
 
 def bearer(token: str) -> dict[str, str]:
