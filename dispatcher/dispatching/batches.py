@@ -2,9 +2,9 @@
 
 Only the handler thread runs this and writes its counters; other threads read them (invariant 1).
 
-Four functions hand an event to its handler and count it, because a call for each event would cost as much as the
-dispatcher's own work on it: two here, one in `lone`, one in `journaled`. tests/dispatcher/test_loop_contract.py holds
-all of them to the same results.
+Four loops hand an event to its handler and count it, because a call for each event would cost as much as the
+dispatcher's own work on it: two here, one in `lone`, one in `journaled`. An event with an Entry costs more anyway, so
+`_dispatch_entry` is a function of its own. tests/dispatcher/test_loop_contract.py holds all to the same results.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class BatchDispatching:
         self._count, self._turns = count, repeat((), count)
         batch: Iterator[Any] = starmap(self._popleft, self._turns)
         progress.begun += 1
-        quickly, last, since_ns = False, None, 0
+        quickly = False
         started_ns = progress.since_ns = perf_counter_ns()
         try:
             if self.journaled is not None:
@@ -164,9 +164,9 @@ class BatchDispatching:
                 self._dispatch_singly(batch)
             else:
                 quickly = True
-                last = self._dispatch_quickly(batch)
+                self._dispatch_quickly(batch)
         finally:
-            since_ns = progress.since_ns
+            since_ns, last = progress.since_ns, progress.entry
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
@@ -175,7 +175,7 @@ class BatchDispatching:
         if quickly:
             if self._choose_timed is not None:
                 self._choose_timed()
-            if ended_ns - since_ns > self.slow.limit_ns and type(last) is not Entry:
+            if ended_ns - since_ns > self.slow.limit_ns and last is not None:
                 # The watch has ended the batch early, so it is the last event that took so long.
                 self.slow.event_ended(self.routes.find(type_of(last)), last, since_ns, ended_ns)
 
@@ -266,17 +266,14 @@ class BatchDispatching:
             self.journal.idle()
         return True
 
-    def _dispatch_quickly(self, batch: Iterator[Any] | None) -> Any:
-        """The hot path, until there is mail: for each event its handler's call, a count and two stores; no lock.
-
-        Returns the last event.
+    def _dispatch_quickly(self, batch: Iterator[Any] | None) -> None:
+        """The hot path, until there is mail: for each event its handler's call, a count and a store; no lock.
 
         See test_loop_contract.py.
         """
         mailbox, progress, by_id, find = self._mailbox, self.progress, self.routes.by_type.get, self.routes.find
         bounded, room, give_back = self._bounded, self._room, self._room.permits.append
         event: Any = None
-        last: Any = None
         # The batch keeps the handlers of four types: four comparisons are faster than a look-up. Once there are four,
         # another one takes the place of the newest. That is safe because a thread that changes registrations also sends
         # a mail, which ends the batch. Each of the four has its own call, which CPython adapts to that handler.
@@ -290,7 +287,7 @@ class BatchDispatching:
                         give_back(None)
                         if room.is_crowded:  # R3
                             room.relieve()
-                    progress.entry = last = event
+                    progress.entry = event
                     event_type = event.type
                     if event_type is type_0:
                         handle_0(event)
@@ -315,19 +312,18 @@ class BatchDispatching:
                                 type_2, handle_2, route_2 = type_1, handle_1, route_1
                                 type_1, handle_1, route_1 = type_0, handle_0, route_0
                             type_0, handle_0, route_0 = known, handle, route
-                    event = progress.entry = None  # counted
+                    event = None  # counted; nothing looks at `progress.entry` before the next one
                     if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
-                        return last
+                        return
                 batch = None if self.times.singly else self._next_batch()
             except BaseException as error:
                 if event is None and error.__class__ is IndexError:  # another thread has emptied the queue
                     self._count -= 1
-                    return last
+                    return
                 failed, event = event, None
                 self._quick_failed(failed, error)
                 if mailbox.new_mail:
-                    return last
-        return last
+                    return
 
     def _next_batch(self) -> Iterator[Any] | None:
         """What a batch goes on with once its turns are used up, until it is full; None: nothing.
@@ -349,9 +345,10 @@ class BatchDispatching:
         """
         if type(event) is Entry:  # `_dispatch_one` deals with the errors of handlers
             raise error
-        if type(error) is not EventTaken:
+        if type(error) is EventTaken:
+            self.progress.entry = None
+        else:
             self.errors.failed(event, error)
-        self.progress.entry = None
 
     def _dispatch_every(self, batch: Iterator[Any] | None) -> None:
         """As `_dispatch_singly`, and what handlers post meanwhile."""
@@ -359,66 +356,79 @@ class BatchDispatching:
             self._dispatch_singly(batch)
             batch = self._next_batch()
 
-    def _dispatch_one(self, place: Any) -> None:
+    def _dispatch_one(self, place: Entry) -> None:
         """Dispatch an entry that a quick batch, or the wait for an event, has met."""
         self.progress.since_ns = perf_counter_ns()
-        self._dispatch_singly((place,), gives_back=False)
+        self._dispatch_entry(place)
 
-    def _dispatch_singly(self, batch: Iterable[Any], *, gives_back: bool = True) -> None:
+    def _dispatch_entry(self, place: Entry) -> None:
+        """Dispatch and time an entry just popped, from `progress.since_ns` on. See test_loop_contract.py."""
+        progress, started_ns, enqueued_ns = self.progress, self.progress.since_ns, place.enqueued_ns
+        entry = progress.entry = place.take()
+        if entry is None:  # it was withdrawn
+            return
+        event = entry.event
+        try:
+            event_type = event.type
+            route = self.routes.by_type.get(id(event_type)) or self.routes.find(event_type)
+            self.answers.handle(entry, route)
+        except EventTaken:  # its coroutine is timed instead, or it was withdrawn
+            entry = progress.entry = None
+            progress.since_ns = perf_counter_ns()
+            return
+        except BaseException as error:
+            self.errors.failed(event, error)
+            route = self.routes.find(type_of(event))
+        entry = progress.entry = None  # the traceback of an error, which an ask gets, refers to this frame
+        ended_ns = progress.since_ns = perf_counter_ns()
+        self.times.note(route, started_ns, ended_ns, enqueued_ns)
+        if ended_ns - started_ns > self.slow.limit_ns:
+            self.slow.event_ended(route, event, started_ns, ended_ns)
+
+    def _dispatch_singly(self, batch: Iterable[Any]) -> None:
         """Dispatch and time each event, until there is mail: a bare one, a stamped one, or an Entry. See
         test_loop_contract.py.
 
         One reading of the clock ends an event and begins the next. So the dispatcher's own work on an event, a few
         hundred ns, counts as handling, as it does in a quick batch.
         """
-        mailbox, progress, times, clock_ns, alarm = (
-            self._mailbox,
-            self.progress,
-            self.times,
-            perf_counter_ns,
-            self._alarm,
-        )
+        mailbox, progress, times, clock_ns = self._mailbox, self.progress, self.times, perf_counter_ns
         bounded, by_type, find, slow_ns = self._bounded, self.routes.by_type, self.routes.find, self.slow.limit_ns
         queue_counts, handling_counts, every = times.queue_time.counts, times.handling_time.counts, times.every
-        gives_back = gives_back and bounded
+        alarm, long_ns = self._alarm, _LONG_NS
         place: Any = None
-        entry: Entry | None
         known: Any = NO_TYPE  # as in a quick batch, events of one type in a row share one lookup
         route, handle, started_ns = self.routes.others, self.routes.others.handle, progress.since_ns
         try:
             for place in batch:
-                if gives_back:
+                if bounded:
                     self._room.give_back()
-                progress.entry, event, enqueued_ns, entry = place, place, 0, None
+                progress.entry, event, enqueued_ns = place, place, 0
                 if every and type(place) is tuple:  # a stamped entry: no event is queued bare
                     event, enqueued_ns = place[0], place[1]
                 elif type(place) is Entry:
-                    enqueued_ns = place.enqueued_ns
-                    entry = progress.entry = place.take()
-                    if entry is None:  # it was withdrawn
-                        place = None
-                        continue
-                    event = entry.event
+                    self._dispatch_entry(place)
+                    handling_ns, started_ns, place = progress.since_ns - started_ns, progress.since_ns, None
+                    if mailbox.new_mail or (handling_ns > long_ns and started_ns >= alarm.next_ns):
+                        break
+                    continue
                 try:
                     event_type = event.type
                     if event_type is not known:
                         route = by_type.get(id(event_type)) or find(event_type)
                         handle, known = route.handle, route.event_type
-                    if entry is None:
-                        handle(event)
-                        route.handled += 1
-                    else:
-                        self.answers.handle(entry, route)
-                except EventTaken:  # its coroutine is timed instead, or it was withdrawn
+                    handle(event)
+                    route.handled += 1
+                except EventTaken:  # its coroutine is timed instead
                     started_ns = progress.since_ns = clock_ns()
-                    place = entry = progress.entry = None
+                    place = progress.entry = None
                     if mailbox.new_mail:
                         break
                     continue
                 except BaseException as error:
                     self.errors.failed(event, error)
                     route, known = find(type_of(event)), NO_TYPE
-                entry = progress.entry = None  # the traceback of an error, which an ask gets, refers to this frame
+                progress.entry = None
                 ended_ns = progress.since_ns = clock_ns()
                 handling_ns = ended_ns - started_ns
                 if every:
@@ -429,11 +439,11 @@ class BatchDispatching:
                         route.queue_ns += queue_ns
                         queue_counts[queue_ns.bit_length()] += 1
                 else:
-                    times.note(route, started_ns, ended_ns, enqueued_ns)
+                    times.note(route, started_ns, ended_ns, 0)
                 if handling_ns > slow_ns:
                     self.slow.event_ended(route, event, started_ns, ended_ns)
                 started_ns, place = ended_ns, None
-                if mailbox.new_mail or (handling_ns > _LONG_NS and ended_ns >= alarm.next_ns):
+                if mailbox.new_mail or (handling_ns > long_ns and ended_ns >= alarm.next_ns):
                     break
         except IndexError:
             if place is not None:  # not raised by the iterator

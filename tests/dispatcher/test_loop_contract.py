@@ -87,7 +87,7 @@ LOOPS = {
     "singly": Loop("BatchDispatching._dispatch_singly", post_together),
     "stamped": Loop("BatchDispatching._dispatch_singly", post_together, "all"),
     "stamped lone": Loop("LoneEvents.dispatch", post_alone, "all"),
-    "asked": Loop("BatchDispatching._dispatch_singly", ask_alone),
+    "asked": Loop("BatchDispatching._dispatch_entry", ask_alone),
     "journaled": Loop("JournaledDispatching.dispatch", post_together, is_journaled=True),
     "journaled lone": Loop("JournaledDispatching.dispatch", post_alone, is_journaled=True),
     "journaled delivery": Loop("JournaledDispatching.dispatch", ask_alone, is_journaled=True),
