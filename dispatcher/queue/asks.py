@@ -70,11 +70,8 @@ class Ask(LatchedFuture):
         super()._complete(state, value, error)
         self.entry = None
 
-    def _wait(self, timeout: float | None) -> None:
-        """Raises AskError: the wait would never end, because the caller keeps the handler from running."""
-        if not self.done():
-            self._owner.check_wait()
-        super()._wait(timeout)
+    def _check_wait(self) -> None:
+        self._owner.check_wait()
 
     def _give_up(self) -> None:
         with contextlib.suppress(JournalError):  # which the journal has reported
@@ -122,7 +119,10 @@ class Asks:
         inbox, entry = self._inbox, ask.entry
         assert entry is not None
         if inbox.override.post is None:
-            self._step(ask, entry, entry.event, wait)
+            if inbox.write_ahead.is_on:
+                self._step(ask, entry, entry.event, wait)
+            else:
+                inbox.post_entry(entry, wait)
             return
         is_asked = inbox.override.run(entry.event, lambda event: self._step(ask, entry, event, wait))
         if not is_asked and not ask.done():  # a subclass's `post` has refused the event

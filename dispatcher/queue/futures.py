@@ -59,7 +59,8 @@ class LatchedFuture(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         try:
-            self._wait(timeout)
+            if self._state is not _FINISHED:
+                self._wait(timeout)
             if self._exception is not None:
                 raise self._exception
             return self._result
@@ -71,8 +72,9 @@ class LatchedFuture(Future[Any]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> None:
-        """Raises TimeoutError, CancelledError."""
+        """Raises TimeoutError, CancelledError; as `_check_wait`."""
         if self._state is _PENDING:
+            self._check_wait()
             if not self._latch.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
                 self._give_up()
                 if not self.done() or self.cancelled():
@@ -81,6 +83,9 @@ class LatchedFuture(Future[Any]):
                 release_anyhow(self._latch)  # for the next one; `_complete` may have been repeated meanwhile
         if self._state is _CANCELLED:
             raise CancelledError
+
+    def _check_wait(self) -> None:
+        """Raises AskError, ForkedProcessError: the wait would never end."""
 
     def _give_up(self) -> None:
         """A wait has come to its timeout."""

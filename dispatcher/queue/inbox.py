@@ -306,15 +306,15 @@ class Inbox:
 
     def post_entry(self, entry: Entry, wait: bool) -> bool:
         """As `post`, or `post_if_room`, of an event with an entry of its own. Any thread."""
-        reason = self.closed_to()
-        if reason:
+        if self.flags.phase != RUNNING and (reason := self.closed_to()):
             entry.end("refused", error=reason)
             return False
-        try:
-            self.set_up(entry)
-        except BaseException:
-            self.undo_or_finish(entry)
-            raise
+        if self._key_functions or self._keeping_context:
+            try:
+                self.set_up(entry)
+            except BaseException:
+                self.undo_or_finish(entry)
+                raise
         return self._bring(entry, wait)
 
     def _post_slowly(self, event: Any, wait: bool = True) -> bool:

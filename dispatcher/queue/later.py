@@ -39,11 +39,8 @@ class Posted(LatchedFuture):
             self.withdrawn()
         return self.cancelled()
 
-    def _wait(self, timeout: float | None) -> None:
-        """Raises ForkedProcessError: the journal's writer is in the parent process."""
-        if not self.done():
-            self._inbox.check_not_forked()
-        super()._wait(timeout)
+    def _check_wait(self) -> None:
+        self._inbox.check_not_forked()
 
 
 def post_later(inbox: Inbox, event: Any, *, wait: bool = True) -> Future[bool]:
