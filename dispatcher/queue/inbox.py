@@ -29,7 +29,7 @@ from contextvars import copy_context
 from itertools import starmap
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.errors import ForkedProcessError
@@ -63,6 +63,16 @@ from dispatcher.util.threads import is_owned
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 _ONCE: Final = ((),)
+
+
+class PostSteps(NamedTuple):
+    """The steps of `post` in `Inbox._make_post`."""
+
+    flags: PostFlags
+    append: Callable[[Any], None]
+    post: Callable[[Any], bool]
+    after: Callable[[Any], bool]
+    knock: Callable[[bytes], Any]
 
 
 class Inbox:
@@ -227,6 +237,12 @@ class Inbox:
         if self.room.capacity is not None:
             return post_bounded
         return post_stamped if self.stamping.stamps_all else post
+
+    def steps(self) -> PostSteps | None:
+        """What a plain post is made of, for a post that chooses among inboxes; None: this one's post does more."""
+        if self.room.capacity is not None or self.stamping.stamps_all:
+            return None
+        return PostSteps(self.flags, self.entries.append, self.post, self._after, self._parking.knock)
 
     def _post_gated(self, event: Any) -> bool:
         if self.flags.gate is LOOK:
