@@ -23,6 +23,7 @@ from core.latency import Latency
 from core.machines import machines
 from core.mailboxes import mailboxes
 from core.memory import Memory
+from core.parallel import Parallel
 from core.stopping import Stopping
 from core.throughput import throughput
 from journal.parts import PARTS as JOURNAL_PARTS
@@ -56,6 +57,7 @@ PARTS: dict[str, Callable[[Settings, Hadoop | None], Part]] = {
     "latency": lambda settings, _: Latency(settings),
     "stop": lambda settings, _: Stopping(settings),
     "memory": lambda settings, _: Memory(settings),
+    "parallel": lambda settings, _: Parallel(settings),
     "endurance": lambda settings, _: Endurance(settings),
 }
 

@@ -77,6 +77,29 @@ CORE_TARGETS = (
     Target("state machine : written by hand", "machine.ours", "machine.hand", 0.7),
     Target("memory of a state machine, of 1,000,000", "machine.bytes", None, 200, at_most=True, unit=" B"),
     Target("stop() after the last event, median", "stop.ours", None, 5, at_most=True, unit=" ms"),
+    *(
+        Target(
+            f"two partitions : one, {us} us, {feed}, of two bare threads'",
+            f"parallel.free.{us}-{feed}-{maker}.of-bare",
+            None,
+            bound,
+        )
+        for us, feed, bound in (
+            (5, "queued", 0.85),
+            (25, "queued", 0.95),
+            (100, "queued", 0.95),
+            (5, "posted", 0.7),
+            (25, "posted", 0.9),
+            (100, "posted", 0.9),
+        )
+        for maker in ("poster", "other")
+    ),
+    *(
+        Target(f"two partitions, {us} us, {feed} : {peer}", f"parallel.free.{us}-{feed}-poster.{peer}", None, 1.2)
+        for us in (0, 5, 25, 100)
+        for feed in ("queued", "posted")
+        for peer in ("queue", "pool", "pykka", "asyncio")
+    ),
     Target("RSS growth from 10 % to 100 % of the events", "endurance.growth", None, 0.05, at_most=True, unit="%"),
 )
 
