@@ -32,8 +32,7 @@ class MailboxMetricsController:
         self.interval_ms = 1000
         """Time from the end of a measurement to the start of the next."""
         self._clock_ns = clock_ns
-        self._time_service: ProcessingTimeService | None = None  # set once, before the start
-        self._executor: MailboxExecutor | None = None  # set once, before the start
+        self._parts: tuple[ProcessingTimeService, MailboxExecutor] | None = None  # set once, before the start
         # The next measurement; written by the mailbox thread, or by the one that starts what was postponed.
         self._timer: Future[None] | None = None
         self.is_waiting_for_start = False  # set up, and not started
@@ -44,10 +43,9 @@ class MailboxMetricsController:
         Raises:
             MailboxStateError: it's already set up.
         """
-        if self._time_service is not None:
+        if self._parts is not None:
             raise MailboxStateError("latency measurement is set up already; it is done once")
-        self._time_service = time_service
-        self._executor = executor
+        self._parts = time_service, executor
         self.is_waiting_for_start = True
 
     def start_latency_measurement(self) -> None:
@@ -56,7 +54,7 @@ class MailboxMetricsController:
         Raises:
             MailboxStateError: it isn't set up, or it's already started.
         """
-        if self._time_service is None:
+        if self._parts is None:
             raise MailboxStateError("latency measurement is not set up; call set_up_latency_measurement first")
         if not self.is_waiting_for_start:
             raise MailboxStateError("latency measurement is started already; it is done once")
@@ -69,18 +67,18 @@ class MailboxMetricsController:
             self._timer.cancel()
 
     def _schedule(self) -> None:
-        assert self._time_service is not None
-        due_ms = self._time_service.current_processing_time() + self.interval_ms
+        assert self._parts is not None
+        time_service, executor = self._parts
+        due_ms = time_service.current_processing_time() + self.interval_ms
         try:
-            self._timer = self._time_service.register_timer(due_ms, lambda _: self._measure())
+            self._timer = time_service.register_timer(due_ms, lambda _: self._measure(executor))
         except DispatcherError as error:  # the timers are shut down, which must not fail the mailbox
             log.debug("the mailbox latency is no longer measured: %s", error)
         except NO_THREAD as error:
             postpone("the mailbox's latency measurement", self._schedule, error)
 
-    def _measure(self) -> None:
+    def _measure(self, executor: MailboxExecutor) -> None:
         """On the timers' thread. The mail registers the next timer, so a closed mailbox ends the measurement."""
-        assert self._executor is not None
         sent_ns = self._clock_ns()
 
         def arrived() -> None:
@@ -88,4 +86,4 @@ class MailboxMetricsController:
             self._schedule()
 
         with suppress(RejectedExecutionError):
-            self._executor.execute(arrived, "measure the mailbox latency")
+            executor.execute(arrived, "measure the mailbox latency")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dispatcher.errors import InvalidValueError
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
-from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, TimerTask
+from dispatcher.mailbox.timer_queue import ServiceStatus, TimerService, TimerTask
 
 
-class ManualClock(QueuedTimerService):
+class ManualClock(TimerService):
     """A TimerService whose time stands still until you advance it.
 
     Any thread can use it, but only one at a time can advance, and callbacks run on that thread. Timers for the same
@@ -96,14 +96,15 @@ class ManualClock(QueuedTimerService):
         finally:
             with self._tasks.lock:
                 self._running -= 1
-                over = self._running == 0 and self._tasks.status is not ServiceStatus.ALIVE
-            if over:
-                self._terminated.complete()
+            self._complete_if_over()
         return True
 
     def _end(self, status: ServiceStatus) -> None:
         self._tasks.end(status)
+        self._complete_if_over()
+
+    def _complete_if_over(self) -> None:
         with self._tasks.lock:
-            over = self._running == 0
+            over = self._running == 0 and self._tasks.status is not ServiceStatus.ALIVE
         if over:
             self._terminated.complete()

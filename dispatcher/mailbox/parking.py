@@ -26,23 +26,12 @@ _LONGEST_S: Final = 86_400.0
 """A wait for the alarm of another day ends, and begins again."""
 
 
-class WaitLock(Protocol):
-    """`acquire` waits for a `release` by another thread.
-
-    `release` may be called twice: `acquire` returns once for both, or once for each.
-    """
-
-    acquire: Callable[[], Any]
-    release: Callable[[], Any]
-    knock: Callable[[bytes], Any]
-    """`knock(SIGNAL)` is `release()` in one call, in C."""
-
-    def acquire_within(self, seconds: float) -> bool:
-        """As `acquire`; False: no release has come in time."""
-
-
 class PlainLock:
-    """A WaitLock that needs no descriptor."""
+    """`acquire` waits for a `release` by another thread; `acquire_within` returns False if none has come in time.
+
+    `release` may be called twice: `acquire` returns once for both, or once for each. `knock(SIGNAL)` is `release()` in
+    one call, in C.
+    """
 
     __slots__ = ("_released", "acquire", "knock", "release")
 
@@ -72,7 +61,7 @@ class Alarm(Protocol):
 
 
 class DescriptorLock:
-    """A WaitLock whose `release` lets go of the GIL while it wakes the other thread. Linux only.
+    """A PlainLock whose `release` lets go of the GIL while it wakes the other thread. Linux only.
 
     A thread that a plain lock wakes has to wait for the GIL. On one core it may even preempt the thread that woke it,
     only to find the GIL taken, and the two switch back and forth.
@@ -107,7 +96,7 @@ class Parking:
     def __init__(self) -> None:
         # Held; the mailbox thread waits for it, a waking thread releases it. Replaced before the first wait and after
         # the last one only.
-        self.lock: WaitLock
+        self.lock: PlainLock | DescriptorLock
         # The lock's. It works at each depth of the stack at which an append to a deque works, so also where `unpark`
         # meets the limit of recursion. Replaced with the lock.
         self.knock: Callable[[bytes], Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.executor import MailboxExecutor
@@ -22,16 +22,8 @@ from dispatcher.util.functions import require_plain
 _OPEN: Final = MailboxState.OPEN  # looking up an Enum member is slow, and the loop turns often
 
 
-class PeriodTimer(Protocol):
-    """Measures periods, such as the idle times of a default action. Called on the mailbox thread."""
-
-    def mark_start(self) -> None: ...
-
-    def mark_end(self) -> None: ...
-
-
 class IdleTimer:
-    """A PeriodTimer that adds up its periods. Written by the mailbox thread, read by any."""
+    """Adds up periods, such as the idle times of a default action. Written by the mailbox thread, read by any."""
 
     __slots__ = ("_clock_ns", "_total_and_since")
 
@@ -61,7 +53,7 @@ class Suspension:
 
     __slots__ = ("_processor", "_timer")
 
-    def __init__(self, processor: MailboxProcessor, timer: PeriodTimer | None = None) -> None:
+    def __init__(self, processor: MailboxProcessor, timer: IdleTimer | None = None) -> None:
         self._processor = processor
         self._timer = timer
 
@@ -87,7 +79,7 @@ class MailboxController:
     def __init__(self, processor: MailboxProcessor) -> None:
         self._processor = processor
 
-    def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
+    def suspend_default_action(self, timer: IdleTimer | None = None) -> Suspension:
         """Don't run the default action until you resume the suspension. Mail still runs.
 
         A `timer` that you have started runs until then, except while mail runs.
@@ -295,9 +287,12 @@ class MailboxProcessor:
             self._mark_idle_start(suspension)
         while self._suspension is not None and not self._suspended:
             mail = mailbox.take(MIN_PRIORITY)
-            suspension = self._mark_idle_end()
-            self._run_mail(mail)
-            self._mark_idle_start(suspension)
+            self._run_mail_amid_idleness(mail)
+
+    def _run_mail_amid_idleness(self, mail: Mail) -> None:
+        suspension = self._mark_idle_end()
+        self._run_mail(mail)
+        self._mark_idle_start(suspension)
 
     def _run_mail(self, mail: Mail) -> None:
         try:
@@ -333,12 +328,9 @@ class MailboxProcessor:
 
     def _run_one_batched_mail(self) -> bool:
         mail = self.mailbox.try_take_from_batch() if self.mailbox.create_batch() else None
-        if mail is None:
-            return False
-        suspension = self._mark_idle_end()
-        self._run_mail(mail)
-        self._mark_idle_start(suspension)
-        return True
+        if mail is not None:
+            self._run_mail_amid_idleness(mail)
+        return mail is not None
 
     def _run_default_action_if_available(self) -> bool:
         if self._suspension is not None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
-from dispatcher.mailbox.timer_queue import QueuedTimerService, ServiceStatus, SharedFuture, TimerTask
+from dispatcher.mailbox.timer_queue import ServiceStatus, SharedFuture, TimerService, TimerTask
 from dispatcher.util.foreign import tell
 from dispatcher.util.forks import let_go_in_children
 from dispatcher.util.functions import require_plain
@@ -29,7 +29,7 @@ _MAX_LOOKS = 20
 """Readings of both clocks until one is quick enough. On a busy machine another thread may run between the two."""
 
 
-class SystemProcessingTimeService(QueuedTimerService):
+class SystemProcessingTimeService(TimerService):
     """A TimerService in Unix ms, with one daemon thread for the callbacks. Any thread can use it.
 
     A timer for T fires once the millisecond T has passed, at T + 1. Like a watermark T, it still admits records of T. A
@@ -127,7 +127,7 @@ class SystemProcessingTimeService(QueuedTimerService):
             return self._ahead_ms
         looks = 1
         while most_ms - least_ms >= _SKEW_MS and looks < _MAX_LOOKS:
-            least_ms, most_ms = min((least_ms, most_ms), self._look(), key=_width)
+            least_ms, most_ms = min((least_ms, most_ms), self._look(), key=lambda look: look[1] - look[0])
             looks += 1
         self._ahead_ms = least_ms
         return least_ms
@@ -170,13 +170,12 @@ class SystemProcessingTimeService(QueuedTimerService):
     def _run_next(self) -> bool:
         # A separate function, so that no local variable keeps a callback alive while the thread waits.
         task = self._wait_for_task()
-        if task is None:
-            return False
         try:
-            self._tasks.run(task, self.current_processing_time)
+            if task is not None:
+                self._tasks.run(task, self.current_processing_time)
         except BaseException as error:
             self._report(error)
-        return True
+        return task is not None
 
     def _wait_for_task(self) -> TimerTask | None:
         """The next task, once it is due; None when the service is not ALIVE."""
@@ -198,8 +197,3 @@ class SystemProcessingTimeService(QueuedTimerService):
             except BaseException as raised:  # e.g. the mailbox it reports to is closed; the other timers still fire
                 tell(log, logging.ERROR, "%s: on_error failed", self._name, error=raised)
         tell(log, logging.ERROR, "%s: a timer's callback failed", self._name, error=error)
-
-
-def _width(look: tuple[float, float]) -> float:
-    least_ms, most_ms = look
-    return most_ms - least_ms

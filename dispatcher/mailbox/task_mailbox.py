@@ -95,16 +95,15 @@ class TaskMailbox:
         """Put `mail` before all mail that isn't urgent. The mail put first last is taken first."""
         if mail.is_urgent:
             self._put_urgent(mail)
-            return
-        if self.is_mailbox_thread():
+        elif self.is_mailbox_thread():
             self._check_put()
-            _insert_before_normal(self.batch, mail)
-            return
-        with self._lock:
-            self._check_put()
-            self.new_mail = True
-            self.parking.unpark()
-            _insert_before_normal(self._queue, mail)
+            self.batch.insert(_urgent_mails(self.batch), mail)
+        else:
+            with self._lock:
+                self._check_put()
+                self.new_mail = True
+                self.parking.unpark()
+                self._queue.insert(_urgent_mails(self._queue), mail)
 
     def has_mail(self) -> bool:
         """Whether mail of any priority is waiting."""
@@ -196,8 +195,7 @@ class TaskMailbox:
             since = [self._queue.popleft() for _ in range(_urgent_mails(self._queue))]  # newer than the mail put back
             self._queue.extendleft(reversed(queue))
             self._queue.extendleft(reversed(since))
-            self.new_mail = bool(self._queue)
-            self.new_urgent_mail = self.new_mail and self._queue[0].is_urgent
+            self._note_queue()
             return True
 
     def quiesce(self) -> None:
@@ -277,9 +275,12 @@ class TaskMailbox:
         # Urgent mail is stored newest first, but taken in the order of its arrival: look for the oldest.
         mail = _take_oldest_urgent(self._queue, priority, of) or _take_first(self._queue, priority, of)
         if mail is not None:
-            self.new_mail = bool(self._queue)
-            self.new_urgent_mail = self.new_mail and self._queue[0].is_urgent
+            self._note_queue()
         return mail
+
+    def _note_queue(self) -> None:
+        self.new_mail = bool(self._queue)
+        self.new_urgent_mail = self.new_mail and self._queue[0].is_urgent
 
     def _check_thread(self, action: str) -> None:
         # Until a given thread starts, the thread that prepares it may act for it.
@@ -308,10 +309,6 @@ def _require_gil(what: str) -> None:
 def _urgent_mails(mails: deque[Mail]) -> int:
     """The number of urgent mails, which come first."""
     return sum(1 for _ in itertools.takewhile(lambda mail: mail.is_urgent, mails))
-
-
-def _insert_before_normal(mails: deque[Mail], mail: Mail) -> None:
-    mails.insert(_urgent_mails(mails), mail)
 
 
 def _take_oldest_urgent(mails: deque[Mail], priority: int, of: Callable[[Mail], int]) -> Mail | None:

@@ -1,4 +1,4 @@
-"""The interfaces of processing time, after Flink's ProcessingTimeService and TimerService: a clock with timers.
+"""The interface of processing time, after Flink's ProcessingTimeService: a clock with timers.
 
 Times are milliseconds, since the Unix epoch or since the start of a simulated clock; so are delays and periods. A
 callback gets the time for which it was scheduled, not the time at which it runs.
@@ -48,26 +48,3 @@ class ProcessingTimeService(Protocol):
 
     def schedule_with_fixed_delay(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
         """Schedule as `schedule_at_fixed_rate` does, but `period_ms` after the end of the last run."""
-
-
-class TimerService(ProcessingTimeService, Protocol):
-    """The interface for the owner: ALIVE -> QUIESCED -> SHUTDOWN, never back. Any thread may call.
-
-    No callback begins once a service is not ALIVE; the futures of pending and of periodic tasks are cancelled.
-    """
-
-    def quiesce(self) -> Future[None]:
-        """Drop all tasks; new ones are accepted and never run. Does not wait for a running callback.
-
-        The future completes when that callback has ended and no other can begin. All calls return the same future,
-        which cannot be cancelled. A callback that waits for it waits for ever.
-        """
-
-    def shutdown(self, timeout: float | None = 1.0) -> bool:
-        """Drop all tasks, and refuse new ones; returns whether a running callback ends within `timeout` seconds."""
-
-    def shutdown_uninterruptible(self, timeout: float) -> bool:
-        """As `shutdown`, but a KeyboardInterrupt during the wait is raised after it."""
-
-    def is_terminated(self) -> bool:
-        """No callback runs, and none will."""

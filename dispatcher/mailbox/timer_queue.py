@@ -135,7 +135,6 @@ class TimerQueue:
         return task
 
     def size(self) -> int:
-        """The number of waiting tasks."""
         return len(self._waiting)
 
     def next_due_ms(self) -> float | None:
@@ -233,8 +232,12 @@ class TimerQueue:
         heapq.heappush(self._heap, (task.due_ms, task.order))
 
 
-class QueuedTimerService(ABC):
-    """A TimerService with a TimerQueue, whose tasks a subclass runs. Any thread can use it."""
+class TimerService(ABC):
+    """A ProcessingTimeService with a TimerQueue, for its owner: ALIVE -> QUIESCED -> SHUTDOWN, never back. Any thread.
+
+    No callback begins once a service is not ALIVE; the futures of pending and of periodic tasks are cancelled. A
+    subclass runs the tasks.
+    """
 
     def __init__(self, name: str) -> None:
         self._tasks = TimerQueue(name, self._steady_ms)  # has its own lock
@@ -243,6 +246,18 @@ class QueuedTimerService(ABC):
     @abstractmethod
     def current_processing_time(self) -> int:
         """Return the current time in ms."""
+
+    @abstractmethod
+    def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
+        """Call `callback` at a time, as in the protocol."""
+
+    @abstractmethod
+    def shutdown(self, timeout: float | None = 1.0) -> bool:
+        """Drop all tasks, reject new ones, and return whether a running callback ends within `timeout` seconds."""
+
+    @abstractmethod
+    def shutdown_uninterruptible(self, timeout: float) -> bool:
+        """Shut down as `shutdown` does, but raise a KeyboardInterrupt during the wait only after it."""
 
     @abstractmethod
     def _steady_ms(self) -> float:
@@ -259,7 +274,11 @@ class QueuedTimerService(ABC):
         return self._schedule(callback, initial_delay_ms, period_ms, fixed_delay=True)
 
     def quiesce(self) -> Future[None]:
-        """Quiesce as in the protocol."""
+        """Drop all tasks, and accept new ones that never run. Doesn't wait for a running callback.
+
+        The future completes when that callback has ended and no other can begin. All calls return the same future,
+        which can't be cancelled. A callback that waits for it waits forever.
+        """
         self._end(ServiceStatus.QUIESCED)
         return self._terminated
 

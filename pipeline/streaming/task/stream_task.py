@@ -25,7 +25,7 @@ from dispatcher.mailbox import (
     SystemProcessingTimeService,
 )
 from dispatcher.mailbox.processor import IdleTimer
-from dispatcher.mailbox.time_service import TimerService
+from dispatcher.mailbox.timer_queue import TimerService
 from pipeline.streaming.elements import StreamElement, StreamRecord
 from pipeline.streaming.number_checks import require_number
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage, Recovery

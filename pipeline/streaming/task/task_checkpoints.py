@@ -17,7 +17,7 @@ from dispatcher.mailbox import (
     MailboxProcessor,
     MailboxTimeService,
 )
-from dispatcher.mailbox.time_service import TimerService
+from dispatcher.mailbox.timer_queue import TimerService
 from pipeline.streaming.errors import CheckpointError
 from pipeline.streaming.task.checkpoints import Checkpoint, CheckpointStorage
 

@@ -18,7 +18,8 @@ from dispatcher.mailbox import (
     SystemProcessingTimeService,
     TaskMailbox,
 )
-from dispatcher.mailbox.parking import WaitLock
+from dispatcher.mailbox.parking import DescriptorLock, PlainLock
+from dispatcher.mailbox.processor import IdleTimer
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ class AnnouncingCondition(threading.Condition):
 class AnnouncingLock:
     """Sets `waiting` once a thread is about to wait for a lock that is held."""
 
-    def __init__(self, lock: WaitLock) -> None:
+    def __init__(self, lock: PlainLock | DescriptorLock) -> None:
         self.release = lock.release
         self.waiting = threading.Event()
         self._lock = lock
@@ -105,10 +106,11 @@ def arrive_while_waiting(mailbox: TaskMailbox, arrive: Callable[[], None]) -> No
     mailbox.parking.lock = ArrivingParking(mailbox, arrive)  # type: ignore[assignment]
 
 
-class LoggingTimer:
-    """A PeriodTimer that writes its marks among what else happens."""
+class LoggingTimer(IdleTimer):
+    """An IdleTimer that writes its marks among what else happens."""
 
     def __init__(self, log: list[str]) -> None:
+        super().__init__()
         self.log = log
 
     def mark_start(self) -> None:

@@ -1,4 +1,4 @@
-"""One user's view of a time service, and the view whose callbacks run as mail."""
+"""One user's view of a time service, whose callbacks run as mail."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dispatcher.mailbox import (
     MailboxProcessor,
     MailboxTimeService,
     ManualClock,
+    ProcessingTimeService,
     SystemProcessingTimeService,
     TaskMailbox,
 )
-from dispatcher.mailbox.operator_timers import OperatorTimeService
 from dispatcher.mailbox.time_service import TimerCallback, TimerFuture
 
 from .conftest import TIMEOUT_S, on_another_thread
@@ -30,9 +30,20 @@ def clock() -> ManualClock:
     return ManualClock(100)
 
 
+class AtOnce:
+    """An executor that runs each mail while it is sent."""
+
+    def execute(self, command: Callable[[], Any], *_: Any) -> None:
+        command()
+
+
+def view_of(service: ProcessingTimeService) -> MailboxTimeService:
+    return MailboxTimeService(service, AtOnce())  # type: ignore[arg-type]
+
+
 @pytest.fixture
-def timers(clock: ManualClock) -> OperatorTimeService:
-    return OperatorTimeService(clock, lambda callback: callback)
+def timers(clock: ManualClock) -> MailboxTimeService:
+    return view_of(clock)
 
 
 @pytest.fixture
@@ -40,7 +51,7 @@ def mailed(clock: ManualClock, mailbox: TaskMailbox) -> MailboxTimeService:
     return MailboxTimeService(clock, MailboxExecutor(mailbox, 0))
 
 
-Register = Callable[[OperatorTimeService, TimerCallback], TimerFuture]
+Register = Callable[[MailboxTimeService, TimerCallback], TimerFuture]
 
 each_kind = pytest.mark.parametrize(
     "register",
@@ -54,28 +65,14 @@ each_kind = pytest.mark.parametrize(
 # -- an operator's view ----------------------------------------------------------------------------------------------
 
 
-def test_the_time_is_that_of_the_service(timers: OperatorTimeService, clock: ManualClock) -> None:
+def test_the_time_is_that_of_the_service(timers: MailboxTimeService, clock: ManualClock) -> None:
     clock.advance(23)
 
     assert timers.current_processing_time() == 123
 
 
-@each_kind
-def test_the_service_calls_what_the_wrapper_makes_of_a_callback(clock: ManualClock, register: Register) -> None:
-    log: list[Any] = []
-
-    def wrap(callback: TimerCallback) -> TimerCallback:
-        log.append("wrapped")
-        return lambda ms: (log.append("before"), callback(ms), log.append("after"))
-
-    register(OperatorTimeService(clock, wrap), log.append)
-    clock.advance(10)
-
-    assert log == ["wrapped", "before", 110, "after"]
-
-
 def test_periodic_tasks_run_until_they_are_cancelled(
-    timers: OperatorTimeService, clock: ManualClock, fired: list[int]
+    timers: MailboxTimeService, clock: ManualClock, fired: list[int]
 ) -> None:
     future = timers.schedule_at_fixed_rate(fired.append, 10, 5)
     clock.advance(17)
@@ -88,7 +85,7 @@ def test_periodic_tasks_run_until_they_are_cancelled(
 
 @each_kind
 def test_once_quiesced_nothing_is_registered_with_the_service(
-    timers: OperatorTimeService, clock: ManualClock, register: Register
+    timers: MailboxTimeService, clock: ManualClock, register: Register
 ) -> None:
     timers.quiesce()
 
@@ -100,7 +97,7 @@ def test_once_quiesced_nothing_is_registered_with_the_service(
 
 
 @each_kind
-def test_a_task_of_a_quiesced_view_can_be_cancelled(timers: OperatorTimeService, register: Register) -> None:
+def test_a_task_of_a_quiesced_view_can_be_cancelled(timers: MailboxTimeService, register: Register) -> None:
     timers.quiesce()
     future = register(timers, lambda _: None)
 
@@ -111,7 +108,7 @@ def test_a_task_of_a_quiesced_view_can_be_cancelled(timers: OperatorTimeService,
 
 @each_kind
 def test_once_quiesced_what_was_pending_fires_to_nothing(
-    timers: OperatorTimeService, clock: ManualClock, fired: list[int], register: Register
+    timers: MailboxTimeService, clock: ManualClock, fired: list[int], register: Register
 ) -> None:
     register(timers, fired.append)
 
@@ -122,9 +119,9 @@ def test_once_quiesced_what_was_pending_fires_to_nothing(
 
 
 def test_other_users_of_the_service_do_not_notice(
-    timers: OperatorTimeService, clock: ManualClock, fired: list[int]
+    timers: MailboxTimeService, clock: ManualClock, fired: list[int]
 ) -> None:
-    other = OperatorTimeService(clock, lambda callback: callback)
+    other = view_of(clock)
     other.register_timer(110, fired.append)
 
     timers.quiesce()
@@ -134,14 +131,14 @@ def test_other_users_of_the_service_do_not_notice(
     assert not clock.is_terminated()
 
 
-def test_without_a_running_callback_it_is_quiesced_at_once(timers: OperatorTimeService) -> None:
+def test_without_a_running_callback_it_is_quiesced_at_once(timers: MailboxTimeService) -> None:
     assert timers.quiesce().result(0) is None
 
 
-def test_all_calls_of_quiesce_return_the_same_future_which_none_can_cancel(timers: OperatorTimeService) -> None:
+def test_all_calls_of_quiesce_return_the_same_future_which_none_can_cancel(timers: MailboxTimeService) -> None:
     during: list[Any] = []
     clock = ManualClock()
-    timers = OperatorTimeService(clock, lambda callback: callback)
+    timers = view_of(clock)
     timers.register_timer(1, lambda _: during.extend([timers.quiesce(), timers.quiesce().cancel()]))
 
     clock.advance(1)
@@ -150,7 +147,7 @@ def test_all_calls_of_quiesce_return_the_same_future_which_none_can_cancel(timer
     assert timers.quiesce().done()
 
 
-def test_the_future_waits_for_all_running_callbacks(timers: OperatorTimeService, clock: ManualClock) -> None:
+def test_the_future_waits_for_all_running_callbacks(timers: MailboxTimeService, clock: ManualClock) -> None:
     done: list[bool] = []
     timers.register_timer(120, lambda _: done.append(timers.quiesce().done()))
 
@@ -166,7 +163,7 @@ def test_the_future_waits_for_all_running_callbacks(timers: OperatorTimeService,
 
 
 def test_the_future_waits_for_a_callback_on_the_timer_thread(system: SystemProcessingTimeService) -> None:
-    timers = OperatorTimeService(system, lambda callback: callback)
+    timers = view_of(system)
     hold = Hold(timers)  # type: ignore[arg-type]
 
     quiesced = timers.quiesce()
@@ -177,7 +174,7 @@ def test_the_future_waits_for_a_callback_on_the_timer_thread(system: SystemProce
     assert quiesced.result(TIMEOUT_S) is None
 
 
-def test_a_callback_that_raises_has_ended_too(timers: OperatorTimeService, clock: ManualClock) -> None:
+def test_a_callback_that_raises_has_ended_too(timers: MailboxTimeService, clock: ManualClock) -> None:
     future = timers.register_timer(110, fail)
 
     with pytest.raises(LookupError):
@@ -210,7 +207,7 @@ def test_a_callback_that_is_about_to_begin_does_not_once_it_is_quiesced(
     system: SystemProcessingTimeService, fired: list[int]
 ) -> None:
     """Flink looks twice, before and after it counts the callback; shown with the timer thread held in between."""
-    timers = OperatorTimeService(system, lambda callback: callback)
+    timers = view_of(system)
     timers._lock = lock = PausingLock()  # type: ignore[assignment]
     future = timers.register_timer(1, fired.append)
     assert lock.reached.wait(TIMEOUT_S)
@@ -225,7 +222,7 @@ def test_a_callback_that_is_about_to_begin_does_not_once_it_is_quiesced(
 
 
 def test_no_callback_runs_once_the_future_is_done(system: SystemProcessingTimeService) -> None:
-    timers = OperatorTimeService(system, lambda callback: callback)
+    timers = view_of(system)
     runs: list[str] = []
     some_ran = threading.Event()
 
