@@ -49,7 +49,7 @@ from dispatcher.routes import HandlerOptions, Part, RoutingTable, classes_of, ta
 from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
 from dispatcher.supervision.at_exit import note_start
-from dispatcher.util.foreign import tell
+from dispatcher.util.foreign import message_of, tell_of
 from dispatcher.util.functions import require_plain
 from dispatcher.util.threads import watchers
 from dispatcher.view import DispatcherView
@@ -438,11 +438,10 @@ class AsyncDispatcher(PostingService):
         self._tell_failure("the handler thread failed and ends", error)
 
     def _tell_failure(self, what: str, error: BaseException) -> None:
-        message, fields = "%s: %s", {"dispatcher": self.name}
         if isinstance(error, JournalError):  # of a disk: its text says all
-            tell(log, logging.CRITICAL, message, self.name, f"{what}: {error}", extra=fields)
+            tell_of(log, logging.CRITICAL, self.name, "%s: %s", what, message_of(error))
         else:
-            tell(log, logging.CRITICAL, message, self.name, what, error=error, extra=fields)
+            tell_of(log, logging.CRITICAL, self.name, what, error=error)
 
     def _end_surely(self, attempts: int = 100) -> None:
         """Act last, and again each time an exception that is thrown into this thread cuts that short."""
@@ -524,8 +523,8 @@ class AsyncDispatcher(PostingService):
 
     def _put_recovered(self, recovered: list[RecoveredEvent]) -> None:
         if due := self._timing.retries.restore(recovered, self._routes.policy_of):
-            message, fields = "%s: %d accepted events of an earlier run are handled first", {"dispatcher": self.name}
-            tell(log, logging.WARNING, message, self.name, due, extra={**fields, "count": due})
+            message = "%d accepted events of an earlier run are handled first"
+            tell_of(log, logging.WARNING, self.name, message, due, count=due)
 
     def service_stop(self) -> None:
         """Drain within the timeout, end the thread, then discard and report the events left (invariants 7 and 10)."""

@@ -26,13 +26,14 @@ from dispatcher.journal.format.segments import holds_journal, read_manifest
 from dispatcher.journal.unhandled import read_unhandled
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.entry import Delivery
+from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.util.files import explain, make_folder
 from dispatcher.util.foreign import (
     class_name,
     describe,
     entity_of,
     fields_of,
-    tell,
+    tell_of,
     text_of,
     type_name,
     type_of,
@@ -82,16 +83,6 @@ class Takes(Protocol):
     def post_nowait(self, event: Any) -> bool: ...
 
 
-class Codec(Protocol):
-    """Encodes and decodes the events of one dispatcher. Any thread."""
-
-    def encode(self, event: Any) -> bytes:
-        """The event's line in a log. Raises DispatcherError: it cannot have one."""
-
-    def decode(self, line: bytes) -> Any:
-        """Raises JournalError: the event's class is not declared, or has changed."""
-
-
 DeadLettersTo = Callable[[DeadLetter], Any] | Takes | Path | str
 """A handler, called on the handler thread; a dispatcher; or a folder."""
 
@@ -103,7 +94,9 @@ class DeadLetters:
         TypeError: not one of DeadLettersTo, or a function whose call runs nothing.
     """
 
-    def __init__(self, name: str, to: DeadLettersTo, codec: Codec, post: Callable[[Any, Delivery, bool], bool]) -> None:
+    def __init__(
+        self, name: str, to: DeadLettersTo, codec: WriteAhead, post: Callable[[Any, Delivery, bool], bool]
+    ) -> None:
         """`post(event, delivery, wait)` posts to the dispatcher, or to the partition that has the event's key; it waits
         for the disk and, if told to, for room."""
         self._name = name  # never changes, like all fields that do not say otherwise
@@ -152,16 +145,8 @@ class DeadLetters:
             self._put(DeadLetter(self._name, event, error, attempts, time()))
         except BaseException as raised:
             self.lost += 1
-            message = "%s: the dead letter of %s is lost"
-            tell(
-                log,
-                logging.ERROR,
-                message,
-                self._name,
-                text_of(event),
-                error=raised,
-                extra=fields_of(self._name, event),
-            )
+            message, fields = "the dead letter of %s is lost", fields_of(self._name, event)
+            tell_of(log, logging.ERROR, self._name, message, text_of(event), error=raised, **fields)
 
     def close(self) -> None:
         if self._journal is not None:
@@ -264,7 +249,7 @@ class LettersElsewhereError(DispatcherError):
     """A dispatcher's dead letters are not where the caller says."""
 
 
-def line_of(letter: DeadLetter, codec: Codec) -> bytes:
+def line_of(letter: DeadLetter, codec: WriteAhead) -> bytes:
     """The line of a dead letter in a folder."""
     try:
         line = codec.encode(letter.event)

@@ -31,7 +31,7 @@ from dispatcher.util.foreign import (
     cut_text,
     entity_of,
     fields_of,
-    tell,
+    tell_of,
     text_of,
     type_name,
     type_of,
@@ -196,13 +196,13 @@ class ErrorPolicy:
         try:
             decided = on_error(event, error)
         except BaseException as raised:
-            message = "%s: on_error failed; the dispatcher continues"
-            tell(log, logging.ERROR, message, name, error=raised, extra=fields_of(name, event))
+            message = "on_error failed; the dispatcher continues"
+            tell_of(log, logging.ERROR, name, message, error=raised, **fields_of(name, event))
             return "continue"
         if isinstance(decided, Retry) or (isinstance(decided, str) and decided in SEVERITY):
             return decided
-        message = "%s: on_error returned %s; the dispatcher continues"
-        tell(log, logging.ERROR, message, name, text_of(decided), extra=fields_of(name, event))
+        message = "on_error returned %s; the dispatcher continues"
+        tell_of(log, logging.ERROR, name, message, text_of(decided), **fields_of(name, event))
         return "continue"
 
     def _tries_again(self, policy: Retry, event: Any, error: BaseException, route: Route, entry: Entry | None) -> bool:
@@ -221,15 +221,13 @@ class ErrorPolicy:
         try:
             self._end(error, exits=exits)
         except BaseException as raised:
-            name = self._dispatcher.name
-            tell(log, logging.CRITICAL, "%s: the stop failed", name, error=raised, extra={"dispatcher": name})
+            tell_of(log, logging.CRITICAL, self._dispatcher.name, "the stop failed", error=raised)
 
     def _end(self, error: BaseException | None, *, exits: bool) -> None:
         name = self._dispatcher.name
         if exits and not sys.is_finalizing():
             self.log.tell_all()
-            message = "%s: exiting the process, as registered for this event class"
-            tell(log, logging.CRITICAL, message, name, extra={"dispatcher": name})
+            tell_of(log, logging.CRITICAL, name, "exiting the process, as registered for this event class")
             # On a thread of its own: exit hooks may stop this dispatcher, and the stop waits for this handler.
             exiting = threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True)
             if not try_to_start(exiting):

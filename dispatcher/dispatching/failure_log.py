@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
-from dispatcher.util.foreign import class_name, describe, fields_of, tell, text_of
+from dispatcher.util.foreign import class_name, describe, fields_of, tell_of, text_of
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -56,13 +56,10 @@ class FailureLog:
         more = self._take_more(kind)
         if more is None:
             return
-        fields = {**fields_of(self._name, event), "error_class": kind.error_class, "attempt": attempt}
-        fields["count"] = 1 + more
-        if more:
-            message = "%s: handling %s failed, and %d more events like it since the last line"
-            tell(log, logging.ERROR, message, self._name, text_of(event), more, error=error, extra=fields)
-        else:
-            tell(log, logging.ERROR, "%s: handling %s failed", self._name, text_of(event), error=error, extra=fields)
+        others = f", and {more} more events like it since the last line" if more else ""
+        fields = fields_of(self._name, event) | {"error_class": kind.error_class, "attempt": attempt, "count": 1 + more}
+        message = "handling %s failed%s"
+        tell_of(log, logging.ERROR, self._name, message, text_of(event), others, error=error, **fields)
 
     def retried(
         self, event: Any, error: BaseException, event_class: str, event_type: str, attempt: int, attempts: int
@@ -71,11 +68,11 @@ class FailureLog:
         more = self._take_more(_Kind(event_class, event_type, class_name(error), is_retried=True))
         if more is None:
             return
-        message = "%s: attempt %d of %d of %s failed, and is followed by another%s: %s"
+        message = "attempt %d of %d of %s failed, and is followed by another%s: %s"
         others = f", as {more} more attempts since the last line" if more else ""
-        fields = {**fields_of(self._name, event), "attempt": attempt, "count": 1 + more}
-        what = text_of(event), others, describe(error)
-        tell(log, logging.WARNING, message, self._name, attempt, attempts, *what, extra=fields)
+        fields = fields_of(self._name, event) | {"attempt": attempt, "count": 1 + more}
+        what = attempt, attempts, text_of(event), others, describe(error)
+        tell_of(log, logging.WARNING, self._name, message, *what, **fields)
 
     def _take_more(self, kind: _Kind) -> int | None:
         """How many failures of the kind the next line has to tell besides its own; None: there is no line yet."""
@@ -113,15 +110,14 @@ class FailureLog:
         for kind, logged in kinds.items():
             if not logged.more:
                 continue
-            what = f"{kind.event_class}.{kind.event_type}"
-            fields = {"dispatcher": self._name, "event_class": kind.event_class, "event_type": kind.event_type}
+            fields: dict[str, Any] = {"event_class": kind.event_class, "event_type": kind.event_type}
             if kind.is_retried:
-                level, message = logging.WARNING, "%s: %d more attempts at events of type %s failed with %s"
+                level, message = logging.WARNING, "%d more attempts at events of type %s failed with %s"
             else:
-                level, message = logging.ERROR, "%s: handling %d more events of type %s failed with %s"
+                level, message = logging.ERROR, "handling %d more events of type %s failed with %s"
                 fields["error_class"] = kind.error_class
-            extra = {**fields, "count": logged.more}
-            tell(log, level, message, self._name, logged.more, what, kind.error_class, extra=extra)
+            what = logged.more, f"{kind.event_class}.{kind.event_type}", kind.error_class
+            tell_of(log, level, self._name, message, *what, count=logged.more, **fields)
 
     def after_fork(self) -> None:
         """In a child process: a thread of the parent may have held the lock, and the parent tells what was counted."""

@@ -31,7 +31,7 @@ from dispatcher.queue.entry import enqueued_ns_of
 from dispatcher.queue.inbox import Inbox
 from dispatcher.routes import Route
 from dispatcher.util.figures import plain_seconds
-from dispatcher.util.foreign import class_name, cut_text, fields_of, kind_of, tell, text_of, type_name, type_of
+from dispatcher.util.foreign import class_name, cut_text, fields_of, kind_of, tell_of, text_of, type_name, type_of
 from dispatcher.util.frames import stack_of
 from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import start_or_postpone, try_to_start
@@ -145,7 +145,7 @@ class SlowRuns:
                 self._announced.remove(since_ns)
             except ValueError:  # the other thread was faster
                 return
-            tell(log, logging.WARNING, "%s: %s took %s", self._name, what, plain_seconds(took_ns / 1e9), extra=fields)
+            tell_of(log, logging.WARNING, self._name, "%s took %s", what, plain_seconds(took_ns / 1e9), **fields)
 
 
 class Backlog:
@@ -253,8 +253,7 @@ class QueueSizeLog:
         if size >= SIZE_STEP:
             self._log_size(size)
         if remaining is not None and remaining < self._low and self._warnings.is_due():
-            message = "%s: Very low remaining capacity in the event-queue: %d"
-            tell(log, logging.WARNING, message, self._name, remaining, extra={"dispatcher": self._name})
+            tell_of(log, logging.WARNING, self._name, "Very low remaining capacity in the event-queue: %d", remaining)
         if (
             size >= self._threshold
             and log.isEnabledFor(logging.INFO)  # do not count a long queue for a line that is not logged
@@ -271,26 +270,26 @@ class QueueSizeLog:
         # In a flood the size is sampled rarely, and changes faster than a user can read.
         if size % SIZE_STEP == 0 or self._sizes.is_due():
             self._logged_step = step
-            extra = {"dispatcher": self._name}
-            tell(log, logging.INFO, "%s: Size of event-queue is %d", self._name, size, extra=extra)
+            tell_of(log, logging.INFO, self._name, "Size of event-queue is %d", size)
 
     def _print_details(self) -> None:
         in_hand = self._in_hand()
         for event_type, count in sorted(self._contents(), key=lambda item: -item[1]):
-            message = "%s: Event type: %s, Event record counter: %d"
-            fields = {"event_class": class_name(event_type), "event_type": type_name(event_type), "count": count}
-            extra = {"dispatcher": self._name, **fields}
-            tell(log, logging.INFO, message, self._name, kind_of(event_type), count, extra=extra)
+            message, what = "Event type: %s, Event record counter: %d", kind_of(event_type)
+            fields: dict[str, Any] = {"event_class": class_name(event_type), "event_type": type_name(event_type)}
+            tell_of(log, logging.INFO, self._name, message, what, count, count=count, **fields)
         if in_hand is not None:
-            extra = fields_of(self._name, in_hand)
-            tell(log, logging.INFO, "%s: Latest dispatch event: %s", self._name, text_of(in_hand), extra=extra)
+            fields = fields_of(self._name, in_hand)
+            tell_of(log, logging.INFO, self._name, "Latest dispatch event: %s", text_of(in_hand), **fields)
 
 
 class HandlerWatch:
-    """Logs a handler or a mail that runs longer than the limit of `slow`, once, with its stack.
+    """Logs a handler or a mail that runs longer than the limit of `slow`, once, with its stack; and a producer that has
+    waited that long for room while no event leaves the queue.
 
     `current` returns what runs, `stack` where it is. `end_batch` ends the batch after the current event, so that the
-    times of quick events before it do not count as its own; it is called once a run lasts for `batch_ns`.
+    times of quick events before it do not count as its own; it is called once a run lasts for `batch_ns`. `coroutines`
+    tells where the coroutines are that have kept events in the queue for that long; None: they have not.
     """
 
     def __init__(
@@ -299,19 +298,23 @@ class HandlerWatch:
         slow: SlowRuns,
         current: Callable[[], Run | None],
         stack: Callable[[], str],
+        coroutines: Callable[[], str | None],
         end_batch: Callable[[], None],
         batch_ns: int,
         clock_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
+        # A field that does not say otherwise never changes.
         self._name = name
         self._slow = slow
         self._current = current
         self._stack = stack
+        self._coroutines = coroutines
         self._end_batch = end_batch
         self._batch_ns = batch_ns
         self._clock_ns = clock_ns
         self._cut_short_ns = 0  # start of the last batch that was cut short; the timers' thread only
         self._warned_of_ns = 0  # start of the last run that was logged; the timers' thread only
+        self._long_waits = _RateLimiter(_WARN_EVERY_NS, clock_ns)  # any thread
 
     def check(self) -> None:
         """Check what runs now. The timers' thread."""
@@ -325,62 +328,36 @@ class HandlerWatch:
         if running_ns < self._slow.limit_ns:
             return
         self._warned_of_ns = run.since_ns
-        message = (
-            "%s: a mail has run for %s: %s%s" if run.kind == "mail" else "%s: a handler has run for %s, at work on %s%s"
-        )
+        message = "a mail has run for %s: %s%s" if run.kind == "mail" else "a handler has run for %s, at work on %s%s"
         running_s = running_ns / 1e9
-        fields = run.fields(self._name, running_s)
-        tell(
-            log, logging.WARNING, message, self._name, plain_seconds(running_s), run.what(), self._stack(), extra=fields
-        )
+        what = plain_seconds(running_s), run.what(), self._stack()
+        tell_of(log, logging.WARNING, self._name, message, *what, **run.fields(self._name, running_s))
         self._slow.announced(run.since_ns)
 
-
-class LongWaits:
-    """Logs a producer that has waited long for room while no event leaves the queue. Any thread.
-
-    `after_s`: how long; None: nothing is logged. `current` returns what runs, `stack` where it is. `coroutines` tells
-    where the coroutines are that have kept events in the queue for that long; None: they have not.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        after_s: float | None,
-        current: Callable[[], Run | None],
-        stack: Callable[[], str],
-        coroutines: Callable[[], str | None],
-        clock_ns: Callable[[], int] = perf_counter_ns,
-    ) -> None:
-        self._name = name
-        self._after_s = after_s
-        self._current = current
-        self._stack = stack
-        self._coroutines = coroutines
-        self._warnings = _RateLimiter(_WARN_EVERY_NS, clock_ns)
-
-    def __call__(self, producer: str) -> bool:
-        """Called by a producer after each `after_s` of its wait; True: the producer need not call again."""
+    def long_wait(self, producer: str) -> bool:
+        """Called by a producer each time it has waited that long; True: it need not call again. Any thread."""
         holdup = self._holdup()
-        if holdup is None or self._after_s is None:
+        if holdup is None:
             return False
-        if self._warnings.is_due():
+        if self._long_waits.is_due():
             message = (
-                "%s: %s has waited %s or longer for room in the full queue, and no event leaves the queue: %s\n"
+                "%s has waited %s or longer for room in the full queue, and no event leaves the queue: %s\n"
                 "If a handler waits for this producer, neither goes on. A thread that a handler starts waits for room "
                 "like any other; under asyncio.to_thread, it posts as the coroutine that awaits it."
             )
-            fields = {"dispatcher": self._name, "seconds": self._after_s}
-            tell(
-                log, logging.WARNING, message, self._name, producer, plain_seconds(self._after_s), holdup, extra=fields
-            )
+            after_s = self._slow.limit_ns / 1e9
+            what = producer, plain_seconds(after_s), holdup
+            tell_of(log, logging.WARNING, self._name, message, *what, seconds=after_s)
         return True
 
     def _holdup(self) -> str | None:
+        """What keeps events in the queue; None: nothing has for that long."""
+        if self._slow.limit_ns == _NEVER_NS:
+            return None
         run = self._current()
-        if run is None or self._after_s is None or run.seconds() < self._after_s:
+        if run is None or self._clock_ns() - run.since_ns < self._slow.limit_ns:
             return self._coroutines()
-        return f"{'a mail' if run.kind == 'mail' else 'a handler'} is at work on {run.what()}{self._stack()}"
+        return f"{_NAMES[run.kind]} is at work on {run.what()}{self._stack()}"
 
 
 def check_every_ms(config: DispatcherConfig) -> int:
@@ -413,24 +390,24 @@ class Monitor:
         retry_stop: Callable[[], None],
         tell_failures: Callable[[], None],
     ) -> None:
-        """`thread` is the handler thread. See HandlerWatch for `end_batch` and LongWaits for `coroutines`. Each check
-        calls `retry_stop()` and `tell_failures()`."""
+        """`thread` is the handler thread. See HandlerWatch for `end_batch` and `coroutines`. Each check calls
+        `retry_stop()` and `tell_failures()`."""
         self._name = name  # never changes, like all fields that do not say otherwise
         self._every_ms = every_ms = check_every_ms(config)
         self._queue = parts.queue
         self._backlog = parts.backlog
         self._retry_stop = retry_stop
         self._tell_failures = tell_failures
-        current, stack = partial(current_run, parts.progress, processor), partial(describe_stack, thread)
-        parts.queue.room.on_long_wait = LongWaits(name, config.handler_warn_after_s, current, stack, coroutines)
         self._watch = HandlerWatch(
             name,
             parts.slow,
-            current,
-            stack,
-            end_batch=end_batch,
+            partial(current_run, parts.progress, processor),
+            partial(describe_stack, thread),
+            coroutines,
+            end_batch,
             batch_ns=every_ms * 1_000_000,
         )
+        parts.queue.room.on_long_wait = self._watch.long_wait
         self._timer: Future[None] | None = None  # set by the thread that starts the timer, read by the stop
         self._has_stopped = False  # set by the stop
 
@@ -474,24 +451,17 @@ def describe_run(thread: threading.Thread, run: Run | None) -> str:
     return f"at work on {what}{describe_stack(thread)}"
 
 
-_shared: SystemProcessingTimeService | None = None
-_shared_lock = threading.Lock()
-
-
 def shared_time_service() -> ProcessingTimeService:
     """The timers that all dispatchers of the process share: one thread, started with the first timer."""
+    return _shared
+
+
+def _make_shared() -> None:
+    """Also in a forked child, which does not have the timers' thread."""
     global _shared
-    with _shared_lock:
-        if _shared is None:
-            _shared = SystemProcessingTimeService("dispatcher-monitor")
-        return _shared
+    _shared = SystemProcessingTimeService("dispatcher-monitor")
 
 
-def _forget_shared() -> None:
-    """In a forked child, which has neither the timers' thread nor the thread that may have held the lock."""
-    global _shared, _shared_lock
-    _shared = None
-    _shared_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_shared)
+_shared: SystemProcessingTimeService
+_make_shared()
+os.register_at_fork(after_in_child=_make_shared)

@@ -151,6 +151,19 @@ def tell(
                 )
 
 
+def tell_of(
+    log: logging.Logger,
+    level: int,
+    name: str,
+    message: str,
+    *args: Any,
+    error: BaseException | None = None,
+    **fields: Any,
+) -> None:
+    """As `tell`, of the dispatcher `name`: the message begins with its name, the record has it and the `fields`."""
+    tell(log, level, f"%s: {message}", name, *args, error=error, extra={"dispatcher": name, **fields})
+
+
 def _cut(make: Callable[[], str], instead: Callable[[BaseException], str], most: int = _LONGEST_TEXT) -> str:
     """The text that `make` returns, cut to `most` characters, or `instead` of the error that it raises."""
     try:

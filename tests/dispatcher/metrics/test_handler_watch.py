@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.samples import Sample
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, register_metrics
-from dispatcher.dispatching.monitor import HandlerWatch, LongWaits, Run, SlowRuns, check_every_ms
+from dispatcher.dispatching.monitor import HandlerWatch, Run, SlowRuns, check_every_ms
 from dispatcher.mailbox import Mail
 from dispatcher.routes import Route
 from dispatcher.testing import ManualClock
@@ -216,6 +216,7 @@ class Runs:
             self.slow,
             lambda: self.current,
             lambda: ". It is here: ...",
+            lambda: None,
             lambda: self.cut_short_at_ns.append(self.now_ns),
             batch_ns=SECOND_NS // 4,
             clock_ns=lambda: self.now_ns,
@@ -394,23 +395,30 @@ def test_producers_that_wait_for_room_behind_a_hung_handler_are_logged_once(
     assert "self.opened.wait" in message
 
 
+def watch_over_producers(
+    after_s: float, run: Run | None, coroutines: str | None, clock_ns: Callable[[], int] = time.perf_counter_ns
+) -> HandlerWatch:
+    slow = SlowRuns("jobs", after_s)
+    return HandlerWatch("jobs", slow, lambda: run, lambda: "", lambda: coroutines, lambda: None, SECOND_NS, clock_ns)
+
+
 def test_a_producer_behind_events_that_leave_the_queue_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     now_ns = time.perf_counter_ns()
     quick = Run("event", Numbered(), now_ns)
-    long_wait = LongWaits("jobs", 60.0, lambda: quick, lambda: "", lambda: None)
+    watch = watch_over_producers(60.0, quick, None)
 
-    assert not long_wait("thread a")
+    assert not watch.long_wait("thread a")
     assert caplog.text == ""
 
 
 def test_long_waits_are_logged_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     clock_ns = 0
-    long_wait = LongWaits("jobs", 1.0, lambda: None, lambda: "", lambda: "coroutines", lambda: clock_ns)
+    watch = watch_over_producers(1.0, None, "coroutines", lambda: clock_ns)
 
-    assert long_wait("task a")
-    assert long_wait("task b")
+    assert watch.long_wait("task a")
+    assert watch.long_wait("task b")
     clock_ns = 31_000_000_000
-    assert long_wait("task c")
+    assert watch.long_wait("task c")
 
     logged = [record.message.split(" has waited")[0] for record in caplog.records]
     assert logged == ["jobs: task a", "jobs: task c"]
