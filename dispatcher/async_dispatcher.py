@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.config import AtExit, DispatcherConfig, dispatcher_config
 from dispatcher.dead_letters import DeadLetters, DeadLettersTo
@@ -32,20 +32,19 @@ from dispatcher.dispatching.stopping import GRACE_S, Drain, StopWait, check_may_
 from dispatcher.dispatching.times import Progress
 from dispatcher.dispatching.timing import Timing
 from dispatcher.errors import JournalError, MailboxStateError
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
+from dispatcher.event import DispatcherEventHandler, Handler, HasType
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.executor import MailboxExecutor
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
-from dispatcher.members import F, decorator
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.asks import Asks
 from dispatcher.queue.entry import Entry
 from dispatcher.queue.flags import ABANDONED, DRAINING, FORKED, Times
 from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.write_ahead import RecoveredEvent, WriteAhead
-from dispatcher.routes import HandlerOptions, Part, RoutingTable, classes_of, takes_handler_options
+from dispatcher.routes import Part, RoutingTable
 from dispatcher.service import Caller
 from dispatcher.stats import DispatcherStats
 from dispatcher.supervision.at_exit import note_start
@@ -214,81 +213,10 @@ class AsyncDispatcher(PostingService):
 
     # -- handlers ------------------------------------------------------------------------------------------------
 
-    @takes_handler_options
-    def register(
-        self,
-        event_type: type[E],
-        handler: HandlerFunction[E] | EventHandler,
-        **options: Unpack[HandlerOptions],
-    ) -> None:
-        """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
-
-        Several handlers of a class run in the order you register them, under the strictest `on_error` among them. When
-        a handler raises, you can `continue` with the next event, `stop` the dispatcher, or `exit` the process.
-
-        An `async def` handler runs on the dispatcher's `loop`, and must be the only handler of its class. Up to 100
-        coroutines run concurrently, and their events are in hand until they end. Events with equal `lock_key` run one
-        after another, as do all events without a key. To use another loop, key or capacity, wrap the handler in
-        `aio.AsyncioHandler`.
-
-        `coalesce_by(event)` returns a key, on the producer's thread: a str, int, bytes, Enum member, or a tuple of
-        these, as keys are compared under a lock. A newer event of the class replaces a queued one with its key, which
-        counts as superseded. An event with the key None replaces nothing. It applies to all events of the class until
-        you unregister this handler. Of several, the last one registered applies.
-
-        With `context=True`, your handlers see the context variables of the post, in a private copy. The context is
-        empty for earlier and redelivered events.
-
-        `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
-        stores as JSON. In that mode, posting an event of another class raises EventNotDeclaredError.
-
-        You can call this from any thread, preferably before `start`. A later call takes effect with the next event
-        handled or, for coalescing, the next one posted. If the running handler yields to mail, that's the next batch.
-
-        Raises:
-            TypeError: `event_type` isn't an Enum class with members, or `events` contains something other than pydantic
-                models and dataclasses. Also if `handler` or `coalesce_by` isn't callable, if calling it runs nothing
-                because it's a generator function or, for `handler`, a class, or if `handler` is an `async def` and
-                there's no loop.
-            ValueError: `on_error` is unknown, one of several handlers of the class is an `async def`, or `events`
-                declares two classes of the same name.
-        """
-        self._register(event_type, Part(handler, **options))
-
-    @takes_handler_options
-    def on(
-        self,
-        *event_types: type[Enum] | Enum,
-        **options: Unpack[HandlerOptions],
-    ) -> Callable[[F], F]:
-        """Decorate a handler: `@dispatcher.on(JobEventType)` is `register(JobEventType, function)`.
-
-        With members, for example `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, your function gets the
-        events of these types, and the handlers of the class get only the others. If the class has no handler, its other
-        events fail with UnregisteredEventTypeError. It takes the options of `register`, for the events of these
-        members. An event is superseded only by an event of the same `on`.
-
-        The functions for the members of a class must be either all plain or all `async def`. The latter share one order
-        by `lock_key` and a capacity of 100.
-
-        The decorator returns the function unchanged. To undo it, call `unregister(JobEventType, function)`.
-
-        Raises:
-            TypeError: there's no argument, or one is neither an Enum class nor a member. The decorator also raises it
-                as `register` does.
-            ValueError: from the decorator, if a member already has a function, if a class has both plain functions and
-                `async def`, or as `register`.
-        """
-        return decorator(
-            lambda event_class, members, function: self._register(event_class, Part(function, members, **options)),
-            event_types,
-        )
-
     def _register(self, event_class: type[Enum], part: Part) -> None:
-        classes = classes_of(part.events)
         self._routes.register(event_class, part)
-        if classes:
-            self._write_ahead.declare(event_class, classes)
+        if part.events:
+            self._write_ahead.declare(event_class, part.events)
         self._break_batch()
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:

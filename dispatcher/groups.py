@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import monotonic
-from typing import Any, Unpack
+from typing import Any
 from zlib import crc32
 
 from dispatcher.async_dispatcher import AsyncDispatcher
@@ -25,11 +25,10 @@ from dispatcher.config import DispatcherConfig, dispatcher_config
 from dispatcher.dead_letters import note_partitions
 from dispatcher.dispatching.stopping import StopWait, check_may_wait, grace_s
 from dispatcher.errors import InvalidTypeError, InvalidValueError
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
+from dispatcher.event import DispatcherEventHandler, Handler, HasType
 from dispatcher.journal.format.partitions import partition_path
 from dispatcher.journal.partitioned import PartitionedJournal
 from dispatcher.mailbox.parking import SIGNAL
-from dispatcher.members import F
 from dispatcher.posting_service import Core, PostingService
 from dispatcher.queue.contents import sums
 from dispatcher.queue.flags import DRAINING, FORKED, RUNNING
@@ -37,7 +36,7 @@ from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.keys import Keys
 from dispatcher.queue.scheduled import Scheduled
 from dispatcher.queue.shutdown import QueueShutdown
-from dispatcher.routes import HandlerOptions, classes_of, takes_handler_options
+from dispatcher.routes import Part
 from dispatcher.service import CompositeService, Service, ServiceState
 from dispatcher.util.foreign import is_member, text_of, type_of
 
@@ -169,7 +168,8 @@ class DispatcherGroup(CompositeService):
 class MultiDispatcher(DispatcherGroup, PostingService):
     """A DispatcherGroup of `partitions` AsyncDispatchers, named `name-0`, `name-1`, ..., behind one `post`.
 
-    With a `journal`, a key of type str, bytes or int has the same partition in every process. In write-ahead mode,
+    A handler is registered on each partition, so several threads call it, and the functions among its options. With a
+    `journal`, a key of type str, bytes or int has the same partition in every process. In write-ahead mode,
     posts before the start raise JournalError, since unhandled events of earlier runs come first.
 
     Raises:
@@ -257,32 +257,9 @@ class MultiDispatcher(DispatcherGroup, PostingService):
             if self.journal is not None:
                 self.journal.close_unused()
 
-    @takes_handler_options
-    def register(
-        self,
-        event_type: type[E],
-        handler: HandlerFunction[E] | EventHandler,
-        **options: Unpack[HandlerOptions],
-    ) -> None:
-        """Register a handler on each partition. Several threads call it."""
-        options["events"] = classes_of(options.get("events", ()))
+    def _register(self, event_class: type[Enum], part: Part) -> None:
         for partition in self.partitions:
-            partition.register(event_type, handler, **options)
-
-    @takes_handler_options
-    def on(self, *event_types: type[Enum] | Enum, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
-        """Decorate a handler, for each partition. Several threads call it."""
-        options["events"] = classes_of(options.get("events", ()))
-        decorators: list[Callable[[Any], Any]] = [
-            partition.on(*event_types, **options) for partition in self.partitions
-        ]
-
-        def decorate(function: F) -> F:
-            for each in decorators:
-                each(function)
-            return function
-
-        return decorate
+            partition._register(event_class, part)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Remove a registration on each partition."""

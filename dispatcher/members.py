@@ -11,42 +11,9 @@ from typing import Any, TypeVar
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
 from dispatcher.event import AsyncioHandler, Handler, KeyOf, is_async
-from dispatcher.util.foreign import is_member, kind_of, text_of, type_of
+from dispatcher.util.foreign import kind_of, text_of, type_of
 
 F = TypeVar("F", bound=Callable[[Any], Any])
-Register = Callable[[type[Enum], tuple[Enum, ...], Any], None]
-"""Registers a handler for members of a class; for none: for the class itself."""
-
-
-def decorator(register: Register, event_types: Sequence[Any]) -> Callable[[F], F]:
-    """A decorator that registers a function for these Enum classes and members, and returns it unchanged.
-
-    Raises:
-        TypeError: there is no argument, or one is neither an Enum class nor a member.
-    """
-    if not event_types:
-        raise InvalidTypeError("on takes Enum classes or members of them: `@dispatcher.on(JobEventType.SUBMITTED)`")
-    members: dict[type[Enum], dict[int, Enum]] = {}  # by id: members of two Enums can be equal
-    classes: dict[type[Enum], None] = {}
-    for each in event_types:
-        if is_member(each):
-            members.setdefault(type(each), {})[id(each)] = each
-        elif isinstance(each, type) and issubclass(each, Enum):
-            classes[each] = None
-        else:
-            raise InvalidTypeError(
-                f"on takes Enum classes and members of them, got {text_of(each)}. It is called before it decorates: "
-                "`@dispatcher.on(JobEventType.SUBMITTED)`"
-            )
-
-    def decorate(function: F) -> F:
-        for event_class in classes:
-            register(event_class, (), function)
-        for event_class, of_class in members.items():
-            register(event_class, tuple(of_class.values()), function)
-        return function
-
-    return decorate
 
 
 def require_function(handler: Handler, members: Sequence[Enum]) -> None:

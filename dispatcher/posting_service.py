@@ -21,6 +21,7 @@ from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.later import post_later, post_nowait
 from dispatcher.queue.schedule import Schedule
 from dispatcher.queue.scheduled import Scheduled
+from dispatcher.routes import RegistersHandlers
 from dispatcher.service import Service
 from dispatcher.util.foreign import is_member, type_of
 
@@ -61,7 +62,7 @@ class Core:
         return any(each.is_handling() for each in self.siblings or (self,))
 
 
-class PostingService(Service):
+class PostingService(RegistersHandlers, Service):
     """The posting methods of AsyncDispatcher and MultiDispatcher. You can call them from any thread."""
 
     _event_handler: DispatcherEventHandler  # set by the constructor; never changes

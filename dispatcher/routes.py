@@ -7,14 +7,25 @@ type: hashing an Enum member runs Python code.
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError, UnregisteredEventTypeError
-from dispatcher.event import AsyncioHandler, Handler, KeyOf, MultiListenerHandler, is_async
-from dispatcher.members import AsyncMembers, KeyOfMember, require_compatible, require_function
+from dispatcher.event import (
+    AsyncioHandler,
+    E,
+    EventHandler,
+    Handler,
+    HandlerFunction,
+    KeyOf,
+    MultiListenerHandler,
+    is_async,
+)
+from dispatcher.members import AsyncMembers, F, KeyOfMember, require_compatible, require_function
 from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
 from dispatcher.util.functions import require_plain, takes_options
@@ -61,16 +72,111 @@ class Part(NamedTuple):
     on_error: OnError = "continue"
     coalesce_by: KeyOf | None = None
     context: bool = False
-    events: type | Iterable[type] = ()
+    events: tuple[type, ...] = ()
 
 
-takes_handler_options: Final = takes_options(HandlerOptions, Part)
-"""For a function with `**options: Unpack[HandlerOptions]`."""
+class RegistersHandlers:
+    """What all dispatchers do to register handlers. You can call it from any thread."""
+
+    @abstractmethod
+    def _register(self, event_class: type[Enum], part: Part) -> None:
+        """Register a handler of the class, or of members of it. Several threads call it."""
+
+    @takes_options(HandlerOptions, Part)
+    def register(
+        self,
+        event_type: type[E],
+        handler: HandlerFunction[E] | EventHandler,
+        **options: Unpack[HandlerOptions],
+    ) -> None:
+        """Give all events whose type is a member of `event_type` to `handler`, on the handler thread.
+
+        Several handlers of a class run in the order you register them, under the strictest `on_error` among them. When
+        a handler raises, you can `continue` with the next event, `stop` the dispatcher, or `exit` the process.
+
+        An `async def` handler runs on the dispatcher's `loop`, and must be the only handler of its class. Up to 100
+        coroutines run concurrently, and their events are in hand until they end. Events with equal `lock_key` run one
+        after another, as do all events without a key. To use another loop, key or capacity, wrap the handler in
+        `aio.AsyncioHandler`.
+
+        `coalesce_by(event)` returns a key, on the producer's thread: a str, int, bytes, Enum member, or a tuple of
+        these, as keys are compared under a lock. A newer event of the class replaces a queued one with its key, which
+        counts as superseded. An event with the key None replaces nothing. It applies to all events of the class until
+        you unregister this handler. Of several, the last one registered applies.
+
+        With `context=True`, your handlers see the context variables of the post, in a private copy. The context is
+        empty for earlier and redelivered events.
+
+        `events` declares the classes of the events, pydantic models or dataclasses, which a journal in write-ahead mode
+        stores as JSON. In that mode, posting an event of another class raises EventNotDeclaredError.
+
+        You can call this from any thread, preferably before `start`. A later call takes effect with the next event
+        handled or, for coalescing, the next one posted. If the running handler yields to mail, that's the next batch.
+
+        Raises:
+            TypeError: `event_type` isn't an Enum class with members, or `events` contains something other than pydantic
+                models and dataclasses. Also if `handler` or `coalesce_by` isn't callable, if calling it runs nothing
+                because it's a generator function or, for `handler`, a class, or if `handler` is an `async def` and
+                there's no loop.
+            ValueError: `on_error` is unknown, one of several handlers of the class is an `async def`, or `events`
+                declares two classes of the same name.
+        """
+        self._register(event_type, _part(handler, (), options))
+
+    @takes_options(HandlerOptions, Part)
+    def on(
+        self,
+        *event_types: type[Enum] | Enum,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[F], F]:
+        """Decorate a handler: `@dispatcher.on(JobEventType)` is `register(JobEventType, function)`.
+
+        With members, for example `@dispatcher.on(JobEventType.SUBMITTED, JobEventType.FAILED)`, your function gets the
+        events of these types, and the handlers of the class get only the others. If the class has no handler, its other
+        events fail with UnregisteredEventTypeError. It takes the options of `register`, for the events of these
+        members. An event is superseded only by an event of the same `on`.
+
+        The functions for the members of a class must be either all plain or all `async def`. The latter share one order
+        by `lock_key` and a capacity of 100.
+
+        The decorator returns the function unchanged. To undo it, call `unregister(JobEventType, function)`.
+
+        Raises:
+            TypeError: there's no argument, or one is neither an Enum class nor a member. The decorator also raises it
+                as `register` does.
+            ValueError: from the decorator, if a member already has a function, if a class has both plain functions and
+                `async def`, or as `register`.
+        """
+        if not event_types:
+            raise InvalidTypeError("on takes Enum classes or members of them: `@dispatcher.on(JobEventType.SUBMITTED)`")
+        members: dict[type[Enum], dict[int, Enum]] = {}  # by id: members of two Enums can be equal
+        classes: dict[type[Enum], None] = {}
+        each: Any
+        for each in event_types:
+            if is_member(each):
+                members.setdefault(type(each), {})[id(each)] = each
+            elif isinstance(each, type) and issubclass(each, Enum):
+                classes[each] = None
+            else:
+                raise InvalidTypeError(
+                    f"on takes Enum classes and members of them, got {text_of(each)}. It is called before it "
+                    "decorates: `@dispatcher.on(JobEventType.SUBMITTED)`"
+                )
+
+        def decorate(function: F) -> F:
+            for event_class in classes:
+                self._register(event_class, _part(function, (), options))
+            for event_class, of_class in members.items():
+                self._register(event_class, _part(function, tuple(of_class.values()), options))
+            return function
+
+        return decorate
 
 
-def classes_of(events: type | Iterable[type]) -> tuple[type, ...]:
-    """The classes that the option `events` declares."""
-    return (events,) if isinstance(events, type) else tuple(events)
+def _part(handler: Handler, members: tuple[Enum, ...], options: HandlerOptions) -> Part:
+    events = options.get("events", ())
+    checked: dict[str, Any] = {**options, "events": (events,) if isinstance(events, type) else tuple(events)}
+    return Part(handler, members, **checked)
 
 
 class Assigned(NamedTuple):
@@ -127,53 +233,39 @@ class Registration:
         return self._of_member.get(id(event_type), self._of_class)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Route:
     """One event type: its handler, and the counts of its events."""
 
-    __slots__ = (
-        "event_class",
-        "event_type",
-        "failed",
-        "handle",
-        "handled",
-        "handling_ns",
-        "journal_kind",
-        "name",
-        "on_error",
-        "plain_turn",
-        "queue_ns",
-        "queue_timed",
-        "registered",
-        "retried",
-        "slow",
-        "timed",
-        "timed_turn",
-        "turn",
-    )
+    event_type: Any  # never changes
+    event_class: str = field(init=False)  # never changes
+    name: str = field(init=False)  # never changes
 
-    def __init__(self, event_type: Any) -> None:
-        self.event_type = event_type  # never changes
-        self.event_class = class_name(event_type)  # never changes
+    # What a registration gives it: replaced under the table's lock, read by any thread.
+    handle: Callable[[Any], Any] = field(init=False)
+    plain_turn: Turn = field(init=False)  # calls `handle`
+    on_error: OnError = field(init=False)
+    registered: bool = field(init=False)
+
+    # Plain or timed; the handler thread replaces it, and other threads under the table's lock.
+    turn: Turn = field(init=False)
+    timed_turn: Turn | None = None  # times one event; set once, by the handler thread
+    # Counts: handler thread writes, any reads.
+    handled: int = 0
+    failed: int = 0
+    retried: int = 0  # failed attempts that another one follows
+    slow: int = 0  # runs longer than handler_warn_after_s
+    # Events timed by themselves, and the sums of their times; handler thread writes, any reads.
+    timed: int = 0
+    handling_ns: int = 0
+    queue_timed: int = 0
+    queue_ns: int = 0
+    journal_kind: int = -1  # the journal's number for handled events of the type; -1: unknown; handler thread
+
+    def __post_init__(self) -> None:
+        self.event_class = class_name(self.event_type)
         # Only members of Enums have a name. Other values are counted together: there may be any number of them.
-        self.name: str = type_name(event_type) if is_member(event_type) else "(no Enum member)"
-        # What a registration gives it: replaced under the table's lock, read by any thread.
-        self.handle: Callable[[Any], Any]
-        self.plain_turn: Turn  # calls `handle`
-        self.on_error: OnError
-        self.registered: bool
-
-        self.turn: Turn  # plain or timed; the handler thread replaces it, and other threads under the table's lock
-        self.timed_turn: Turn | None = None  # times one event; set once, by the handler thread
-        self.handled = 0  # handler thread writes, any reads
-        self.failed = 0  # handler thread writes, any reads
-        self.retried = 0  # failed attempts that another one follows; handler thread writes, any reads
-        self.slow = 0  # runs longer than handler_warn_after_s; handler thread writes, any reads
-        # Events timed by themselves, and the sums of their times; handler thread writes, any reads.
-        self.timed = 0
-        self.handling_ns = 0
-        self.queue_timed = 0
-        self.queue_ns = 0
-        self.journal_kind = -1  # the journal's number for handled events of the type; -1: unknown; handler thread
+        self.name = type_name(self.event_type) if is_member(self.event_type) else "(no Enum member)"
 
 
 def require_members(event_type: Any) -> None:

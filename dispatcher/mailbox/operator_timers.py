@@ -38,16 +38,19 @@ class MailboxTimeService:
         self._over = SharedFuture()  # thread-safe; completed by quiesce or after the last mail
 
     def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> TimerFuture:
+        """Register a timer as in ProcessingTimeService."""
         if self._quiesced:
             return NeverCompletingFuture()
         return self._service.register_timer(timestamp_ms, self._by_mail(callback))
 
     def schedule_at_fixed_rate(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
+        """Schedule a task as in ProcessingTimeService."""
         if self._quiesced:
             return NeverCompletingFuture()
         return self._service.schedule_at_fixed_rate(self._by_mail(callback), initial_delay_ms, period_ms)
 
     def schedule_with_fixed_delay(self, callback: TimerCallback, initial_delay_ms: int, period_ms: int) -> TimerFuture:
+        """Schedule a task as in ProcessingTimeService."""
         if self._quiesced:
             return NeverCompletingFuture()
         return self._service.schedule_with_fixed_delay(self._by_mail(callback), initial_delay_ms, period_ms)

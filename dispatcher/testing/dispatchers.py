@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from enum import Enum
 from functools import partial
 from time import monotonic, sleep
-from typing import Any, Unpack
+from typing import Any
 
 from dispatcher.async_dispatcher import AsyncDispatcher
 from dispatcher.dispatching.coroutines import running_loop
@@ -18,18 +18,14 @@ from dispatcher.errors import AskError, DeadlockError
 from dispatcher.event import (
     AsyncioHandler,
     DispatcherEventHandler,
-    E,
-    EventHandler,
     Handler,
-    HandlerFunction,
     HasType,
     handling_callable,
     is_async,
 )
 from dispatcher.journal.format.event_codec import EventCodec
 from dispatcher.mailbox.manual_clock import ManualClock
-from dispatcher.members import F, decorator
-from dispatcher.routes import HandlerOptions, Part, RoutingTable, classes_of, takes_handler_options
+from dispatcher.routes import Part, RegistersHandlers, RoutingTable
 from dispatcher.service import Service
 from dispatcher.testing.schedule import InlineSchedule, InlineScheduled
 from dispatcher.util.foreign import class_name, text_of, type_of
@@ -64,11 +60,12 @@ class DrainDispatcher(AsyncDispatcher):
             sleep(0)
 
 
-class InlineDispatcher(Service):
+class InlineDispatcher(RegistersHandlers, Service):
     """Handles each event on the caller's thread, before `post` returns. You don't need to start it.
 
     Events that your handlers post are handled in order after the current one, as on a real dispatcher. If a handler
-    raises, you get the error, and the events queued behind are dropped.
+    raises, you get the error, and the events queued behind are dropped. The options of `register` and `on` are checked,
+    and have no effect: nothing waits, and `post` gives you a handler's error.
 
     Each `async def` handler runs to its end on an event loop of the dispatcher, one after another, whichever loop its
     AsyncioHandler names. On a thread with a running loop, for example in an `async def` test, `post` would block and
@@ -95,36 +92,10 @@ class InlineDispatcher(Service):
         """Post as in Hadoop: `event_handler.handle(event)` is `post(event)`."""
         return self._event_handler
 
-    @takes_handler_options
-    def register(
-        self,
-        event_type: type[E],
-        handler: HandlerFunction[E] | EventHandler,
-        **options: Unpack[HandlerOptions],
-    ) -> None:
-        """Register a handler. The options are checked as AsyncDispatcher does, and raise the same errors.
-
-        They have no effect: nothing waits, and `post` gives you a handler's error.
-        """
-        self._register(event_type, Part(handler, **options))
-
-    @takes_handler_options
-    def on(
-        self,
-        *event_types: type[Enum] | Enum,
-        **options: Unpack[HandlerOptions],
-    ) -> Callable[[F], F]:
-        """Decorate a handler. The options are checked, and have no effect."""
-        return decorator(
-            lambda event_class, members, function: self._register(event_class, Part(function, members, **options)),
-            event_types,
-        )
-
     def _register(self, event_class: type[Enum], part: Part) -> None:
-        classes = classes_of(part.events)
         self._routes.register(event_class, part)
-        if classes:
-            self._codec.declare(event_class, classes)
+        if part.events:
+            self._codec.declare(event_class, part.events)
 
     def unregister(self, event_type: type[Enum], handler: Handler) -> bool:
         """Remove a handler, and return whether it was registered."""

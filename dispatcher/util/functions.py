@@ -164,7 +164,8 @@ def takes_options(accepted: type, made: type, **defaults: object) -> Callable[[_
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
             if unknown := sorted(given.keys() - known):
-                raise InvalidTypeError(f"{public_name(function)}() got an unexpected keyword argument {unknown[0]!r}")
+                name = f"{type(args[0]).__name__}.{function.__name__}" if "self" in known else public_name(function)
+                raise InvalidTypeError(f"{name}() got an unexpected keyword argument {unknown[0]!r}")
             return function(*args, **{**defaults, **given})
 
         checked.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
