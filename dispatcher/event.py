@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=Enum)
 E_co = TypeVar("E_co", bound=Enum, covariant=True)
+F = TypeVar("F", bound=Callable[[Any], Any])
 
 
 class HasType(Protocol[E_co]):

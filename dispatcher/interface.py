@@ -7,8 +7,7 @@ from concurrent.futures import Future
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from dispatcher.event import DispatcherEventHandler, E, EventHandler, Handler, HandlerFunction, HasType
-from dispatcher.members import F
+from dispatcher.event import DispatcherEventHandler, E, EventHandler, F, Handler, HandlerFunction, HasType
 
 if TYPE_CHECKING:
     from dispatcher.routes import HandlerOptions

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError, UnregisteredEventTypeError
@@ -19,15 +20,15 @@ from dispatcher.event import (
     AsyncioHandler,
     E,
     EventHandler,
+    F,
     Handler,
     HandlerFunction,
     KeyOf,
     MultiListenerHandler,
     is_async,
 )
-from dispatcher.members import AsyncMembers, F, KeyOfMember, require_compatible, require_function
 from dispatcher.retry import OnError, Retry
-from dispatcher.util.foreign import class_name, is_member, text_of, type_name, type_of
+from dispatcher.util.foreign import class_name, is_member, kind_of, text_of, type_name, type_of
 from dispatcher.util.functions import require_plain, takes_options
 from dispatcher.util.histogram import snapshot
 
@@ -179,6 +180,48 @@ def _part(handler: Handler, members: tuple[Enum, ...], options: HandlerOptions) 
     return Part(handler, members, **checked)
 
 
+class AsyncMembers:
+    """The `async def` functions of members of one Enum class as one handler, so that all their events share its order
+    by key and its capacity."""
+
+    def __init__(self, event_class: type[Enum]) -> None:
+        self._event_class = event_class  # never changes
+        # By the member's id. Added under the routing table's lock, in single steps, and never removed, because events
+        # in hand may not have begun; event loops read.
+        self._functions: dict[int, Callable[[Any], Any]] = {}
+
+    def add(self, members: Sequence[Enum], handler: Handler) -> None:
+        function: Any = getattr(handler, "handle", handler)
+        for member in members:
+            self._functions[id(member)] = function
+
+    async def handle(self, event: Any) -> Any:
+        return await self._functions[id(event.type)](event)
+
+    def __repr__(self) -> str:
+        return f"<functions of members of {self._event_class.__name__}>"
+
+
+class KeyOfMember:
+    """Coalescing by the `coalesce_by` of the handlers that an event's type has.
+
+    An event supersedes another only if the same `on` covers both. Equal keys of different `on`s are different keys.
+    """
+
+    def __init__(self, of_class: KeyOf | None, parts: Sequence[tuple[tuple[Enum, ...], KeyOf | None]]) -> None:
+        self._of_class = (0, of_class)  # never changes
+        self._of_member = {  # never changes
+            id(member): (number, key_of)
+            for number, (members, key_of) in enumerate(parts, start=1)
+            for member in members
+        }
+
+    def __call__(self, event: Any) -> tuple[int, Any] | None:
+        number, key_of = self._of_member.get(id(type_of(event)), self._of_class)
+        key = key_of(event) if key_of is not None else None
+        return None if key is None else (number, key)
+
+
 class Assigned(NamedTuple):
     """What handles the events of a type, and what happens if it raises."""
 
@@ -279,6 +322,46 @@ def require_members(event_type: Any) -> None:
         )
 
 
+def require_function(part: Part) -> None:
+    """Raises TypeError for an AsyncioHandler of members: its loop, key and capacity are for a class."""
+    if part.members and isinstance(part.handler, AsyncioHandler):
+        raise InvalidTypeError(
+            f"{kind_of(part.members[0])}: {text_of(part.handler)} is for an Enum class. Register it for the class, or "
+            "decorate its `async def` function for the members."
+        )
+
+
+def require_compatible(event_class: type[Enum], parts: Sequence[Part]) -> None:
+    """Raises ValueError if these handlers cannot share a class."""
+    whole = [part for part in parts if not part.members]
+    if len(whole) > 1 and any(not isinstance(part.on_error, str) for part in whole):
+        raise InvalidValueError(
+            f"{event_class.__name__}: a handler whose on_error is a Retry or a function is the only one of its Enum "
+            "class, because another attempt would run the others again. Call them from it."
+        )
+    taken: set[int] = set()
+    for member in chain.from_iterable(part.members for part in parts):
+        if id(member) in taken:
+            raise InvalidValueError(
+                f"{kind_of(member)} has a function already, and a member has one. Call the other one from it, or "
+                "unregister one of the two."
+            )
+        taken.add(id(member))
+    kinds = {is_async(part.handler) for part in parts}
+    if len(parts) < 2 or True not in kinds:
+        return
+    if whole:
+        raise InvalidValueError(
+            f"{event_class.__name__}: an `async def` handler is the only one of its Enum class, because an event ends "
+            "with its coroutine. Call the other handler from the coroutine, or unregister one of the two."
+        )
+    if False in kinds:
+        raise InvalidValueError(
+            f"{event_class.__name__}: the functions of its members are all `async def` or all plain, so that events "
+            "of equal keys keep their order. Make them one kind."
+        )
+
+
 class RoutingTable:
     """The registrations and the routes of one dispatcher. `register` and `unregister` are for any thread.
 
@@ -318,7 +401,7 @@ class RoutingTable:
                 `members` has a function already.
         """
         require_members(event_type)
-        require_function(part.handler, part.members)
+        require_function(part)
         if part.coalesce_by is not None:
             key_of = require_plain(part.coalesce_by, "coalesce_by", "returns an event's key", is_hot=True)
             part = part._replace(coalesce_by=key_of)
@@ -327,13 +410,7 @@ class RoutingTable:
         with self._lock:
             present = self._registrations.get(event_type)
             parts = (*(present.parts if present is not None else ()), part)
-            whole = [each for each in parts if not each.members]
-            if len(whole) > 1 and any(not isinstance(each.on_error, str) for each in whole):
-                raise InvalidValueError(
-                    f"{event_type.__name__}: a handler whose on_error is a Retry or a function is the only one of its "
-                    "Enum class, because another attempt would run the others again. Call them from it."
-                )
-            require_compatible(event_type, [(each.handler, each.members) for each in parts])
+            require_compatible(event_type, parts)
             async_members = present.async_members if present is not None else AsyncMembers(event_type)
             self._registrations[event_type] = Registration(parts, self._bind, async_members)
             self._reconnect(event_type)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, Event, Retry
-from dispatcher.dispatching.failure_log import EVERY_NS, FailureLog
+from dispatcher.dispatching.error_policy import EVERY_NS, FailureLog
 from dispatcher.testing import ManualClock
 
 from .conftest import TIMEOUT_S, Gate, Numbered, OfEntity, Other, Unreadable, Work
