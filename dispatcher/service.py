@@ -310,7 +310,8 @@ class Service:
                 f"{self.name}: the end of a `with` block waits for its `async def` handlers and blocks the event loop "
                 "that runs them; use `async with` here"
             )
-        return self._enter_block()
+        self.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -319,15 +320,12 @@ class Service:
 
     async def __aenter__(self) -> Self:
         """As `with`. Starts on this thread, as `start` does."""
-        return self._enter_block()
+        self.start()
+        return self
 
     async def __aexit__(self, *_: object) -> None:
         """As `with`, while the loop goes on. The stop has a thread of its own, and outlives a cancelled task."""
         await in_own_thread(self.__exit__, f"{self.name}-aio-stop")
-
-    def _enter_block(self) -> Self:
-        self.start()
-        return self
 
     def _has_coroutines_here(self) -> bool:
         """Whether the event loop that runs on the calling thread is to run handlers of this service. A hook."""

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.monitor import MAIL_TYPE, Run
-from dispatcher.journal.format.outstanding import Loss
 from dispatcher.journal.writer import JournalWriter
 from dispatcher.mailbox.processor import MailboxProcessor
 from dispatcher.queue.schedule import Schedule
@@ -273,13 +272,12 @@ def _of_journal(journal: JournalWriter | None) -> dict[str, Any]:
         "journal_syncs": log and log.syncs,
         "journal_segments": log and log.segments_closed,
         "journal_outstanding": log and log.outstanding,
-        "journal_lost": {_lost_labels(loss): len(loss.seqs) or 1 for loss in (journal.losses if journal else ())},
+        "journal_lost": {
+            (loss.segments, str(loss.first), "" if loss.last is None else str(loss.last)): len(loss.seqs) or 1
+            for loss in (journal.losses if journal else ())
+        },
         "journal_is_failed": journal and journal.is_failed,
     }
-
-
-def _lost_labels(loss: Loss) -> tuple[str, str, str]:
-    return loss.segments, str(loss.first), "" if loss.last is None else str(loss.last)
 
 
 def _add_times(times: _TimesByType, key: tuple[str, str], timed: int, total_ns: int) -> None:

@@ -10,7 +10,6 @@ import os
 import threading
 import traceback
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
@@ -166,15 +165,25 @@ class DispatcherView:
             stats = take()
             if self._moves() == before and not self._dispatching.is_at_work():  # it has waited all the while
                 return stats
-        asked = _Snapshot(take, self._processor)
-        self._processor.send_control_mail_if_open(asked.answer, "take a snapshot")
-        while not asked.is_there.acquire(timeout=_LOOK_S):
+        taken: list[DispatcherStats] = []  # the handler thread appends
+        is_taken = threading.Lock()  # the handler thread releases it afterwards
+        is_taken.acquire()
+
+        def answer() -> None:
+            """Mail, which does not count as such."""
+            self._processor.mails_run -= 1
+            try:
+                taken.append(take())
+            finally:
+                is_taken.release()
+
+        self._processor.send_control_mail_if_open(answer, "take a snapshot")
+        while not is_taken.acquire(timeout=_LOOK_S):
             moved = self._moves()
             if moved == before:  # it is in a handler, so nothing moves but posts
                 return take()
             before = moved
-        assert asked.stats is not None
-        return asked.stats
+        return taken[0]
 
     def _moves(self) -> tuple[int, ...]:
         """How far the handler thread has got. Any thread."""
@@ -323,25 +332,6 @@ class DispatcherView:
 
     def __repr__(self) -> str:
         return f"<DispatcherView of {text_of(self._dispatcher)}>"
-
-
-class _Snapshot:
-    """The statistics that a caller waits for."""
-
-    def __init__(self, take: Callable[[], DispatcherStats], processor: MailboxProcessor) -> None:
-        self._take = take
-        self._processor = processor
-        self.stats: DispatcherStats | None = None  # the handler thread writes it, before it opens `is_there`
-        self.is_there = threading.Lock()  # open once they are there
-        self.is_there.acquire()
-
-    def answer(self) -> None:
-        """Mail, which does not count as such."""
-        self._processor.mails_run -= 1
-        try:
-            self.stats = self._take()
-        finally:
-            self.is_there.release()
 
 
 class _Namesakes:
