@@ -28,16 +28,7 @@ from dispatcher.journal.writer import JournalWriter
 from dispatcher.queue.entry import Delivery
 from dispatcher.queue.write_ahead import WriteAhead
 from dispatcher.util.files import explain, make_folder
-from dispatcher.util.foreign import (
-    class_name,
-    describe,
-    entity_of,
-    fields_of,
-    tell_of,
-    text_of,
-    type_name,
-    type_of,
-)
+from dispatcher.util.foreign import class_name, describe, entity_of, fields_of, tell_of, text_of, type_name, type_of
 from dispatcher.util.functions import require_plain
 
 log = logging.getLogger("dispatcher.async_dispatcher")

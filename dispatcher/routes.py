@@ -391,15 +391,7 @@ class RoutingTable:
         self.others.turn = self.others.plain_turn = Turn(self._refuse, NO_TYPE)
 
     def register(self, event_type: type[Enum], part: Part) -> None:
-        """Add a handler to the class; the strictest `on_error` applies, and the last `coalesce_by`.
-
-        With `members`, it gets their events in place of the class's handlers, under its own options.
-
-        Raises:
-            TypeError: `event_type` is not an Enum class with members, or `handler` is not a handler.
-            ValueError: an unknown `on_error`; one of several handlers of the class is an `async def`; or one of
-                `members` has a function already.
-        """
+        """Add a handler to the class, or in its place to members of it. Raises as `RegistersHandlers.register`."""
         require_members(event_type)
         require_function(part)
         if part.coalesce_by is not None:

@@ -122,6 +122,8 @@ class DispatcherView:
         self.liveness_stuck_after_s = config.liveness_stuck_after_s
         """A run longer than this many seconds calls for a restart of the process. None disables it."""
         self.journal_path: Path | None = journal.path if journal is not None else None
+        self.kind = class_name(dispatcher)
+        """The name of the dispatcher's class."""
         self._namesakes = _Namesakes.of(dispatcher.name)
         # When the dispatcher ended, in the order of `_steps`; 0: it has not.
         self._ended = 0  # the thread that ends it writes, any reads
@@ -131,11 +133,6 @@ class DispatcherView:
     def name(self) -> str:
         """The dispatcher's name."""
         return self._dispatcher.name
-
-    @property
-    def kind(self) -> str:
-        """The name of the dispatcher's class."""
-        return class_name(self._dispatcher)
 
     @property
     def state(self) -> ServiceState:

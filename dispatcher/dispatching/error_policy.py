@@ -326,21 +326,17 @@ class ErrorPolicy:
 
     def end(self) -> None:
         """Stop the dispatcher, and, if it `is_exiting`, end the process. Raises nothing."""
-        exits, error = self.is_exiting, self._ended_by
+        name, exits, error = self._dispatcher.name, self.is_exiting, self._ended_by
         self.is_ending, self.is_exiting, self._ended_by = False, False, None
         try:
-            self._end(error, exits=exits)
+            if exits and not sys.is_finalizing():
+                self.log.tell_all()
+                tell_of(log, logging.CRITICAL, name, "exiting the process, as registered for this event class")
+                # On a thread of its own: exit hooks may stop this dispatcher, and the stop waits for this handler.
+                exiting = threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True)
+                if not try_to_start(exiting):
+                    self._exit_action(-1)
+            if error is not None:
+                self._dispatcher.stop_on_failure(error)
         except BaseException as raised:
-            tell_of(log, logging.CRITICAL, self._dispatcher.name, "the stop failed", error=raised)
-
-    def _end(self, error: BaseException | None, *, exits: bool) -> None:
-        name = self._dispatcher.name
-        if exits and not sys.is_finalizing():
-            self.log.tell_all()
-            tell_of(log, logging.CRITICAL, name, "exiting the process, as registered for this event class")
-            # On a thread of its own: exit hooks may stop this dispatcher, and the stop waits for this handler.
-            exiting = threading.Thread(target=self._exit_action, args=(-1,), name=f"{name}-exit", daemon=True)
-            if not try_to_start(exiting):
-                self._exit_action(-1)
-        if error is not None:
-            self._dispatcher.stop_on_failure(error)
+            tell_of(log, logging.CRITICAL, name, "the stop failed", error=raised)

@@ -1,9 +1,8 @@
 """How far the handler thread has got, how long events take, and how long that thread is idle.
 
 **Progress.** An event that the handler thread has taken is in hand until its route counts it, or its entry has moved or
-ended. A batch is `begun` before its first event leaves the queue, and `done` after its last handler has returned. So
-other threads can tell that no event is in hand. How many are, the handler thread alone can tell, between two events, or
-amid the call of a handler that does so: see `DispatcherView.stats`.
+ended. Other threads can tell that none is in hand. How many are, the handler thread alone can tell, between two events,
+or amid the call of a handler that does so: see `DispatcherView.stats`.
 
 **Times.** An event is timed singly if the configuration says so, if handlers are so slow that timing costs little, or
 if its post noted the time. Other events are timed by the batch, with two readings of the clock. Events that are timed

@@ -1,15 +1,10 @@
 """Flink's mailbox: one thread owns the state, and other threads send it mail."""
 
 from dispatcher.mailbox.executor import MailboxExecutor
-from dispatcher.mailbox.latency import MailboxMetricsController
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.manual_clock import ManualClock
 from dispatcher.mailbox.operator_timers import MailboxTimeService
-from dispatcher.mailbox.processor import (
-    MailboxController,
-    MailboxProcessor,
-    Suspension,
-)
+from dispatcher.mailbox.processor import MailboxController, MailboxMetricsController, MailboxProcessor, Suspension
 from dispatcher.mailbox.system_timers import SystemProcessingTimeService
 from dispatcher.mailbox.task_mailbox import MailboxState, TaskMailbox
 from dispatcher.mailbox.time_service import ProcessingTimeService
