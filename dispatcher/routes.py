@@ -256,14 +256,11 @@ class Registration:
                 handler = self._handler_of_members(part)
                 assigned = Assigned(bind(handler, keeps_context, part.on_error), part.on_error, (handler,))
                 self._of_member.update({id(member): assigned for member in part.members})
-        self.coalesce_by: KeyOf | None = None
-        if any(part.coalesce_by is not None for part in parts):
-            self.coalesce_by = next(
-                (part.coalesce_by for part in reversed(whole) if part.coalesce_by is not None), None
-            )
-            if self._of_member:
-                of_members = [(part.members, part.coalesce_by) for part in parts if part.members]
-                self.coalesce_by = KeyOfMember(self.coalesce_by, of_members)
+        keys_of: list[KeyOf | None] = [part.coalesce_by for part in whole if part.coalesce_by is not None]
+        self.coalesce_by = keys_of[-1] if keys_of else None
+        if self._of_member and any(part.coalesce_by is not None for part in parts):
+            of_members = [(part.members, part.coalesce_by) for part in parts if part.members]
+            self.coalesce_by = KeyOfMember(self.coalesce_by, of_members)
 
     def _handler_of_members(self, part: Part) -> Handler:
         if not is_async(part.handler):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter_ns, time
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -112,13 +113,8 @@ class Failures:
 
 
 def _last_frames(traceback: TracebackType | None) -> tuple[_Frame, ...]:
-    frames: deque[TracebackType] = deque(maxlen=_MOST_FRAMES)
-    while traceback is not None:
-        frames.append(traceback)
-        traceback = traceback.tb_next
-    return tuple(
-        _Frame(each.tb_frame.f_code.co_filename, each.tb_lineno, each.tb_frame.f_code.co_qualname) for each in frames
-    )
+    last = deque(walk_tb(traceback), maxlen=_MOST_FRAMES)
+    return tuple(_Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname) for frame, line in last)
 
 
 class _Kind(NamedTuple):

@@ -250,8 +250,11 @@ class QueueSizeLog:
 
     def __call__(self, size: int, remaining: int | None) -> None:
         """The queue holds `size` events, and `remaining` more would fit."""
-        if size >= SIZE_STEP:
-            self._log_size(size)
+        step = size // SIZE_STEP
+        # In a flood the size is sampled rarely, and changes faster than a user can read.
+        if step and step != self._logged_step and (size % SIZE_STEP == 0 or self._sizes.is_due()):
+            self._logged_step = step
+            tell_of(log, logging.INFO, self._name, "Size of event-queue is %d", size)
         if remaining is not None and remaining < self._low and self._warnings.is_due():
             tell_of(log, logging.WARNING, self._name, "Very low remaining capacity in the event-queue: %d", remaining)
         if (
@@ -262,15 +265,6 @@ class QueueSizeLog:
             details = threading.Thread(target=self._print_details, name=f"{self._name}-details", daemon=True)
             if not try_to_start(details):
                 self._details.allow_in(_SIZE_EVERY_NS)
-
-    def _log_size(self, size: int) -> None:
-        step = size // SIZE_STEP
-        if step == self._logged_step:
-            return
-        # In a flood the size is sampled rarely, and changes faster than a user can read.
-        if size % SIZE_STEP == 0 or self._sizes.is_due():
-            self._logged_step = step
-            tell_of(log, logging.INFO, self._name, "Size of event-queue is %d", size)
 
     def _print_details(self) -> None:
         in_hand = self._in_hand()
