@@ -136,6 +136,7 @@ class AsyncDispatcher(PostingService):
             clock_ns=clock_ns,
             idle_action=idle_action,
             alarm=timing.alarm,
+            after_batch=self._coroutines.wake,
         )
         self._asks.give, queue.shutdown.discard_asks = self._dispatching.answers.give, self._asks.discard
         self._processor = MailboxProcessor(
@@ -400,7 +401,7 @@ class AsyncDispatcher(PostingService):
             return
         self._monitor.stop()
         self._errors.log.tell_all()
-        self._coroutines.end()
+        self._coroutines.close()
         self._timing.end()
         self._queue.shutdown.discard_retrying()
         closing = {"the mailbox": self._processor.close}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat, starmap
+from operator import length_hint
 from time import perf_counter_ns, sleep
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from dispatcher.mailbox.parking import NEVER
 from dispatcher.mailbox.processor import MailboxController
 from dispatcher.mailbox.task_mailbox import TaskMailbox
 from dispatcher.queue.alarm import Alarm
-from dispatcher.queue.entry import Entry, InQueue
+from dispatcher.queue.entry import Entry, InQueue, event_of
 from dispatcher.queue.flags import STOPPED
 from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.shutdown import NOTHING_LEFT
@@ -49,7 +50,7 @@ class BatchDispatching:
     """Called with each turn of the mailbox loop.
 
     With a `journal`, each event gets a row there, timed by `clock_ns`. `idle_action` is called when the queue is empty;
-    it returns True if it made work.
+    it returns True if it made work. `after_batch` is called after the events of each batch, before its mail.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class BatchDispatching:
         clock_ns: Callable[[], int] | None,
         idle_action: Callable[[], bool] | None,
         alarm: Alarm,
+        after_batch: Callable[[], None],
     ) -> None:
         self._alarm = alarm
+        self._after_batch = after_batch
         self.queue = queue  # never changes, like all fields that do not say otherwise
         self._entries = queue.entries
         self._flags = queue.flags
@@ -170,6 +173,7 @@ class BatchDispatching:
             progress.entry = None
             progress.since_ns = 0
             progress.done += 1
+            self._after_batch()
         events = self._count - len(tuple(self._turns))  # those that mail has cut off are left
         self._ended_ns = ended_ns = times.end_batch(events, started_ns)
         if quickly:
@@ -232,6 +236,15 @@ class BatchDispatching:
         return self.ended() + self.in_hand() + dropped
 
     # -- handler thread ------------------------------------------------------------------------------------------------
+
+    def following(self) -> Any:
+        """The event that the batch takes next, if there is no mail; None: it has none."""
+        if not length_hint(self._turns) or self._mailbox.new_mail:
+            return None
+        try:
+            return event_of(self._entries[0])
+        except IndexError:  # another thread has emptied the queue
+            return None
 
     def _begins_with_ask(self) -> bool:
         """Whether asks come in a flood: a batch of them is cheaper than a quick one that hands over each."""

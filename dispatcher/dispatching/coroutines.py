@@ -108,6 +108,7 @@ class Coroutines:
 
     def connect(self, dispatching: BatchDispatching, errors: ErrorPolicy, processor: MailboxProcessor) -> None:
         """Connect the dispatcher's other parts, which are made after this one. They never change."""
+        self._dispatching = dispatching
         self._queue = dispatching.queue
         self._routes = dispatching.routes
         self._errors = errors
@@ -152,7 +153,7 @@ class Coroutines:
         with self._bind_lock:
             lane = self._lanes.get(key)
             if lane is None:  # the lane keeps the handler alive, so that no other gets its id
-                self._lanes[key] = lane = Lane(declared, loop, self, self._stamp, self._on_ended)
+                self._lanes[key] = lane = Lane(declared, loop, self)
         return BeginsLater(self._take, lane, keeps_context)
 
     def is_inside(self) -> bool:
@@ -209,6 +210,26 @@ class Coroutines:
         """The time on the clock of the run; 0 without a journal."""
         return 0 if self._journaled is None else self._journaled.now_ns(perf_counter_ns())
 
+    def is_abandoned(self) -> bool:
+        """As LaneOwner."""
+        return self._queue.phase >= ABANDONED
+
+    def stamp(self, call: Call) -> None:
+        """As LaneOwner."""
+        call.started_ns = perf_counter_ns()
+        if self._journaled is not None:
+            call.at = self._journaled.now_ns(call.started_ns)
+
+    def end(self, call: Call) -> None:
+        """As LaneOwner."""
+        self._ended.append(call)
+
+    def report(self) -> None:
+        """As LaneOwner."""
+        if self._ended and not self._has_mail:
+            self._has_mail = True
+            self._send(self._collect, "coroutines have ended")
+
     def record_later(self, handling: Handling) -> None:
         """As LaneOwner."""
         self._send(partial(self._record, handling), "record transitions of an event that has ended")
@@ -242,12 +263,6 @@ class Coroutines:
         calls = [call for lane in self._busy_lanes() if of(lane) for call in snapshot(lane.calls.copy)]
         return sorted(calls, key=lambda call: call.started_ns or perf_counter_ns())
 
-    def _on_ended(self, call: Call) -> None:
-        self._ended.append(call)
-        if not self._has_mail:
-            self._has_mail = True
-            self._send(self._collect, "coroutines have ended")
-
     def _send(self, action: Callable[[], None], description: str) -> None:
         with contextlib.suppress(MailboxClosedError):  # the dispatcher has ended
             self._mailbox.put(Mail(action, MIN_PRIORITY, description))
@@ -276,7 +291,7 @@ class Coroutines:
         self._busy.clear()
         self._resume_if_possible()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The handler thread ends."""
         self.give_up()
         if self._timer is not None:
@@ -315,8 +330,20 @@ class Coroutines:
             lane.put(call)
             if lane.is_full():
                 self._suspend()
+            if self._suspension is not None or not self._is_followed():
+                self.wake()
         self._times.note_taken(perf_counter_ns() - began_ns)
         raise EventTaken
+
+    def _is_followed(self) -> bool:
+        """Whether the next event of the batch is for a coroutine as well, so that one wake-up of the loop does."""
+        following = self._dispatching.following()
+        return following is not None and type(self._routes.find(type_of(following)).handle) is BeginsLater
+
+    def wake(self) -> None:
+        """Have the loops begin what was given to them."""
+        for lane in self._busy:
+            lane.wake()
 
     def _watch(self) -> None:
         """Raises NO_THREAD: the timers have none."""
@@ -326,11 +353,6 @@ class Coroutines:
         if self._has_given_up:  # it ended meanwhile
             timer.cancel()
 
-    def _stamp(self, call: Call) -> None:
-        call.started_ns = perf_counter_ns()
-        if self._journaled is not None:
-            call.at = self._journaled.now_ns(call.started_ns)
-
     def _collect(self) -> None:
         """Finish the calls in `_ended`. Mail, sent when the first of them ended."""
         self._has_mail = False
@@ -339,6 +361,7 @@ class Coroutines:
             if call in call.lane.calls:  # not given up meanwhile
                 self._finish(call)
         self._resume_if_possible()
+        self.wake()
         self._flush_if_due()
 
     def _record(self, handling: Handling) -> None:
@@ -356,7 +379,6 @@ class Coroutines:
             self._account(call)
         self._drop_unstarted_if_abandoned()
         lane = call.lane
-        del lane.calls[call]
         lane.release(call)
         if not lane.calls:
             self._busy.pop(lane, None)

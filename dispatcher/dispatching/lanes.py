@@ -6,6 +6,11 @@ The handler thread decides what runs. An event first waits for its key, until fe
 have begun and not ended, and then for one of the `capacity` slots. So an event that waits for its key takes no slot
 from other keys. The loop starts the coroutines that it is given and reports their ends. Each side writes its own fields
 of a Call before it passes the call on.
+
+A round trip between the threads costs as much as several events, so there is none for each event. The loop is woken
+once for the events of a batch, and reports the coroutines that have not waited together. And after a success it gives
+the slot to the next event of the key itself, the call's `successor`. After a failure the handler thread decides, because
+a retry may come first.
 """
 
 from __future__ import annotations
@@ -13,11 +18,12 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from operator import attrgetter
 from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -32,9 +38,12 @@ from dispatcher.util.frames import stack_of
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
 
+    from dispatcher.dispatching.eager import Ended
     from dispatcher.routes import Route
 
 _MOST_FRAMES: Final = 50
+_TURN_NS: Final = 1_000_000
+"""For so long a lane starts coroutines that do not wait, then others on the loop have their turn."""
 T = TypeVar("T")
 
 
@@ -67,6 +76,18 @@ class LaneOwner(Protocol):
 
     def now_ns(self) -> int: ...
 
+    def is_abandoned(self) -> bool:
+        """Whether no further event begins."""
+
+    def stamp(self, call: Call) -> None:
+        """The call goes to its loop."""
+
+    def end(self, call: Call) -> None:
+        """The call has ended."""
+
+    def report(self) -> None:
+        """Have the handler thread look at the calls that have ended."""
+
     def record_later(self, handling: Handling) -> None:
         """Have the handler thread record the transitions of an event whose row is written."""
 
@@ -78,6 +99,7 @@ class Call:
         "accepted_seq",
         "at",
         "context",
+        "coroutine",
         "ended_ns",
         "enqueued_ns",
         "entry",
@@ -94,6 +116,7 @@ class Call:
         "number",
         "route",
         "started_ns",
+        "successor",
         "task",
         "thread_id",
         "value",
@@ -118,16 +141,18 @@ class Call:
         self.key, self.line = lane.line_of(event)
         self.number = next(lane.numbers)
         self.is_ready = False  # its key lets it begin; handler thread writes, any reads
-        self.started_ns = 0  # when it was given to the loop; 0: not yet; handler thread writes
-        self.at = 0  # the same on the clock of the run, Unix ns; handler thread writes
-        self.is_under_way = False  # given to the loop, and not ended or given up; both sides write, any thread reads
+        self.started_ns = 0  # when it was given to the loop; 0: not yet; who does so writes
+        self.at = 0  # the same on the clock of the run, Unix ns; as `started_ns`
+        self.is_under_way = True  # until it has ended or is given up; both sides reset it, any thread reads
         self.is_withdrawn = False  # by its caller, before its coroutine began; the loop writes
         self.handling: Handling | None = None  # once the coroutine begins; the loop writes
         # What has become of it: the loop writes, any thread reads.
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.task: Task[Any] | None = None
         self.thread_id = 0
         self.error: BaseException | None = None
         self.value: Any = None  # what it returned, if it was asked
+        self.successor: Call | None = None  # the call of its key that has its slot now; written before its end is told
         self.ended_ns = 0
 
 
@@ -183,46 +208,42 @@ def leave_call(context: Context) -> None:
 
 
 class Line:
-    """The calls of one key. Handler thread."""
+    """The calls of one key. Handler thread, unless a field says otherwise."""
 
     __slots__ = ("active", "limit", "waiting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit  # of `active`; never changes
         self.active = 0  # calls that are ready or have begun, and have not ended
-        self.waiting: deque[Call] = deque()  # calls after those, oldest first
+        # Calls after those, oldest first. The handler thread appends; it and the loop pop, and whose pop gets a call
+        # lets that begin.
+        self.waiting: deque[Call] = deque()
 
 
 class Lane:
-    """The events of one AsyncioHandler on one dispatcher. Handler thread, unless a method says otherwise.
+    """The events of one AsyncioHandler on one dispatcher. Handler thread, unless a method says otherwise."""
 
-    `on_begin(call)` is called before a call goes to the loop, `on_ended(call)` once it has ended, on any thread.
-    """
+    def __init__(self, handler: AsyncioHandler, loop: AbstractEventLoop, owner: LaneOwner) -> None:
+        from dispatcher.dispatching.eager import start_task  # it imports asyncio, as a loop has
 
-    def __init__(
-        self,
-        handler: AsyncioHandler,
-        loop: AbstractEventLoop,
-        owner: LaneOwner,
-        on_begin: Callable[[Call], None],
-        on_ended: Callable[[Call], None],
-    ) -> None:
         self.handler = handler  # never changes, like all fields that do not say otherwise
         self.loop = loop
+        self._start_task = start_task
         self.owner = owner  # of the lanes of one dispatcher
-        self._on_begin = on_begin
-        self._on_ended = on_ended
         # Calls that have not ended, oldest first; handler thread writes, any thread copies. The other collections refer
         # to the same calls: `calls` alone is trusted, because the keys' `__eq__` is foreign.
         self.calls: dict[Call, None] = {}
         self._lines: dict[Hashable, Line] = {}  # by key; handler thread
-        self._waiting = 0  # calls that wait for their key; handler thread writes, any reads
+        # Calls that wait for their key, and those that the handler thread has not seen go on; handler thread writes,
+        # any reads.
+        self._waiting = 0
         # A heap of the calls that wait for a slot, each with its number; handler thread writes, any reads its length.
         self._ready: list[tuple[int, Call]] = []
         self._running = 0  # calls that have begun; handler thread
         self.numbers = count(1)  # of the calls, in their order; handler thread
-        self._inbox: deque[Call] = deque()  # handler thread appends, the loop pops
-        # The loop will look at the inbox. It clears this before it looks; the handler thread reads it after appending.
+        self._inbox: deque[Call] = deque()  # handler thread and loop append, the loop pops
+        # The loop will look at the inbox. It clears this before its last look; the handler thread reads it after
+        # appending.
         self._is_awake = False
 
     def line_of(self, event: Any) -> tuple[Hashable, Line]:
@@ -232,7 +253,10 @@ class Lane:
             Exception: raised by the user's function, or by the key.
         """
         key = self.handler.key(event)
-        return key, self._lines.setdefault(key, Line(self.handler.per_key if key is not None else 1))
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(self.handler.per_key if key is not None else 1)
+        return key, line
 
     def is_full(self) -> bool:
         """Whether a call waits for a slot, or more calls wait for their keys than may. Any thread."""
@@ -245,40 +269,45 @@ class Lane:
             self._make_ready(call)
             self._begin_ready()
         else:
-            call.line.waiting.append(call)
             self._waiting += 1
+            call.line.waiting.append(call)
 
     def release(self, call: Call) -> None:
         """The call has ended: let the next one of its key, or an older one of another key, have its slot."""
+        del self.calls[call]
+        if call.successor is not None:  # it has the slot already
+            self._waiting -= 1
+            return
         line = call.line
         line.active -= 1
         self._running -= 1
-        if line.waiting:
+        following = _pop(line.waiting)
+        if following is not None:
             self._waiting -= 1
-            self._make_ready(line.waiting.popleft())
+            self._make_ready(following)
         elif not line.active:
             self._forget_key(call.key)
         self._begin_ready()
 
     def take_waiting(self, line: Line) -> list[Call]:
         """Remove the calls that wait for their key, and return them, oldest first."""
-        taken = list(line.waiting)
-        line.waiting.clear()
-        self._waiting -= len(taken)
-        for call in taken:
+        taken = []
+        while (call := _pop(line.waiting)) is not None:
+            taken.append(call)
             del self.calls[call]
+        self._waiting -= len(taken)
         return taken
 
     def drop_unstarted(self) -> list[Call]:
         """Remove the calls that were not given to the loop, and return them."""
-        dropped = [call for call in self.calls if not call.started_ns]
-        for call in dropped:
-            call.line.waiting.clear()
-            call.line.active -= call.is_ready
-            del self.calls[call]
+        dropped = [call for _, call in self._ready]
         self._ready.clear()
-        self._waiting = 0
-        return dropped
+        for call in dropped:
+            call.line.active -= 1
+            del self.calls[call]
+        for line in {call.line for call in self.calls} | {call.line for call in dropped}:
+            dropped += self.take_waiting(line)
+        return sorted(dropped, key=attrgetter("number"))
 
     def give_up(self) -> list[Call]:
         """Remove all calls, cancel their coroutines, and return them."""
@@ -301,6 +330,7 @@ class Lane:
         for call in list(self.calls):
             if call.started_ns and not call.ended_ns:
                 self._end(call, EventLoopClosedError(self.handler))
+        self.owner.report()
 
     def _make_ready(self, call: Call) -> None:
         call.is_ready = True
@@ -311,13 +341,13 @@ class Lane:
         """Give free slots to the calls that were put first."""
         while self._ready and self._running < self.handler.capacity:
             self._running += 1
-            self._begin(heappop(self._ready)[1])
+            call = heappop(self._ready)[1]
+            self.owner.stamp(call)
+            self._inbox.append(call)
 
-    def _begin(self, call: Call) -> None:
-        self._on_begin(call)
-        call.is_under_way = True
-        self._inbox.append(call)
-        if self._is_awake and not self.loop.is_closed():
+    def wake(self) -> None:
+        """Have the loop begin the calls that were given to it, which wait for this."""
+        if not self._inbox or (self._is_awake and not self.loop.is_closed()):
             return
         self._is_awake = True
         try:
@@ -335,29 +365,50 @@ class Lane:
     # -- on the loop ---------------------------------------------------------------------------------------------------
 
     def _start_waiting(self) -> None:
-        self._is_awake = False
-        while self._inbox:
-            call = self._inbox.popleft()
-            if call.is_under_way:
-                context = call.context if call.context is not None else copy_context()
-                context.run(self._start, call)
+        """Start the coroutines of the calls in the inbox, for a while: then others on the loop have their turn."""
+        self._is_awake = True
+        until_ns = perf_counter_ns() + _TURN_NS
+        try:
+            while self._inbox and perf_counter_ns() < until_ns:
+                self._start(self._inbox.popleft())
+        finally:
+            self._is_awake = False
+            if self._inbox:
+                self._is_awake = True
+                self.loop.call_soon(self._start_waiting)
+            self.owner.report()
 
     def _start(self, call: Call) -> None:
+        if not call.is_under_way:  # given up meanwhile
+            return
         if call.entry is not None and not call.entry.begin():
             call.is_withdrawn = True
             self._end(call, None)
             return
         handling = call.handling = Handling(call)
-        _CURRENT.set(handling)
+        context = call.context.copy() if call.context is not None else copy_context()
         call.thread_id = get_ident()
         try:
-            task = call.task = self.loop.create_task(self.handler.function(call.event))
-        except Exception as error:  # e.g. the function takes other arguments
+            context.run(_CURRENT.set, handling)
+            call.coroutine = coroutine = context.run(self.handler.function, call.event)
+            call.task, ended = self._start_task(self.loop, coroutine, context)
+        except BaseException as error:  # e.g. the function takes other arguments
             self._end(call, _without_this_frame(error))
+            reraise_interrupt(error)
             return
-        task.add_done_callback(partial(self._on_done, handling))
+        if ended is not None:
+            self._finish(handling, ended)
+        else:
+            call.task.add_done_callback(partial(self._on_done, handling))
 
     def _on_done(self, handling: Handling, task: Task[Any]) -> None:
+        self._finish(handling, task)
+        if self._inbox:
+            self._start_waiting()
+        else:
+            self.owner.report()
+
+    def _finish(self, handling: Handling, task: Ended) -> None:
         try:
             error = task.exception()  # or a KeyboardInterrupt, which the loop has raised already
         except BaseException as cancelled:
@@ -377,7 +428,22 @@ class Lane:
         _forget_handling(call)
         call.error = error
         call.ended_ns = perf_counter_ns()
-        self._on_ended(call)
+        # After an error its handler thread decides whether the next of the key may begin; also if an older call waits
+        # for the slot.
+        if error is None and not self._ready and not self.owner.is_abandoned():
+            call.successor = successor = _pop(call.line.waiting)
+            if successor is not None:
+                self.owner.stamp(successor)
+                self._inbox.append(successor)
+        self.owner.end(call)
+
+
+def _pop(waiting: deque[Call]) -> Call | None:
+    """The first call, or None. Several threads may pop."""
+    try:
+        return waiting.popleft() if waiting else None
+    except IndexError:  # another thread was faster
+        return None
 
 
 def _forget_handling(call: Call) -> None:
@@ -395,25 +461,25 @@ def _without_this_frame(error: BaseException) -> BaseException:
 def describe_call(call: Call) -> str:
     """The event of a call and where its coroutine is, as several lines for the log. Any thread."""
     about = text_of(call.event)
-    loop, task = call.lane.loop, call.task
+    loop, coroutine = call.lane.loop, call.coroutine
     if not call.started_ns:
         what = (
             f"one of {call.lane.handler.capacity} coroutines to end" if call.is_ready else "earlier events of its key"
         )
         return f"{about}, which waits for {what}"
     what = f"{about}, for {plain_seconds((perf_counter_ns() - call.started_ns) / 1e9)}"
-    if task is None:
+    if coroutine is None:
         state = "is closed" if loop.is_closed() else "runs" if loop.is_running() else "does not run"
         return f"{what}. Its coroutine has not begun; its event loop {state}"
     try:
-        return f"{what}. It is here:\n{_stack(call, task)}"
+        return f"{what}. It is here:\n{_stack(call, coroutine)}"
     except Exception as error:  # the coroutine has moved on meanwhile
         return f"{what}. Where it is could not be read: {text_of(error)}"
 
 
-def _stack(call: Call, task: Task[Any]) -> str:
+def _stack(call: Call, coroutine: Any) -> str:
     """The frames of a coroutine, outermost first, and what it awaits; of its thread, if it blocks that."""
-    awaits: Any = task.get_coro()
+    awaits = coroutine
     summary = traceback.StackSummary()
     while awaits is not None and len(summary) < _MOST_FRAMES:
         if getattr(awaits, "cr_running", False):
@@ -425,5 +491,5 @@ def _stack(call: Call, task: Task[Any]) -> str:
         summary.extend(traceback.StackSummary.extract([(frame, frame.f_lineno)]))
         awaits = getattr(awaits, "cr_await", None) or getattr(awaits, "gi_yieldfrom", None)
     lines = "".join(summary.format()).rstrip()
-    waiter = getattr(task, "_fut_waiter", None)
+    waiter = getattr(call.task, "_fut_waiter", None)
     return f"{lines}\n  awaiting {text_of(waiter)}" if waiter is not None else lines

@@ -17,6 +17,7 @@ from pathlib import Path
 from async_io.parts import PARTS as ASYNC_PARTS
 from async_io.parts import async_io
 from core.asking import Asks
+from core.coroutines import coroutines
 from core.endurance import Endurance
 from core.jvm import Hadoop, hadoop_jvm
 from core.latency import Latency
@@ -54,6 +55,7 @@ PARTS: dict[str, Callable[[Settings, Hadoop | None], Part]] = {
     **WITH_HADOOP,
     "mailbox": lambda settings, _: mailboxes(settings),
     "ask": lambda settings, _: Asks(settings),
+    "coroutines": lambda settings, _: coroutines(settings),
     "latency": lambda settings, _: Latency(settings),
     "stop": lambda settings, _: Stopping(settings),
     "memory": lambda settings, _: Memory(settings),

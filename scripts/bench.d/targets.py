@@ -69,6 +69,8 @@ CORE_TARGETS = (
             Target("    : asyncio.Queue, no thread", f"aio-ask-{at_once}.ours", f"aio-ask-{at_once}.queue", None),
         )
     ),
+    Target("async def, one key : a task each", "coroutines-one.ours", "coroutines-one.tasks", 0.5),
+    Target("    a key each : a task each", "coroutines-many.ours", "coroutines-many.tasks", 1.0),
     Target("timers fired and handled : loop.call_later", "fire.ours", "fire.loop", None),
     Target("    memory of each : loop.call_later", "timer-bytes.ours", "timer-bytes.loop", None, at_most=True),
     Target("mails through execute", "mail.execute", None, 1_000_000, unit="/s"),
