@@ -59,6 +59,8 @@ from dispatcher.util.threads import start_or_postpone
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from dispatcher.routes import Route
+
 log = logging.getLogger("dispatcher.async_dispatcher")
 
 _MOST_DESCRIBED: Final = 3
@@ -110,6 +112,7 @@ class Coroutines:
         """Connect the dispatcher's other parts, which are made after this one. They never change."""
         self._dispatching = dispatching
         self._queue = dispatching.queue
+        self._flags = dispatching.queue.flags
         self._routes = dispatching.routes
         self._errors = errors
         self._times = dispatching.times
@@ -212,7 +215,7 @@ class Coroutines:
 
     def is_abandoned(self) -> bool:
         """As LaneOwner."""
-        return self._queue.phase >= ABANDONED
+        return self._flags.phase >= ABANDONED
 
     def stamp(self, call: Call) -> None:
         """As LaneOwner."""
@@ -330,15 +333,15 @@ class Coroutines:
             lane.put(call)
             if lane.is_full():
                 self._suspend()
-            if self._suspension is not None or not self._is_followed():
+            if self._suspension is not None or not self._is_followed(route):
                 self.wake()
         self._times.note_taken(perf_counter_ns() - began_ns)
         raise EventTaken
 
-    def _is_followed(self) -> bool:
-        """Whether the next event of the batch is for a coroutine as well, so that one wake-up of the loop does."""
+    def _is_followed(self, route: Route) -> bool:
+        """Whether the batch goes on with an event of the same handler, so that one wake-up of the loop is enough."""
         following = self._dispatching.following()
-        return following is not None and type(self._routes.find(type_of(following)).handle) is BeginsLater
+        return following is not None and self._routes.find(type_of(following)).handle is route.handle
 
     def wake(self) -> None:
         """Have the loops begin what was given to them."""
@@ -377,7 +380,8 @@ class Coroutines:
         """The event's coroutine has ended, or its caller has withdrawn it."""
         if not call.is_withdrawn:
             self._account(call)
-        self._drop_unstarted_if_abandoned()
+        if self._flags.phase >= ABANDONED:  # before the slot is free
+            self._drop_unstarted_if_abandoned()
         lane = call.lane
         lane.release(call)
         if not lane.calls:
@@ -433,7 +437,7 @@ class Coroutines:
             self._suspension = None
 
     def _drop_unstarted_if_abandoned(self) -> None:
-        if self._queue.phase >= ABANDONED:
+        if self._flags.phase >= ABANDONED:
             self._discard([call for lane in self._busy_lanes() for call in lane.drop_unstarted()])
             for lane in self._busy_lanes():
                 if not lane.calls:

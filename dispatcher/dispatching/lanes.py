@@ -8,9 +8,9 @@ from other keys. The loop starts the coroutines that it is given and reports the
 of a Call before it passes the call on.
 
 A round trip between the threads costs as much as several events, so there is none for each event. The loop is woken
-once for the events of a batch, and reports the coroutines that have not waited together. And after a success it gives
-the slot to the next event of the key itself, the call's `successor`. After a failure the handler thread decides, because
-a retry may come first.
+once for several events in a row, and reports together the coroutines that have not waited. And after a success it gives
+the slot to the next event of the key itself, the call's `successor`. After a failure the handler thread decides, for a
+retry may come first.
 """
 
 from __future__ import annotations
@@ -242,8 +242,8 @@ class Lane:
         self._running = 0  # calls that have begun; handler thread
         self.numbers = count(1)  # of the calls, in their order; handler thread
         self._inbox: deque[Call] = deque()  # handler thread and loop append, the loop pops
-        # The loop will look at the inbox. It clears this before its last look; the handler thread reads it after
-        # appending.
+        # `_start_waiting` runs, or will. It clears this before its last look at the inbox; the handler thread reads it
+        # after appending.
         self._is_awake = False
 
     def line_of(self, event: Any) -> tuple[Hashable, Line]:
@@ -265,12 +265,15 @@ class Lane:
     def put(self, call: Call) -> None:
         """Let the call begin as soon as its key and the slots allow."""
         self.calls[call] = None
-        if call.line.active < call.line.limit:
-            self._make_ready(call)
-            self._begin_ready()
-        else:
+        if call.line.active >= call.line.limit:
             self._waiting += 1
             call.line.waiting.append(call)
+        elif self._ready or self._running >= self.handler.capacity:
+            self._make_ready(call)
+        else:
+            call.is_ready = True
+            call.line.active += 1
+            self._begin(call)
 
     def release(self, call: Call) -> None:
         """The call has ended: let the next one of its key, or an older one of another key, have its slot."""
@@ -340,10 +343,13 @@ class Lane:
     def _begin_ready(self) -> None:
         """Give free slots to the calls that were put first."""
         while self._ready and self._running < self.handler.capacity:
-            self._running += 1
-            call = heappop(self._ready)[1]
-            self.owner.stamp(call)
-            self._inbox.append(call)
+            self._begin(heappop(self._ready)[1])
+
+    def _begin(self, call: Call) -> None:
+        """Give the call a slot, and to the loop, which `wake` wakes."""
+        self._running += 1
+        self.owner.stamp(call)
+        self._inbox.append(call)
 
     def wake(self) -> None:
         """Have the loop begin the calls that were given to it, which wait for this."""
@@ -394,7 +400,8 @@ class Lane:
             call.task, ended = self._start_task(self.loop, coroutine, context)
         except BaseException as error:  # e.g. the function takes other arguments
             self._end(call, _without_this_frame(error))
-            reraise_interrupt(error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):  # which end the loop
+                raise
             return
         if ended is not None:
             self._finish(handling, ended)
@@ -403,6 +410,8 @@ class Lane:
 
     def _on_done(self, handling: Handling, task: Task[Any]) -> None:
         self._finish(handling, task)
+        if self._is_awake:  # `_start_waiting` comes next, and reports
+            return
         if self._inbox:
             self._start_waiting()
         else:
@@ -428,9 +437,9 @@ class Lane:
         _forget_handling(call)
         call.error = error
         call.ended_ns = perf_counter_ns()
-        # After an error its handler thread decides whether the next of the key may begin; also if an older call waits
-        # for the slot.
-        if error is None and not self._ready and not self.owner.is_abandoned():
+        # After an error the handler thread decides whether the next of the key may begin, and also if a call of another
+        # key waits for the slot.
+        if error is None and call.line.waiting and not self._ready and not self.owner.is_abandoned():
             call.successor = successor = _pop(call.line.waiting)
             if successor is not None:
                 self.owner.stamp(successor)
