@@ -106,13 +106,13 @@ def test_a_post_at_any_depth_leaves_a_dispatcher_that_handles_all_that_it_accept
                 accepted.add(number)
 
         post(0)
+        until(dispatcher._mailbox.parking.is_waiting)
         for number in range(1, DEPTHS):
-            until(dispatcher._mailbox.parking.is_waiting)
             with suppress(RecursionError):
                 at_depth(last - number, partial(post, number))
             assert dispatcher.await_drained(TIMEOUT_S), f"{number}: no thread was woken"
+            until(dispatcher._mailbox.parking.is_waiting)  # mail is no event: the drain does not wait for it
             assert queue.room.remaining() == queue.room.capacity, f"{number}: a permit is gone"
-        until(dispatcher._mailbox.parking.is_waiting)  # mail before it is no event: the drain does not wait for it
         post(DEPTHS)
 
         assert dispatcher.await_drained(TIMEOUT_S)
