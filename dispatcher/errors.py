@@ -16,7 +16,6 @@
       EventLoopClosedError          caller: the event loop of an `async def` handler was closed before its events ended
       RejectedExecutionError        shutdown: an executor no longer takes work
       ForkedProcessError            caller: a dispatcher or a journal of the parent process was used in a forked child
-      GilDisabledError              user: a free-threaded Python runs without the GIL
       ConfigError                   user: a configuration file, a key or a value
       JournalError                  user or disk: the journal cannot be written or read
         JournalLossError            disk: accepted events are gone from every segment, and may not have been handled
@@ -211,18 +210,6 @@ class ForkedProcessError(DispatcherError):
                 "own."
             )
         super().__init__(f"{name}: this process was forked from the one {why}. {advice}")
-
-
-class GilDisabledError(DispatcherError):
-    """Raised when you create a dispatcher or mailbox in a free-threaded Python without the GIL."""
-
-    def __init__(self, what: str, version: str) -> None:
-        self.what = what
-        self.version = version
-        super().__init__(
-            f"{what}: this free-threaded Python {version} runs without the GIL, and dispatchers and mailboxes need it. "
-            "Set PYTHON_GIL=1, or start Python with -X gil=1."
-        )
 
 
 class ConfigError(DispatcherError):

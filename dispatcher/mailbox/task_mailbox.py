@@ -7,7 +7,6 @@ takes from there without a lock. An OPEN mailbox allows puts and takes, a QUIESC
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import ClassVar, Final, TypeVar
 
-from dispatcher.errors import GilDisabledError, MailboxClosedError, MailboxStateError
+from dispatcher.errors import MailboxClosedError, MailboxStateError
 from dispatcher.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from dispatcher.mailbox.parking import Parking
 
@@ -40,8 +39,7 @@ class TaskMailbox:
 
     Only the mailbox thread can call `has_mail`, the takes, `create_batch`, `quiesce` and `close`. On other threads they
     raise MailboxStateError. Any thread can call the rest, `drain` only once the mailbox thread has ended. That thread
-    waits in `parking`, where its default action can also wait. The constructor raises GilDisabledError if Python runs
-    without the GIL.
+    waits in `parking`, where its default action can also wait.
     """
 
     MIN_PRIORITY: ClassVar[int] = MIN_PRIORITY
@@ -49,7 +47,6 @@ class TaskMailbox:
 
     def __init__(self, mailbox_thread: threading.Thread | None = None) -> None:
         self._owner = mailbox_thread or threading.current_thread()  # never changes; any thread reads it
-        _require_gil(f"the mailbox of thread {self._owner.name}")
         # None until a given thread starts; any thread writes it, always the same value.
         self._ident = self._owner.ident
         self._lock = threading.RLock()  # any thread; re-entrant, for run_exclusively; replaced in a forked child
@@ -297,13 +294,6 @@ class TaskMailbox:
     def _check_take(self) -> None:
         if self.state is MailboxState.CLOSED:
             raise MailboxClosedError(self.state, "take mail")
-
-
-def _require_gil(what: str) -> None:
-    """Mailboxes and queues are tested with the GIL alone. Raises GilDisabledError, which names `what`."""
-    is_enabled = getattr(sys, "_is_gil_enabled", None)  # Python 3.13 and later
-    if is_enabled is not None and not is_enabled():
-        raise GilDisabledError(what, sys.version.split()[0])
 
 
 def _urgent_mails(mails: deque[Mail]) -> int:

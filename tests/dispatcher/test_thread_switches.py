@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import dis
 import inspect
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,14 +17,6 @@ from typing import Any
 
 import pytest
 
-from dispatcher import (
-    AsyncDispatcher,
-    EventDispatcher,
-    GilDisabledError,
-    MailboxProcessor,
-    MultiDispatcher,
-    TaskMailbox,
-)
 from dispatcher.dispatching.batches import BatchDispatching
 from dispatcher.dispatching.stopping import Drain
 from dispatcher.queue.inbox import Inbox
@@ -257,41 +248,3 @@ def test_a_post_reads_the_alert_after_the_append(post: str) -> None:
     (alert,) = listing.at("if flags.alert:", "LOAD_ATTR", of="alert")
 
     assert listing.at(line, "CALL")[-1].offset < alert.offset
-
-
-# -- without the GIL ---------------------------------------------------------------------------------------------------
-
-CONSTRUCTORS: dict[str, Callable[[], Any]] = {
-    "MainThread": TaskMailbox,
-    "AsyncDispatcher": AsyncDispatcher,
-    "orders": lambda: AsyncDispatcher(name="orders"),
-    "EventDispatcher": lambda: EventDispatcher(print),
-    "MultiDispatcher-0": MultiDispatcher,
-}
-
-
-@pytest.mark.parametrize("thread", CONSTRUCTORS)
-def test_without_the_gil_no_dispatcher_and_no_mailbox_is_made(thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading.current_thread(), "name", "MainThread")
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-
-    with pytest.raises(GilDisabledError) as caught:
-        CONSTRUCTORS[thread]()
-
-    assert str(caught.value) == (
-        f"the mailbox of thread {thread}: this free-threaded Python {sys.version.split()[0]} runs without the GIL, and "
-        "dispatchers and mailboxes need it. Set PYTHON_GIL=1, or start Python with -X gil=1."
-    )
-
-
-def test_without_the_gil_no_processor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-
-    with pytest.raises(GilDisabledError, match="PYTHON_GIL=1"):
-        MailboxProcessor(lambda controller: None)
-
-
-def test_a_free_threaded_build_that_runs_with_the_gil_makes_dispatchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
-
-    assert not AsyncDispatcher().queue_size()
