@@ -107,6 +107,8 @@ class LoneEvents:
                 pass
             if place is nothing:
                 progress.done += 1
+                if drain.waiters:  # one that has looked since `begun` has not found this thread at rest
+                    drain.notify()
                 # Mail and a stop set what is looked at here, and then look for a duty.
                 if entries or side or mailbox.new_mail or (flags.phase != RUNNING and self._is_ending()):
                     parking.unpark()

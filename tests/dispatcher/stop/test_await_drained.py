@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher import AsyncDispatcher, MultiDispatcher
+from dispatcher.mailbox import ManualClock
 
 from ..conftest import TIMEOUT_S, Gate, Numbered, Work
 from ..waiting import until
@@ -94,3 +95,35 @@ def test_a_wait_for_partitions_that_post_to_each_other_ends_when_all_is_done() -
             assert dispatcher.is_drained()
 
         assert sum(partition.stats().handled for partition in dispatcher.partitions) == 50 * 11
+
+
+class Watched:
+    """A Progress that calls `look` behind each change of `begun`."""
+
+    def __init__(self, progress: Any, look: Callable[[], object]) -> None:
+        self.__dict__.update(progress=progress, look=look)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.progress, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.progress, name, value)
+        if name == "begun":
+            self.look()
+
+
+def test_a_wait_that_begins_amid_the_last_look_of_an_idle_dispatcher_ends() -> None:
+    """The look counted as work in hand, and the handler thread then slept without a word to those who waited."""
+    dispatcher = AsyncDispatcher(time_service=ManualClock())  # so no tick wakes the handler thread
+    waits: list[Any] = []
+
+    def look() -> None:
+        if not waits:
+            waits.append(dispatcher.core.when_drained())
+
+    lone = dispatcher._dispatching._lone
+    lone._progress = Watched(lone._progress, look)  # type: ignore[assignment]
+    with dispatcher:
+        until(lambda: waits)
+
+        assert waits[0].result(TIMEOUT_S)
