@@ -98,7 +98,7 @@ class AsyncDispatcher(PostingService):
         self._time_service = time_service
         self._journal = journal  # where handled events are recorded; None: nowhere
         # Which of "thread" and "stop" calls `_end`: the handler thread, or a stop that came before it ran. The first to
-        # look sets it, in one step.
+        # look sets it: `setdefault` of a text looks and stores under the dict's own lock.
         self._end_by: dict[str, str] = {}
         self._thread_has_failed = False  # handler thread
         self._has_acted = False  # the handler thread's last act is done; handler thread

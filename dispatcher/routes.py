@@ -30,7 +30,6 @@ from dispatcher.event import (
 from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import class_name, is_member, kind_of, text_of, type_name, type_of
 from dispatcher.util.functions import require_plain, takes_options
-from dispatcher.util.histogram import snapshot
 
 SEVERITY: dict[Any, int] = {"continue": 0, "stop": 1, "exit": 2}
 Bind = Callable[[Handler, bool, OnError], Callable[[Any], Any]]
@@ -186,7 +185,7 @@ class AsyncMembers:
 
     def __init__(self, event_class: type[Enum]) -> None:
         self._event_class = event_class  # never changes
-        # By the member's id. Added under the routing table's lock, in single steps, and never removed, because events
+        # By the member's id. Added under the routing table's lock, and never removed, because events
         # in hand may not have begun; event loops read.
         self._functions: dict[int, Callable[[Any], Any]] = {}
 
@@ -485,12 +484,12 @@ class RoutingTable:
     def find_untimed(self) -> None:
         """After a change, which may have reset the turn of a route: find those that are not timed. Handler thread."""
         self.has_changed = False
-        routes = [route for route in snapshot(self.by_type.copy).values() if route.event_class]
+        routes = [route for route in self.by_type.copy().values() if route.event_class]
         self.untimed = deque(route for route in routes if route.turn is not route.timed_turn)
 
     def all(self) -> Iterator[Route]:
         """The routes of users' events that were handled or have failed. Any thread."""
-        for route in (*snapshot(self.by_type.copy).values(), self.others):
+        for route in (*self.by_type.copy().values(), self.others):
             if route.event_class and (route.handled or route.failed or route.retried):
                 yield route
 

@@ -30,7 +30,7 @@ from typing import Any, Final, Literal, Protocol, Self, TypeVar, cast
 from dispatcher.errors import DeadlockError, InvalidTypeError, InvalidValueError, ServiceStateError
 from dispatcher.util.foreign import reraise_interrupt, tell, text_of
 from dispatcher.util.functions import require_plain
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import Registry
 from dispatcher.util.threads import NO_THREAD, in_own_thread, is_owned
 
 log = logging.getLogger(__name__)
@@ -534,12 +534,12 @@ class Service:
                 tell(log, logging.ERROR, "%s: a service listener failed", self.name, error=error)
 
 
-_all_services: weakref.WeakSet[Service] = weakref.WeakSet()
+_all_services: Registry[Service] = Registry()
 
 
 def all_services() -> list[Service]:
     """Every service of the process that is still referred to, whatever its state. Any thread."""
-    return snapshot(lambda: list(_all_services))
+    return _all_services.all()
 
 
 # Held to change which services belong to which composites. Nothing foreign runs under it, but a composite's `_life` is
@@ -550,7 +550,7 @@ _tree = threading.RLock()
 def _after_fork() -> None:
     global _tree
     _tree = threading.RLock()
-    for service in _all_services:
+    for service in _all_services.all():
         with suppress(AttributeError):  # another thread was about to make it, and does so in the parent alone
             service._after_fork()
 

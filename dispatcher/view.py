@@ -12,7 +12,6 @@ import traceback
 import weakref
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Final, Literal
@@ -25,7 +24,7 @@ from dispatcher.service import Service, ServiceState
 from dispatcher.stats import DispatcherStats, take_stats
 from dispatcher.util.foreign import class_name, entity_of, text_of, type_name, type_of
 from dispatcher.util.frames import stack_of
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import Numbers, Registry
 
 if TYPE_CHECKING:
     from dispatcher.config import DispatcherConfig
@@ -309,11 +308,11 @@ class DispatcherView:
 
     def note_start(self) -> None:
         """Note the start. Called by the starting thread."""
-        self._namesakes.last_start = next(_steps)
+        self._namesakes.last_start = _steps.next()
 
     def note_end(self) -> None:
         """Note the end. Called by the handler thread, or by the stopping thread if that never ran."""
-        self._ended = next(_steps)
+        self._ended = _steps.next()
 
     def was_replaced(self) -> bool:
         """Whether the dispatcher has ended and another one of its name has been started since."""
@@ -348,15 +347,15 @@ class _Namesakes:
 
 _lock = threading.Lock()  # leaf lock; replaced in a forked child
 _namesakes: weakref.WeakValueDictionary[str, _Namesakes] = weakref.WeakValueDictionary()  # changed under _lock
-_steps = count(1)  # starts and ends of dispatchers; any thread, in single steps
+_steps: Final = Numbers()  # of starts and ends of dispatchers
 
-_views: weakref.WeakSet[DispatcherView] = weakref.WeakSet()  # any thread, in single steps
+_views: Registry[DispatcherView] = Registry()
 """The views of all dispatchers. A dispatcher keeps its view alive."""
 
 
 def dispatchers() -> list[DispatcherView]:
     """Return every dispatcher of the process still referred to, by name, in any state. Thread-safe."""
-    return sorted(snapshot(lambda: list(_views)), key=lambda view: view.name)
+    return sorted(_views.all(), key=lambda view: view.name)
 
 
 def _after_fork() -> None:

@@ -1,11 +1,17 @@
 """Which entities have changed since a follower last looked, for read models.
 
-Handler thread only, except that machines' threads call `Collector.add`. An `add` to a set fetches the set and adds in
-one step, unless the operand's `__hash__` is Python code: a set that was handed out changes no more.
+Handler thread only, except that machines' threads call `Collector.add` and `forget`. These take no lock:
+
+    machine's thread   adds to the sets that are collected, then   looks whether they still are
+    handler thread     begins new sets, then                       copies those it hands out, for each follower
+
+Each set has a lock of its own, so if the copy lacks what was added, the machine's thread finds the new sets, and adds
+to them as well.
 """
 
 from __future__ import annotations
 
+import threading
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -34,37 +40,51 @@ class Collector:
     They are collected once, however many follow, and handed out when one of these looks.
     """
 
-    __slots__ = ("_followers", "forgotten", "is_complete", "operands", "routine", "routine_type")
+    __slots__ = ("_followers", "_handing_out", "now", "routine_type")
 
     def __init__(self, routine_type: Enum | None) -> None:
         self.routine_type = routine_type  # never changes
-        self.operands: set[Any] = set()
-        self.routine: set[Any] = set()
-        self.forgotten: set[tuple[str, str]] = set()
-        self.is_complete = True
-        self._followers: list[Changes] = []
+        self._handing_out = threading.RLock()  # leaf lock; re-entrant, for a signal handler
+        self.now = _Collected()  # replaced under the lock; any thread adds to it
+        self._followers: list[Changes] = []  # handler thread
 
     def add(self, operand: Any, event: Any = None, *, is_stay: bool = False) -> bool:
         """An entity has changed; returns whether that was routine. Raises nothing, as its machine has changed."""
+        now = self.now
+        is_routine = False
         try:
             if is_stay and event.type is self.routine_type:
-                self.routine.add(operand)
-                return True
-            self.operands.add(operand)
+                is_routine = True
+                now.routine.add(operand)
+            else:
+                now.operands.add(operand)
         except BaseException as error:  # the event has no type, or the operand no hash
             reraise_interrupt(error)
-            self.is_complete = False
-        return False
+            now.lost.add(None)
+        if now is not self.now:
+            self.add(operand, event, is_stay=is_stay)
+        return is_routine
+
+    def forget(self, machine: str, entity: str) -> None:
+        """An entity is no longer kept."""
+        now = self.now
+        now.forgotten.add((machine, entity))
+        if now is not self.now:
+            self.forget(machine, entity)
 
     def keep_within_bounds(self) -> None:
         """Forget what has changed if it is too much."""
-        if len(self.operands) + len(self.routine) + len(self.forgotten) > MOST:
-            self._begin_anew(is_complete=False)
+        if self.now.count() > MOST:
+            with self._handing_out:
+                if self.now.count() > MOST:
+                    self.now = _Collected()
+                    self.now.lost.add(None)
 
     def hand_out(self) -> None:
         """Give each follower what has changed since the last call."""
-        changed = Changed(self.operands, self.routine, self.forgotten, self.is_complete)
-        self._begin_anew(is_complete=True)
+        with self._handing_out:
+            before, self.now = self.now, _Collected()
+        changed = before.changed()
         for follower in self._followers:
             follower.add(changed)
 
@@ -80,8 +100,24 @@ class Collector:
             self._followers.remove(follower)
         return not self._followers
 
-    def _begin_anew(self, is_complete: bool) -> None:
-        self.operands, self.routine, self.forgotten, self.is_complete = set(), set(), set(), is_complete
+
+class _Collected:
+    """What has changed since the last handing out. Any thread adds, each with one call."""
+
+    __slots__ = ("forgotten", "lost", "operands", "routine")
+
+    def __init__(self) -> None:
+        self.operands: set[Any] = set()  # any thread
+        self.routine: set[Any] = set()  # any thread
+        self.forgotten: set[tuple[str, str]] = set()  # any thread
+        self.lost: set[None] = set()  # not empty: not all could be kept; any thread
+
+    def count(self) -> int:
+        return len(self.operands) + len(self.routine) + len(self.forgotten)
+
+    def changed(self) -> Changed:
+        """For followers to copy."""
+        return Changed(self.operands, self.routine, self.forgotten, not self.lost.copy())
 
 
 class Changes:
@@ -101,13 +137,14 @@ class Changes:
 
     def count(self) -> int:
         """How many entities `take` would return as changed or forgotten; more than MOST if not all were kept."""
-        mine, shared = self._changed, self._collector
+        mine, shared = self._changed, self._collector.now
         count = len(mine.operands) + len(mine.forgotten) + len(shared.operands) + len(shared.forgotten)
-        return count if mine.is_complete and shared.is_complete else MOST + 1
+        return count if mine.is_complete and not shared.lost else MOST + 1
 
     def add(self, changed: Changed) -> None:
         """Called by the collector. The sets given may be another follower's, too."""
         mine = self._changed
+        # Each of these is one call, which takes the locks of both sets.
         mine.operands.update(changed.operands)
         mine.routine.update(changed.routine)
         mine.forgotten.update(changed.forgotten)

@@ -80,7 +80,7 @@ class Entities(Generic[S, OPERAND]):
         accepted = [each.event for each in factory.transitions() if each.from_state is factory.initial_state]
         self._begins = tuple(each for each in accepted if begins is None or each in begins)
         self._ends = frozenset(state.name for state in ends)  # names: an Enum member's hash is Python code
-        # By id. The thread of an entity's event adds and removes it, in one step; any thread reads.
+        # By id. The thread of an entity's event adds and removes it, each with one call; any thread reads.
         self._machines: dict[str, StateMachine[S, OPERAND]] = {}
         self._check(factory, ends, begins or (), accepted)
 

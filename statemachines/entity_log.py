@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Final, NamedTuple
 
 from dispatcher.metrics.entities import EntityNow, EntityPage
 from dispatcher.metrics.transition_ring import TransitionColumns, TransitionRing
+from dispatcher.util.registry import Registry
 
 PUBLISH_EVERY_NS: Final = 250_000_000
 _LOOK_EVERY: Final = 256
@@ -147,11 +147,11 @@ class EntityLog:
         self._lock, self._reading = threading.Lock(), threading.Lock()
 
 
-_logs: weakref.WeakSet[EntityLog] = weakref.WeakSet()
+_logs: Registry[EntityLog] = Registry()
 
 
 def _after_fork() -> None:
-    for log in _logs:
+    for log in _logs.all():
         log.after_fork()
 
 

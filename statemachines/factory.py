@@ -21,11 +21,11 @@ from statemachines.topology import (
     Node,
     Nodes,
     Row,
-    Step,
     StepRecorder,
+    ThreadTables,
     Transition,
-    add_steps,
     build,
+    here,
     in_order,
 )
 
@@ -86,14 +86,16 @@ class StateMachineFactory(Generic[S, OPERAND]):
     with a set of post states, and its hook returns the one to enter.
     """
 
-    __slots__ = ("_declared", "_initial_state", "_name", "_nodes", "_recorder")
+    __slots__ = ("_declared", "_initial_state", "_name", "_nodes", "_recorder", "_tables")
 
     def __init__(self, initial_state: S, name: str = "") -> None:
         self._initial_state = initial_state
         self._name = name
         self._declared: _Declaration | None = None  # the last one
         self._nodes: Nodes | None = None  # built on first use; threads that race build equal tables
-        self._recorder: Any = None  # the StepRecorder, also a listener, to which the table's steps belong
+        # The StepRecorder, also a listener, to which the steps of the `_tables` belong. Both are set as it is made.
+        self._recorder: Any = None
+        self._tables: ThreadTables | None = None
 
     @property
     def name(self) -> str:
@@ -146,8 +148,8 @@ class StateMachineFactory(Generic[S, OPERAND]):
         """
         return self._with(self._declared, self._table())
 
-    def recorded_by(self, recorder: StepRecorder) -> tuple[StateMachineFactory[S, OPERAND], list[Step]]:
-        """Return a factory with a separate table, and the steps of that table, which belong to the recorder.
+    def recorded_by(self, recorder: StepRecorder) -> StateMachineFactory[S, OPERAND]:
+        """Return a factory with tables of its own, whose steps belong to the recorder.
 
         If the recorder is their listener, its machines count each transition in its step, at a third of the cost of a
         listener's two calls. Don't make the recorder another machine's listener there: `synchronized` machines and
@@ -156,11 +158,14 @@ class StateMachineFactory(Generic[S, OPERAND]):
         Raises:
             ValueError: two Enums share a state's or an event type's name.
         """
-        nodes = build(self._initial_state, self._name, list(self._rows()))
-        steps = add_steps(nodes)
-        factory = self._with(self._declared, nodes)
-        factory._recorder = recorder
-        return factory, steps
+        rows = list(self._rows())
+
+        def make() -> Nodes:
+            return build(self._initial_state, self._name, rows)
+
+        factory = self._with(self._declared, make())
+        factory._recorder, factory._tables = recorder, ThreadTables(self._name, make, recorder)
+        return factory
 
     def make(
         self,
@@ -193,8 +198,8 @@ class StateMachineFactory(Generic[S, OPERAND]):
         machine: StateMachine[S, OPERAND]
         if synchronized:
             machine = SynchronizedStateMachine(node, operand, listener)
-        elif listener is not None and listener is self._recorder:
-            machine = RecordedStateMachine(node, operand, listener)
+        elif listener is not None and listener is self._recorder and self._tables is not None:
+            machine = RecordedStateMachine(self._tables.here()[node.state._name_], operand, listener)
         else:
             machine = StateMachine(node, operand, listener)
         if listener is not None:
@@ -336,21 +341,24 @@ class StateMachine(Generic[S, OPERAND]):
 
 
 class RecordedStateMachine(StateMachine[S, OPERAND]):
-    """A machine whose only listener is the recorder to which the steps of its table belong.
+    """A machine whose only listener is the recorder to which the steps of its tables belong.
 
-    It behaves like a machine with that listener, and does the listener's commonest work itself: it counts.
+    It behaves like a machine with that listener, and does the listener's commonest work itself: it counts, in the table
+    of the thread that it runs on.
     """
 
     __slots__ = ()
 
     def do_transition(self, event_type: Enum, event: Any) -> S:
-        node = self._node
+        node, thread = self._node, get_ident()
+        if node.thread != thread:
+            node = here(node)
         operand, recorder = self._operand, self._listener  # a hook may release the machine
         origin = None
         if recorder is not None:
             journal = recorder.journal  # type: ignore[attr-defined]  # a StepRecorder
             if journal is not None:  # the first check of its `origin`, without the call
-                origin = journal if journal.event_thread == get_ident() else journal.origin()
+                origin = journal if journal.event_thread == thread else journal.origin()
         arc = node.arcs.get(event_type._name_)
         if arc is None or arc.event_type is not event_type:
             raise self._refusal(recorder, node, operand, event_type, event, accepted=node.arcs)

@@ -1,9 +1,10 @@
 """Counts, journals and publishes transitions: the listener that a daemon gives to all its machines.
 
-Threading: machines call it on the threads of their events: the handler thread, and those of event loops if their
-events have `async def` handlers. What it then shares changes in single steps: `count += 1` of an attribute or an item
-with a text as its key, `append` and `add` call no Python code, and only at such a call does CPython switch threads. A
-scrape reads the counters (invariant 11), and any thread lists the entities that it has published.
+Threading: machines call it on the threads of their events: the handler threads of their dispatchers, and those of event
+loops if their events have `async def` handlers. Each thread counts in a `_Tally` of its own, and each table's steps are
+counted by one thread (see ThreadTables), so no count needs a lock. What threads share otherwise are lists, dicts and
+sets with one call for each change. A scrape adds the counts up (invariant 11), and any thread lists the entities that
+it has published.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from threading import get_ident
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,62 +24,121 @@ from dispatcher.journal import JournalWriter, PartitionedJournal
 from dispatcher.metrics import EntityNow, EntityPage, MachineNow, register_entities
 from dispatcher.metrics.transition_ring import ring
 from dispatcher.util.foreign import class_name, cut_text, id_text, reraise_interrupt, tell, type_name, type_of
-from dispatcher.util.histogram import snapshot
 from statemachines.changes import Changes, Collector
 from statemachines.entity_log import GONE, EntityLog
 from statemachines.factory import OPERAND, InvalidStateTransitionError, S, StateMachineFactory
-from statemachines.topology import Step, counts_of
+from statemachines.topology import Step
 
 log = logging.getLogger(__name__)
 
 
-class MachineStats:
-    """Counts of one kind of machine."""
+_LOOKS: Final = 10
+"""Readings of counts that move, until two are equal."""
 
-    __slots__ = ("created", "forgotten", "initial_state", "invalid", "restored", "steps", "told")
 
-    def __init__(self, initial_state: str, steps: Sequence[Step] = ()) -> None:
-        self.initial_state = initial_state
-        self.steps: Sequence[Step] = steps  # of machines that count them themselves
+class _Tally:
+    """What one thread has counted of one kind of machine. It alone writes, without a call between a count's reading and
+    its store, behind which a signal handler could count, too; any thread reads."""
+
+    __slots__ = ("created", "forgotten", "invalid", "restored", "told")
+
+    def __init__(self) -> None:
         self.created = 0
-        self.restored: defaultdict[str, int] = defaultdict(int)  # by state: those made in another than the initial one
-        self.forgotten: defaultdict[str, int] = defaultdict(int)  # by state: entities that are no longer kept
-        self.told: defaultdict[tuple[str, str], int] = defaultdict(int)  # by (from, to): those of other machines
+        # By state: those made in another than the initial one; its thread writes, any copies.
+        self.restored: defaultdict[str, int] = defaultdict(int)
+        # By state: entities that are no longer kept; its thread writes, any copies.
+        self.forgotten: defaultdict[str, int] = defaultdict(int)
+        # By (from, to): transitions of other machines; its thread writes, any copies.
+        self.told: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.invalid = 0
+
+
+class MachineStats:
+    """Counts of one kind of machine. You can read them from any thread."""
+
+    __slots__ = ("_by_thread", "_steps", "initial_state")
+
+    def __init__(self, initial_state: str, steps: list[Step] | None = None) -> None:
+        self.initial_state = initial_state  # never changes
+        # Of machines that count them themselves. Any thread extends it, any copies it.
+        self._steps: list[Step] = steps if steps is not None else []
+        self._by_thread: dict[int, _Tally] = {}  # each thread adds its own, any reads a copy
+
+    def here(self) -> _Tally:
+        """What the caller's thread has counted."""
+        thread = get_ident()
+        return self._by_thread.get(thread) or self._by_thread.setdefault(thread, _Tally())
+
+    def _tallies(self) -> Collection[_Tally]:
+        return self._by_thread.copy().values()
+
+    @property
+    def created(self) -> int:
+        """Machines made so far."""
+        return sum(tally.created for tally in self._tallies())
+
+    @property
+    def invalid(self) -> int:
+        """Events that a state rejected so far."""
+        return sum(tally.invalid for tally in self._tallies())
+
+    @property
+    def forgotten(self) -> dict[str, int]:
+        """Entities that are no longer kept, by state."""
+        return _sum(tally.forgotten.copy() for tally in self._tallies())
 
     @property
     def transitions(self) -> dict[tuple[str, str], int]:
         """Return the transitions so far by (from, to). Thread-safe."""
-        steps = self.steps
-        counts = counts_of(steps)
-        result = snapshot(self.told.copy)
-        for step, count in zip(steps, counts, strict=True):
-            if count:
+        result: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for tally in self._tallies():
+            for states, count in tally.told.copy().items():
+                result[states] += count
+        for step in self._steps.copy():
+            if count := step.count:
                 result[step.from_state, step.to_state] += count
-        return result
+        return dict(result)
 
     def tell(self, before: str, after: str) -> None:
         """Count a transition of a machine that doesn't count its transitions itself."""
-        self.told[before, after] += 1
+        self.here().told[before, after] += 1
 
     def entities(self) -> dict[str, int]:
-        """Count the entities in each state, including forgotten ones. Derived on demand, so transitions stay cheap."""
-        # Transitions first: a machine made and transitioned between the two reads would leave -1 in the initial state.
-        transitions = self.transitions
-        result: defaultdict[str, int] = defaultdict(int, snapshot(self.restored.copy))
-        result[self.initial_state] += self.created - sum(result.values())
-        for (from_state, to_state), count in transitions.items():
-            result[from_state] -= count
+        """Count the entities in each state, including forgotten ones. Derived on demand, so transitions stay cheap.
+
+        While machines make transitions, one that moves may be counted in two states, but never in none.
+        """
+        # An entity leaves a state after it has entered it. So what has left is read first, and nothing is below zero.
+        # Machines are counted last: one made and moved between the two readings would leave -1 in the initial state.
+        left = entered = self.transitions
+        for _ in range(_LOOKS):
+            left, entered = entered, self.transitions
+            if left == entered:
+                break
+        tallies = self._tallies()
+        result = _sum(tally.restored.copy() for tally in tallies)
+        result[self.initial_state] += sum(tally.created for tally in tallies) - sum(result.values())
+        for (_, to_state), count in entered.items():
             result[to_state] += count
+        for (from_state, _), count in left.items():
+            result[from_state] -= count
         return dict(result)
 
     def kept_entities(self) -> dict[str, int]:
         """Count the entities in each state, without forgotten ones."""
-        forgotten = snapshot(self.forgotten.copy)  # before the transitions, or a state's count could be negative
+        forgotten = self.forgotten  # before the transitions, or a state's count could be negative
         result = self.entities()
         for state, count in forgotten.items():
             result[state] = result.get(state, 0) - count
         return result
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> defaultdict[str, int]:
+    result: defaultdict[str, int] = defaultdict(int)
+    for each in counts:
+        for state, count in each.items():
+            result[state] += count
+    return result
 
 
 class TransitionRecorder:
@@ -107,7 +168,7 @@ class TransitionRecorder:
         self.machines: dict[str, MachineStats] = {}  # machines' threads add, any reads
         self._changes: Collector | None = None  # handler thread writes, machines' threads read
         self._published: EntityLog | None = None
-        self._steps: dict[str, tuple[Step, ...]] = {}  # by machine; handler thread, or before it starts
+        self._steps: dict[str, list[Step]] = {}  # by machine; any thread adds and extends, with one call
         self._initial_states: dict[str, str] = {}  # by machine, of recorded factories; handler thread
         if lists_entities:
             names = {machine: frozenset(state.name for state in states) for machine, states in (ends or {}).items()}
@@ -128,20 +189,23 @@ class TransitionRecorder:
         kind = type(self)
         if kind.pre_transition is not _PRE_TRANSITION or kind.post_transition is not _POST_TRANSITION:
             return factory
-        recorded, steps = factory.recorded_by(self)
-        machine = factory.name
-        self._steps[machine] = (*self._steps.get(machine, ()), *steps)
-        if machine in self.machines:
-            self.machines[machine].steps = self._steps[machine]
-        return recorded
+        return factory.recorded_by(self)
+
+    def add_steps(self, machine: str, steps: Sequence[Step]) -> None:
+        """Sum up these as well, of one more thread's table. Any thread."""
+        self._steps_of(machine).extend(steps)
+
+    def _steps_of(self, machine: str) -> list[Step]:
+        return self._steps.setdefault(machine, [])
 
     def machine_made(self, operand: Any, machine: str, state: Enum) -> None:
         """List the operand's entity from now on, not only from its first transition on, as a MachineListener."""
         machine = getattr(operand, "machine", machine)
         stats = self._stats(machine, state)
-        if state._name_ != stats.initial_state:
-            stats.restored[state._name_] += 1
-        stats.created += 1
+        tally = stats.here()
+        tally.created += 1
+        if state._name_ != stats.initial_state:  # after the machine: readers subtract it
+            tally.restored[state._name_] += 1
         changes, entity = self._changes, getattr(operand, "entity", None)
         if changes is not None:
             changes.keep_within_bounds()
@@ -153,7 +217,7 @@ class TransitionRecorder:
         stats = self.machines.get(machine)
         if stats is None:
             initial_state = self._initial_states.get(machine, state._name_)
-            stats = self.machines.setdefault(machine, MachineStats(initial_state, self._steps.get(machine, ())))
+            stats = self.machines.setdefault(machine, MachineStats(initial_state, self._steps_of(machine)))
         return stats
 
     def created(self, machine: str, initial_state: Enum, entity: str | None = None) -> None:
@@ -161,9 +225,9 @@ class TransitionRecorder:
 
     def forgotten(self, machine: str, state: Enum, entity: str | None = None) -> None:
         """Stop keeping an entity in `state`. With None, it stays listed."""
-        self._stats(machine, state).forgotten[state._name_] += 1
+        self._stats(machine, state).here().forgotten[state._name_] += 1
         if self._changes is not None and entity is not None:
-            self._changes.forgotten.add((machine, entity))
+            self._changes.forget(machine, entity)
         published = self._published
         if published is not None and entity is not None and not published.is_end(machine, state._name_):
             self._add(published, id_text(entity), machine, state._name_, "", GONE)
@@ -223,7 +287,7 @@ class TransitionRecorder:
         """Count, journal and log a rejected event, as a MachineListener."""
         machine, entity = _about(operand)
         stats, state, event_type = self._stats(machine, error.state), error.state._name_, type_name(error.event_type)
-        stats.invalid += 1
+        stats.here().invalid += 1
         if self.journal is not None:
             origin = self.journal.origin(is_made=True)
             origin.add_transition(machine, entity, state, event_type, state, valid=False)
@@ -284,7 +348,7 @@ class TransitionRecorder:
                 sum(stats.transitions.values()),
                 stats.invalid,
             )
-            for machine, stats in snapshot(self.machines.copy).items()
+            for machine, stats in self.machines.copy().items()
         ]
 
     def entities(
@@ -317,7 +381,7 @@ class TransitionRecorder:
         entities = GaugeMetricFamily(
             "statemachine_entities", "Machines in each state.", labels=["dispatcher", "machine", "state"]
         )
-        for machine, stats in snapshot(self.machines.copy).items():
+        for machine, stats in self.machines.copy().items():
             for (from_state, to_state), count in stats.transitions.items():
                 made.add_metric([dispatcher, machine, from_state, to_state], count)
             invalid.add_metric([dispatcher, machine], stats.invalid)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from threading import get_ident
+from typing import Any, Literal, NamedTuple, Protocol
 
 from dispatcher.errors import InvalidValueError
 
@@ -45,8 +45,8 @@ class Step:
         self.event_type: str = event_type._name_
         self.to_state: str = to_state._name_
         self.is_stay = from_state is to_state
-        self.count = 0  # how often it was made; the machines' thread writes, any reads
-        self.kind = -1  # its number in the recorder's journal; -1: none yet; the machines' thread
+        self.count = 0  # how often it was made; the thread of its table writes, any reads
+        self.kind = -1  # its number in the recorder's journal; -1: none yet; the thread of its table
 
 
 class Arc:
@@ -66,12 +66,15 @@ class Arc:
 class Node:
     """A state and its arcs by event type name. Holds the factory's name so that each machine need not."""
 
-    __slots__ = ("arcs", "machine", "state")
+    __slots__ = ("arcs", "machine", "state", "tables", "thread")
 
     def __init__(self, state: Enum, machine: str) -> None:
         self.state = state
         self.machine = machine
         self.arcs: dict[str, Arc] = {}
+        # Of a table whose steps are counted; set before the table is used.
+        self.tables: ThreadTables | None = None
+        self.thread = 0  # the one that counts
 
 
 Nodes = dict[str, Node]
@@ -90,15 +93,45 @@ class StepRecorder(Protocol):
     journal: Any
     """A JournalWriter, a PartitionedJournal or None."""
 
+    def add_steps(self, machine: str, steps: Sequence[Step]) -> None:
+        """Sum up these as well, of one more table. Any thread."""
+
     def record(self, operand: Any, step: Step, event: Any, origin: Any) -> None: ...
 
 
-_count: Final = attrgetter("count")
+class ThreadTables:
+    """The tables of one recorded factory, one for each thread that handles events of its machines.
+
+    So each step is counted by one thread, without a lock, and readers add the steps of all tables. A machine that meets
+    another thread's table goes on in its own thread's. A thread that gets the number of one that has ended goes on with
+    its table.
+    """
+
+    __slots__ = ("_by_thread", "_machine", "_make", "_recorder")
+
+    def __init__(self, machine: str, make: Callable[[], Nodes], recorder: StepRecorder) -> None:
+        self._machine = machine  # never changes
+        self._make = make  # never changes
+        self._recorder = recorder  # never changes
+        self._by_thread: dict[int, Nodes] = {}  # each thread adds its own, and looks for no other
+
+    def here(self) -> Nodes:
+        """The table of the caller's thread."""
+        thread = get_ident()
+        nodes = self._by_thread.get(thread)
+        if nodes is None:
+            nodes = self._make()
+            for node in nodes.values():
+                node.tables, node.thread = self, thread
+            self._recorder.add_steps(self._machine, add_steps(nodes))
+            # A signal handler that has come first has a table of its own, whose steps are summed up as well.
+            self._by_thread[thread] = nodes
+        return nodes
 
 
-def counts_of(steps: Sequence[Step]) -> list[int]:
-    """How often each was made, all at one moment: no Python code, so no other thread, runs in between."""
-    return list(map(_count, steps))
+def here(node: Node) -> Node:
+    """The node of the same state in the table of the caller's thread, if steps are counted."""
+    return node.tables.here()[node.state._name_] if node.tables is not None else node
 
 
 def build(initial: Enum, machine: str, rows: Sequence[Row]) -> Nodes:

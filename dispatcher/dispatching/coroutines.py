@@ -53,7 +53,6 @@ from dispatcher.queue.entry import enqueued_ns_of
 from dispatcher.queue.flags import ABANDONED
 from dispatcher.retry import OnError, Retry
 from dispatcher.util.foreign import fields_of, kinds_of, tell, type_of
-from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import start_or_postpone
 
 if TYPE_CHECKING:
@@ -198,7 +197,7 @@ class Coroutines:
         if not self._lanes:
             return False
         running = running_loop()
-        lanes = (reference() for reference in snapshot(self._lanes.valuerefs))
+        lanes = (reference() for reference in self._lanes.valuerefs())
         return running is not None and any(lane is not None and lane.loop is running for lane in lanes)
 
     def is_for_this_loop(self) -> bool:
@@ -259,11 +258,11 @@ class Coroutines:
         return f"a handler has as many events in hand as it takes at a time. {_describe(calls)}"
 
     def _busy_lanes(self) -> list[Lane]:
-        return list(snapshot(self._busy.copy))
+        return list(self._busy.copy())
 
     def _all_calls(self, of: Callable[[Lane], bool] = lambda _: True) -> list[Call]:
         """The calls in hand of such lanes; those that were given to their loops first, oldest first."""
-        calls = [call for lane in self._busy_lanes() if of(lane) for call in snapshot(lane.calls.copy)]
+        calls = [call for lane in self._busy_lanes() if of(lane) for call in lane.calls.copy()]
         return sorted(calls, key=lambda call: call.started_ns or perf_counter_ns())
 
     def _send(self, action: Callable[[], None], description: str) -> None:

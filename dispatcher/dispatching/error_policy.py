@@ -37,7 +37,7 @@ from dispatcher.util.foreign import (
     type_name,
     type_of,
 )
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import copy_of
 from dispatcher.util.threads import try_to_start
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -108,7 +108,7 @@ class Failures:
         """Any thread; reads the source files of the frames, unless they are cached."""
         return [
             replace(record, frames=tuple(frame.text() for frame in frames))
-            for record, frames in reversed(snapshot(self._ring.copy))
+            for record, frames in reversed(copy_of(self._ring))
         ]
 
 

@@ -33,7 +33,7 @@ from dispatcher.routes import Route
 from dispatcher.util.figures import plain_seconds
 from dispatcher.util.foreign import class_name, cut_text, fields_of, kind_of, tell_of, text_of, type_name, type_of
 from dispatcher.util.frames import stack_of
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import each_of
 from dispatcher.util.threads import start_or_postpone, try_to_start
 
 log = logging.getLogger("dispatcher.async_dispatcher")
@@ -106,7 +106,7 @@ class SlowRuns:
     def __init__(self, name: str, limit_s: float | None) -> None:
         self._name = name
         self.limit_ns: Final = _NEVER_NS if limit_s is None else int(limit_s * 1e9)
-        # Starts of runs that were logged and have not ended; any thread, in single steps.
+        # Starts of runs that were logged and have not ended; any thread adds, looks and removes, each with one call.
         self._announced: deque[int] = deque(maxlen=4)
         # The start, duration, text and fields of the last slow run; the handler thread replaces it whole.
         self._ended: tuple[int, int, str, dict[str, Any]] = (0, 0, "", {})
@@ -161,21 +161,18 @@ class Backlog:
         self._queue = queue
         self._left = left
         self._clock_ns = clock_ns
-        # Times and the numbers of events queued by then, oldest first; the checking thread appends and replaces it, any
-        # thread copies it.
-        self._checks: deque[tuple[int, int]] = deque()
+        # Times and the numbers of events queued by then, oldest first; the checking thread replaces it, any reads.
+        self._checks: tuple[tuple[int, int], ...] = ()
         self._full_since_ns: int | None = None  # the checking thread writes, any reads
 
     def check(self) -> None:
         """Note the length of the queue. Periodically, on one thread."""
         now_ns, left = self._clock_ns(), self._left()
         queued = left + len(self._queue.entries)
-        while self._checks and self._checks[0][1] <= left:
-            self._checks.popleft()
-        if not self._checks or self._checks[-1][1] < queued:  # only the first check that saw an event matters
-            self._checks.append((now_ns, queued))
-        if len(self._checks) > _MOST_CHECKS:  # a long wait need not be known to the second
-            self._checks = deque(islice(self._checks, 0, None, 2))
+        checks = tuple(check for check in self._checks if check[1] > left)
+        if not checks or checks[-1][1] < queued:  # only the first check that saw an event matters
+            checks = (*checks, (now_ns, queued))
+        self._checks = checks if len(checks) <= _MOST_CHECKS else checks[::2]  # a long wait need not be exact
         if not self._queue.room.is_full():
             self._full_since_ns = None
         elif self._full_since_ns is None:
@@ -186,11 +183,11 @@ class Backlog:
 
         It is exact if the event's post noted the time, and otherwise lacks at most the time between two checks.
         """
-        first = snapshot(lambda: list(islice(self._queue.entries, _MOST_LOOKED_AT)))
+        first = list(islice(each_of(self._queue.entries), _MOST_LOOKED_AT))
         if not first:
             return None
         now_ns, left = self._clock_ns(), self._left()
-        checked_ns = next((at_ns for at_ns, queued in snapshot(self._checks.copy) if queued > left), now_ns)
+        checked_ns = next((at_ns for at_ns, queued in self._checks if queued > left), now_ns)
         # An event behind the oldest one has not waited longer.
         stamped_ns = next(filter(None, map(enqueued_ns_of, first)), now_ns)
         return max(0, now_ns - min(checked_ns, stamped_ns)) / 1e9

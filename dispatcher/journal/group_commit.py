@@ -42,7 +42,7 @@ from typing import Final
 from dispatcher.errors import JournalError
 from dispatcher.journal.segment_log import ReentrantAppendError, SegmentLog
 from dispatcher.journal.turns import Append, Gate, Gathering, LaterAppend, shared_gate
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import each_of
 from dispatcher.util.threads import is_owned, release_anyhow, try_to_start
 
 MOST_BYTES_IN_FRAME: Final = 1 << 20
@@ -76,7 +76,9 @@ class GroupCommit:
         self._opening: deque[Gate] = deque()  # of events that have ended; the leader appends, any thread opens them
         # Ended, and not told; the writer appends and takes, or any thread once there is no writer.
         self._told: deque[LaterAppend] = deque()
-        self._writer: threading.Thread | None = None  # set by any thread, and reset by it if the start fails
+        self._starting = threading.RLock()  # leaf lock
+        # Set by any thread under _starting, and reset by it if the start fails.
+        self._writer: threading.Thread | None = None
         # The writer could not be started: producers lead instead, until one of them can start it; any thread.
         self._lacks_writer = False
         self._work = threading.Lock()  # held while the writer has nothing to do; any thread releases it
@@ -272,7 +274,7 @@ class GroupCommit:
 
     def _hand_over(self) -> None:
         """Wake the first that is pending, to lead."""
-        for first in snapshot(self._pending.copy):
+        for first in each_of(self._pending):
             if first.is_done:  # an interrupted leader has put it back
                 first.wake()
                 continue
@@ -288,11 +290,11 @@ class GroupCommit:
 
     def _open_gates(self) -> None:
         """Wake the producers whose events have ended. Any thread."""
-        if self._opening:
-            for gate in snapshot(self._opening.copy):
+        while self._opening:
+            with contextlib.suppress(IndexError, ValueError):  # another thread has opened it, too
+                gate = self._opening[0]
                 gate.open()
-                with contextlib.suppress(ValueError):  # another thread has opened it, too
-                    self._opening.remove(gate)
+                self._opening.remove(gate)
 
     def _lead(self, *, laters: bool) -> bool:
         """Write one batch; returns whether the log has failed by it. The leader."""
@@ -311,7 +313,7 @@ class GroupCommit:
     def _taken(self, laters: bool) -> starmap[Append]:
         """An iterator that takes the next batch from `_pending`, all of it in one step."""
         count = size = 0
-        for entry in snapshot(self._pending.copy):
+        for entry in each_of(self._pending):  # the leader alone takes any
             if (entry.is_later and not laters) or size >= MOST_BYTES_IN_FRAME:
                 break
             count += 1
@@ -365,8 +367,14 @@ class GroupCommit:
     def _start_writer(self) -> None:
         """Start it, unless another thread does. The process may fork until the first event that no thread waits for."""
         thread = threading.Thread(target=self._run, name=f"write-ahead-{self._log.path.name}", daemon=True)
-        if self._writer is None:  # no call, so no other thread, between the look and the store
-            self._writer = thread
+        try:
+            with self._starting:
+                if self._writer is None:  # no call, so no signal handler, between the look and the store
+                    self._writer = thread
+        except BaseException:  # of a signal handler
+            if self._writer is thread:
+                self._writer = None
+            raise
         if self._writer is thread:
             # Before this thread looks whether another leads: one that gives up the leadership then looks at this.
             try:

@@ -40,7 +40,9 @@ class Keeper:
         config = segment_log.config
         syncs = config.durability == "interval" or (config.durability == "sync" and config.write_ahead)
         self._interval_s = config.sync_interval_ms / 1000 if syncs else math.inf  # never changes
-        self._thread: threading.Thread | None = None  # set by any thread, and reset by it if the start fails
+        self._starting = threading.RLock()  # leaf lock
+        # Set by any thread under _starting, and reset by it if the start fails.
+        self._thread: threading.Thread | None = None
         self.is_missed = False
         """The thread should sync, and could not be started. Any thread writes and reads it."""
         self._missed_by_s = -math.inf  # monotonic time of the next sync in its place; any thread that syncs
@@ -53,8 +55,14 @@ class Keeper:
         if self._thread is not None:
             return True
         thread = threading.Thread(target=self._run, name=f"journal-{self._log.path.name}", daemon=True)
-        if self._thread is None:  # no call, so no other thread, between the look and the store
-            self._thread = thread
+        try:
+            with self._starting:
+                if self._thread is None:  # no call, so no signal handler, between the look and the store
+                    self._thread = thread
+        except BaseException:  # of a signal handler
+            if self._thread is thread:
+                self._thread = None
+            raise
         if self._thread is thread:
             is_started = try_to_start(thread)
             self.is_missed = not is_started and self._interval_s < math.inf

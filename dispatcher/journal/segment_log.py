@@ -341,7 +341,7 @@ class SegmentLog:
             return
         with self._file_lock:
             needed = next(iter(self._outstanding.values()), self._segment.number)
-        for path in _surplus(self.path, self.config, min((needed, *self.keep_from.values()))):
+        for path in _surplus(self.path, self.config, min((needed, *self.keep_from.copy().values()))):
             # The manifest first: it shows a reader that misses the segment that its removal was intended.
             self._first = segment_number(path) + 1
             self._write_manifest(closed=self.is_closed)

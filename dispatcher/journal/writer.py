@@ -5,12 +5,12 @@ handler runs or none is needed, the journal's own thread (`Keeper`) writes the r
 and closes segments. In write-ahead mode producers append events (`group_commit`). Another thread (`Indexer`) indexes
 closed segments. `segment_log` has the files and their locks.
 
-`rows` and `transitions` are lists that the handler thread appends to, in single steps and without a lock. A thread
-that holds `_taking` copies their beginning and removes it once it is in the log, each in one step, so a row is never
-missed. Transitions come before the row of their event, and are copied after the rows:
+`rows` and `transitions` are lists that the handler thread appends to, without a lock of ours. A thread that holds
+`_taking` copies them, and removes what it has copied once that is in the log. Each is one call, which takes the list's
+own lock, so a row is never missed. Transitions come before the row of their event, and are copied after the rows:
 
     handler thread    transitions += [of 7]   rows += [7]                  transitions += [of 8]
-    journal's thread                                        rows[:] = [7]                           transitions[:]
+    journal's thread                                        rows.copy() = [7]                       transitions.copy()
 
 It finds all transitions of event 7, and leaves the one of event 8, which is in hand.
 """
@@ -44,7 +44,6 @@ from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import id_text, text_of
 from dispatcher.util.forks import OfParent, let_go_in_children
 from dispatcher.util.functions import require_plain
-from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import is_owned
 
 _NOT_STARTED: Final = (ServiceState.NOTINITED, ServiceState.INITED)
@@ -115,7 +114,7 @@ class JournalWriter:
         self._attaching = threading.Lock()  # leaf lock
         self._owner = owner = _Owner()  # it says who may touch its fields
         self._live_states: dict[str, LiveStates] = {}  # by machine; complete before the first row
-        self._settled: deque[int] = deque()  # any thread appends, a thread that holds _taking removes
+        self._settled: list[int] = []  # as `rows`, but any thread appends
         # Any thread may use these, which have locks of their own; all but `log` are replaced in a forked child. They do
         # not refer to the writer: once nothing else does, it releases them.
         self.log = SegmentLog(self.path, self.config, owner.failed)
@@ -403,9 +402,9 @@ class JournalWriter:
         handler thread meets the error between events.
         """
         with self._taking:
-            events = self.rows[:]
-            transitions = self.transitions[:]  # after the rows: see the module
-            settled = snapshot(self._settled.copy)
+            events = self.rows.copy()
+            transitions = self.transitions.copy()  # after the rows: see the module
+            settled = self._settled.copy()
             is_taken = not amid_event
             try:
                 first_seq = self.log.next_seq()  # only the holder of _taking appends rows: it cannot change meanwhile
@@ -415,7 +414,7 @@ class JournalWriter:
                 if not (events or transitions or settled):
                     return False
                 # After the rows: each row's kind was numbered before it was appended.
-                kinds, transition_kinds = snapshot(self._kinds.copy), snapshot(self._transition_kinds.copy)
+                kinds, transition_kinds = self._kinds.copy(), self._transition_kinds.copy()
                 among = list(transition_kinds)
                 encoded = encode_rows(
                     events,
@@ -434,8 +433,7 @@ class JournalWriter:
                 if is_taken:
                     del self.rows[: len(events)]
                     del self.transitions[: len(transitions)]
-                    for _ in settled:
-                        self._settled.popleft()
+                    del self._settled[: len(settled)]
         self._keeper.ensure_running()
         return True
 
@@ -510,13 +508,12 @@ class JournalWriter:
 
     def _append_settled(self) -> None:
         with self._taking:
-            settled = snapshot(self._settled.copy)
+            settled = self._settled.copy()
             if not settled:  # another thread has just appended them, with its rows
                 return
             first_seq = self.log.next_seq()  # see `_append_rows`
             self.log.append_rows(encode_rows((), (), first_seq, (), (), virtual=self._virtual, settled=settled))
-            for _ in settled:
-                self._settled.popleft()
+            del self._settled[: len(settled)]
         self._keeper.ensure_running()
 
     def is_writing_here(self) -> bool:

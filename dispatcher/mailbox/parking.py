@@ -101,7 +101,7 @@ class Parking:
         # meets the limit of recursion. Replaced with the lock.
         self.knock: Callable[[bytes], Any]
         self.retire()
-        # One entry while a wait is announced or under way. The thread that pops it, which is atomic, must release
+        # One entry while a wait is announced or under way. One thread pops it, and must release
         # `lock`, so each wait is ended once. If a KeyboardInterrupt leaves a thread unsure whether it has released, it
         # releases again: the mailbox thread tolerates a wait that ends without work.
         self.duties: list[Callable[[], None]] = []  # the mailbox thread appends and clears; any thread pops

@@ -8,16 +8,13 @@ hold, and never waits for the handler thread.
 from __future__ import annotations
 
 import heapq
-import os
-import threading
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from typing import Protocol
 
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +69,17 @@ class EntitySource(Protocol):
         """Return the initial state of a machine's entities, or None if it's unknown."""
 
 
-_lock = threading.Lock()
-_sources: weakref.WeakSet[EntitySource] = weakref.WeakSet()  # changed under _lock
+_sources: Registry[EntitySource] = Registry()
 
 
 def register_entities(source: EntitySource) -> None:
     """List the entities of `source` for as long as it lives. You can call this from any thread, repeatedly."""
-    with _lock:
-        _sources.add(source)
+    _sources.add(source)
 
 
 def entity_sources() -> list[EntitySource]:
     """Every registered source that lives. Any thread."""
-    return snapshot(lambda: list(_sources))
+    return _sources.all()
 
 
 def all_machines(sources: Iterable[EntitySource]) -> list[MachineNow]:
@@ -115,15 +110,6 @@ def all_entities(
         len(merged) > limit or any(page.has_more for page in pages),
         None if None in totals else sum(total for total in totals if total is not None),
     )
-
-
-def _after_fork() -> None:
-    """In a forked child, which has no thread that could release the lock."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _sum(one: MachineNow, other: MachineNow) -> MachineNow:

@@ -19,7 +19,6 @@ from dispatcher.queue.flags import FORKED
 from dispatcher.queue.futures import LatchedFuture
 from dispatcher.queue.inbox import Inbox
 from dispatcher.queue.later import LaterPost, post_ahead
-from dispatcher.util.histogram import snapshot
 from dispatcher.util.threads import try_to_start
 
 MOST_ANSWERED: Final = 100
@@ -88,7 +87,7 @@ class Asks:
         self._inbox = inbox  # never changes, like all fields that do not say otherwise
         self._check_ask = check_ask
         self._check_wait = check_wait
-        self.open: dict[Ask, None] = {}  # any thread adds and removes, in single steps
+        self.open: dict[Ask, None] = {}  # any thread adds, removes and copies, each with one call
         self._is_over = False  # the thread that ends the dispatcher sets it
         self.give: Callable[[Ask, Any, BaseException | None], None] = LatchedFuture.settle
         """What completes an ask with its handler's answer. In write-ahead mode, the row comes first. Set once, before
@@ -147,7 +146,7 @@ class Asks:
     def end(self) -> None:
         """No more events are handled: discard those that were not handled to the end. Repeating it is harmless."""
         self._is_over = True
-        self.discard(list(snapshot(self.open.copy)))
+        self.discard(list(self.open.copy()))
 
     def discard(self, asks: list[Ask]) -> None:
         """A stop has discarded their events. Many take seconds, which it does not have, so another thread answers."""

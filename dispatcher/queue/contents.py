@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from dispatcher.queue.entry import Entry, InQueue, event_of, is_stamped
 from dispatcher.util.foreign import entity_of, is_member, reraise_interrupt, type_of
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import copy_of
 
 K = TypeVar("K")
 
@@ -24,6 +24,7 @@ SAMPLE: Final = 50_000
 LEFT_SAMPLE: Final = 10_000
 """The sample of a queue that a stop has left, if that has more than SAMPLE events."""
 _IN_STRETCH: Final = 20
+_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,32 @@ class QueueContents:
         """Entries spread over the queue, all of a short one, and how many are queued."""
         queued = len(self._entries)
         if queued <= SAMPLE:
-            entries = snapshot(lambda: list(self._entries))
+            entries = copy_of(self._entries)
             return entries, len(entries)
         starts, stops, step = _places(queued)
 
         def take() -> list[Any]:
-            # One call that runs in C, during which the queue does not change. It looks at each entry once, as a copy of
-            # the queue would, but neither allocates nor comes back to entries that have left the processor's cache.
+            # One call that runs in C, during which the queue does not change if there is a GIL. It looks at each entry
+            # once, as a copy would, but neither allocates nor comes back to entries that have left the processor's
+            # cache.
             return list(chain.from_iterable(map(islice, repeat(iter(self._entries)), starts, stops, repeat(step))))
 
-        return snapshot(take), queued
+        for _ in range(_TRIES):
+            try:
+                return take(), queued
+            except RecursionError:  # a RuntimeError as well; to try again would not help
+                raise
+            except RuntimeError:  # without a GIL the queue may change meanwhile
+                continue
+        return self._picked(queued), queued
+
+    def _picked(self, queued: int) -> list[Any]:
+        """Entries of random places, each read by itself, as far as they are still there."""
+        found: list[Any] = []
+        for place in random.sample(range(queued), LEFT_SAMPLE):
+            with contextlib.suppress(IndexError):
+                found.append(self._entries[place])
+        return found
 
 
 def count_types(entries: list[Any]) -> tuple[list[tuple[Any, int]], bool]:

@@ -636,8 +636,10 @@ class Inbox:
         with self.lock:
             if entry.state == RETRYING:
                 entry.enqueued_ns = perf_counter_ns()
-                del self.retrying[entry]
-                self._add(self.entries.append, entry, entry)
+                try:
+                    self._add(self.entries.append, entry, entry)
+                finally:  # once it is in the queue: `has_events` looks there last
+                    del self.retrying[entry]
         if entry.permit:  # a stop has discarded it
             self.room.take_back(entry)
         elif self.flags.alert:

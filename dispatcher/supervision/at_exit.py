@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import atexit
 import logging
-import weakref
-from itertools import count
 from typing import Final, Protocol
 
 from dispatcher.posting_service import Core
 from dispatcher.queue.flags import ABANDONED, FORKED
 from dispatcher.service import Service, ServiceState
 from dispatcher.util.foreign import tell
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import Registry
 
 log = logging.getLogger("dispatcher.async_dispatcher")
 
@@ -35,21 +33,20 @@ class Running(Protocol):
     def stop(self) -> None: ...
 
 
-_numbers: Final = count()
-# Dispatchers in the order of their starts; any thread adds, in single steps. A handler thread keeps its own alive.
-_started: Final[weakref.WeakValueDictionary[int, Running]] = weakref.WeakValueDictionary()
+# Dispatchers in the order of their starts. A handler thread keeps its own alive.
+_started: Final[Registry[Running]] = Registry()
 
 
 def note_start(dispatcher: Running) -> None:
     """The dispatcher starts: should it still run when the program ends, it is stopped. Any thread."""
-    _started[next(_numbers)] = dispatcher
+    _started.add(dispatcher)
 
 
 @atexit.register
 def _end_all() -> None:
     """Stop what runs, the last started first, each with the daemon that it is part of."""
     is_interrupted = False
-    for _, dispatcher in sorted(snapshot(lambda: list(_started.items())), reverse=True):
+    for dispatcher in reversed(_started.all()):
         if not _is_running(dispatcher):  # or it was part of a daemon that was stopped before
             continue
         queue, policy, root = dispatcher.core.queue, dispatcher.core.at_exit, _root_of(dispatcher)

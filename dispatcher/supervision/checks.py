@@ -109,7 +109,7 @@ class Checks:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s  # monotonic
-        self._checks: dict[str, Check] = {}  # any thread, in single steps
+        self._checks: dict[str, Check] = {}  # any thread, each change and each list of it one call
 
     def add(self, name: str, check: Callable[[], Any], timeout_s: float) -> None:
         """Add a check; it replaces an earlier one of the same name.

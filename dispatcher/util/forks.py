@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import Registry
 
 
 class LetsGo(Protocol):
@@ -23,7 +22,7 @@ class LetsGo(Protocol):
         """In a forked child, on its only thread. Raises nothing, takes no lock, and touches no file."""
 
 
-_things: weakref.WeakSet[LetsGo] = weakref.WeakSet()  # any thread adds
+_things: Registry[LetsGo] = Registry()
 # Held while a descriptor is opened and noted, and during a fork. A leaf lock; re-entrant, because a signal handler may
 # fork amid an open. Replaced in a forked child.
 _opening = threading.RLock()
@@ -67,7 +66,7 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global _opening
     _opening = threading.RLock()
-    for thing in snapshot(lambda: list(_things)):
+    for thing in _things.all():
         thing.after_fork()
 
 

@@ -1,13 +1,10 @@
-"""Histograms of durations, and copies of containers, that one thread writes and any thread reads, without a lock."""
+"""Histograms of durations that one thread writes and any thread reads, without a lock."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Final, TypeVar
-
-T = TypeVar("T")
+from typing import Final
 
 _FINE_BITS: Final = 4
 _FINE_SIZE: Final = (64 - _FINE_BITS + 1) << _FINE_BITS  # up to 2^64 ns, 584 years
@@ -154,14 +151,3 @@ def bounds_of(bucket: int) -> tuple[int, int]:
     shift = max((bucket >> _FINE_BITS) - 1, 0)
     lowest_ns = (bucket - (shift << _FINE_BITS)) << shift
     return lowest_ns, lowest_ns + (1 << shift) - 1
-
-
-def snapshot(copy: Callable[[], T]) -> T:
-    """Call `copy`, which copies a container that its owner may change meanwhile, until it succeeds."""
-    while True:
-        try:
-            return copy()
-        except RecursionError:  # a RuntimeError as well; to try again would not end
-            raise
-        except RuntimeError:  # "changed size during iteration": try again
-            continue

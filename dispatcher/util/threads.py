@@ -15,10 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakSet
 
 from dispatcher.util.foreign import describe, tell
-from dispatcher.util.histogram import snapshot
+from dispatcher.util.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ RETRY_S: Final = 1.0
 postponed: Final[deque[Callable[[], object]]] = deque()
 """Starts that have failed. Any thread appends; while there are any, handler threads call `try_postponed` at intervals,
 be they idle or not."""
-watchers: Final[WeakSet[Watcher]] = WeakSet()
+watchers: Final[Registry[Watcher]] = Registry()
 """Idle handler threads, one of which has to try again. A dispatcher adds itself before its thread starts."""
 _next_try_s = 0.0  # monotonic; any handler thread reads and writes it: two at one moment may both try
 
@@ -72,7 +71,7 @@ def start_or_postpone(what: str, start: Callable[[], object]) -> None:
 def postpone(what: str, start: Callable[[], object], error: BaseException) -> None:
     """`start` has failed with `error`, one of NO_THREAD: log this and call it later, as `start_or_postpone` does."""
     postponed.append(start)
-    for watcher in snapshot(lambda: list(watchers)):
+    for watcher in watchers.all():
         watcher.wake()
     message = "%s: its thread could not be started (%s) and is tried again; raise the limit of threads or of memory"
     tell(log, logging.WARNING, message, what, describe(error))

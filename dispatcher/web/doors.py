@@ -7,7 +7,6 @@ process, and `remove_stale` may remove it at any time.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import socket
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.errors import ConfigError
+from dispatcher.util.registry import Numbers
 from dispatcher.util.terminal import one_line
 
 _SOCKET: Final = re.compile(r"(?P<name>.+)-(?P<pid>[0-9]{1,19})\.sock")
@@ -29,7 +29,7 @@ _LONGEST_PATH: Final = 107
 """Longest path of a Unix socket that the system accepts, in bytes."""
 _ANSWER_S: Final = 1.0
 
-_numbers = itertools.count(1)  # any thread: next() is atomic
+_numbers: Final = Numbers()
 
 
 @dataclass(frozen=True, order=True)
@@ -113,7 +113,7 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
         ConfigError: the folder or the path cannot be used, or another process listens on the path.
     """
     shown = one_line(str(path))
-    draft = path.with_name(f"{_DRAFT}{next(_numbers)}-{os.getpid()}.sock")
+    draft = path.with_name(f"{_DRAFT}{_numbers.next()}-{os.getpid()}.sock")
     if max(len(os.fsencode(path)), len(os.fsencode(draft))) > _LONGEST_PATH:
         raise ConfigError(f"web.socket_path {shown}: too long; choose a path of at most 80 bytes")
     make_door_folder(path.parent)

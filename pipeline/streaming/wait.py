@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import queue
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar, Unpack
 
 from dispatcher.errors import InvalidTypeError, RejectedExecutionError
+from dispatcher.util.registry import Registry
 from pipeline.streaming.calls.call_counts import CallMetrics, counts_of
 from pipeline.streaming.calls.engine import Engine
 from pipeline.streaming.calls.functions import AnyFunction
@@ -456,11 +456,11 @@ def _options_of(host: CallHost, options: AsyncOptions) -> AsyncOptions:
 def _nothing() -> None: ...
 
 
-_runs: weakref.WeakSet[_Run[Any, Any]] = weakref.WeakSet()  # begun in this process; any thread adds, a fork reads
+_runs: Registry[_Run[Any, Any]] = Registry()  # begun in this process
 
 
 def _after_fork() -> None:
-    for run in list(_runs):
+    for run in _runs.all():
         run.abandon()
 
 

@@ -80,9 +80,9 @@ def test_what_nobody_takes_is_kept_within_bounds(monkeypatch: pytest.MonkeyPatch
     collector = module.Collector(None)
     collector.follow()
     for number in range(100):
-        collector.operands.add(number)
+        collector.now.operands.add(number)
         collector.keep_within_bounds()
-        assert len(collector.operands) <= 10
+        assert len(collector.now.operands) <= 10
 
 
 def test_nothing_is_collected_once_the_follower_has_left(recorder: TransitionRecorder) -> None:

@@ -133,11 +133,11 @@ def test_state_is_never_counted_below_zero_while_machines_are_made_and_moved(rec
     class Busy(defaultdict[tuple[str, str], int]):
         def copy(self) -> Busy:
             content = Busy(int, self)
-            stats.created += 1
+            stats.here().created += 1
             stats.tell("NEW", "UP")
             return content
 
-    stats.told = Busy(int, stats.told)
+    stats.here().told = Busy(int, stats.here().told)
 
     assert min(stats.entities().values()) >= 0
 

@@ -68,7 +68,7 @@ class Lossless:
         self.is_simple = all(rule.is_simple for rule in fields.values())  # never changes
         """Pydantic's serializer of the class writes those values as `to_json` does, and in half the time."""
         self._allowed = [rule.types for rule in fields.values()]  # never changes
-        self._kinds: set[tuple[type, ...]] = set()  # any thread adds, which is atomic; found allowed
+        self._kinds: set[tuple[type, ...]] = set()  # found allowed; any thread adds and looks, each with one call
         names = tuple(fields)
         self._get: Callable[[Any], tuple[Any, ...]] = (
             attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)

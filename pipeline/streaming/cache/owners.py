@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import weakref
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
+
+from dispatcher.util.registry import Registry
 
 _MARK: Final = "-owner-"
 
@@ -97,11 +98,11 @@ def _remove(file: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-_locks: weakref.WeakSet[OwnerLock] = weakref.WeakSet()  # of this process; any thread adds, a fork reads
+_locks: Registry[OwnerLock] = Registry()  # of this process
 
 
 def _after_fork() -> None:
-    for lock in list(_locks):
+    for lock in _locks.all():
         lock.forsake()
 
 

@@ -12,10 +12,12 @@ whose `_on_complete` sends the mail.
 
 from __future__ import annotations
 
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from dispatcher.errors import InvalidTypeError, InvalidValueError
 from pipeline.streaming.elements import StreamElement, StreamRecord, Watermark
@@ -24,20 +26,32 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
+_SIZE: Final = 64
+"""About that of a future in bytes: neighbors use different locks."""
+_CLAIMING: Final = [threading.RLock() for _ in range(16)]
+"""Leaf locks, each held while one of its futures is claimed: one for each would be one more object for each record.
+Re-entrant, for a signal handler; replaced in a forked child."""
+
+
+def _after_fork() -> None:
+    _CLAIMING[:] = [threading.RLock() for _ in _CLAIMING]
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class ResultFuture(Generic[Out]):
     """The results of one input, any number of them, or its error. The first completion wins.
 
     Any thread can complete and read it, with one exception: only the engine's thread can complete a queue's future.
     """
 
-    __slots__ = ("_claim", "_done", "_error", "_results")
+    __slots__ = ("_done", "_error", "_is_claimed", "_results")
 
     def __init__(self) -> None:
-        # The first completion deletes the claim, which is atomic: exactly one thread succeeds, the others get an
-        # AttributeError. A lock would be one more object for each record.
-        self._claim = None
-        self._results: tuple[Out, ...] = ()  # written once, by the thread that took the claim
-        self._error: BaseException | None = None  # written once, by the thread that took the claim
+        self._is_claimed = False  # a completion has won; written under a lock of _CLAIMING
+        self._results: tuple[Out, ...] = ()  # written once, by the completion that has won
+        self._error: BaseException | None = None  # written once, by the completion that has won
         # Written after the two above: a thread that reads True also reads the outcome.
         self._done = False
 
@@ -92,10 +106,10 @@ class ResultFuture(Generic[Out]):
         return True
 
     def _try_claim(self) -> bool:
-        try:
-            del self._claim
-        except AttributeError:
-            return False
+        with _CLAIMING[id(self) // _SIZE % len(_CLAIMING)]:
+            if self._is_claimed:  # no call up to the store, so no signal handler comes between the two
+                return False
+            self._is_claimed = True
         return True
 
     def _on_complete(self) -> None:
@@ -153,8 +167,7 @@ class _WatermarkEntry(ResultFuture[Out]):
     def __init__(self, watermark: Watermark) -> None:
         super().__init__()
         self.element = watermark
-        del self._claim
-        self._done = True
+        self._is_claimed = self._done = True
 
     def emit(self, output: Callable[[StreamElement[Out]], object]) -> None:
         output(self.element)

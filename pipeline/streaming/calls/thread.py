@@ -89,8 +89,9 @@ class LoopThread:
         self.lock = threading.Lock()
         """Held by the thread that runs a mail or a timer."""
         self._is_closed = False  # guarded by the lock
-        # A heap by time, in steady seconds, then by number. Guarded by the lock; any thread looks at the first.
+        # A heap by time, in steady seconds, then by number. Guarded by the lock.
         self._timers: list[tuple[float, int, LoopTimer]] = []
+        self._first_s = math.inf  # the time of the first; written under the lock, any thread reads
         self._numbers = itertools.count()  # guarded by the lock
         self._alarm: asyncio.TimerHandle | None = None  # for the first timer; the loop's thread only
         self._alarm_s = 0.0  # when it rings; the loop's thread only
@@ -104,6 +105,7 @@ class LoopThread:
         timer = LoopTimer(timestamp_ms, callback)
         heapq.heappush(self._timers, ((timestamp_ms + 1 - _AHEAD_MS) / 1000, next(self._numbers), timer))
         if self._timers[0][2] is timer:
+            self._note_first()
             if threading.get_ident() == self._thread_id:
                 self._set_alarm()
             else:
@@ -139,10 +141,7 @@ class LoopThread:
 
     def seconds_late(self) -> float:
         """How late the first timer is; negative: how long until it is due. Any thread; may be outdated at once."""
-        try:
-            return time.monotonic() - self._timers[0][0]
-        except IndexError:
-            return -math.inf
+        return time.monotonic() - self._first_s
 
     def run_due(self) -> None:
         """Run the timers that are due. The caller holds the lock."""
@@ -150,6 +149,7 @@ class LoopThread:
         timers = self._timers
         while timers and timers[0][0] <= now_s:
             timer = heapq.heappop(timers)[2]
+            self._note_first()
             callback, timer.callback = timer.callback, None
             if callback is None:
                 continue
@@ -163,6 +163,7 @@ class LoopThread:
         """Run nothing from now on. The caller holds the lock."""
         self._is_closed = True
         self._timers.clear()
+        self._note_first()
         with suppress(RejectedExecutionError):
             self._call_soon(self._drop_alarm)
 
@@ -175,6 +176,10 @@ class LoopThread:
         except RuntimeError:
             raise RejectedExecutionError("the loop has ended") from None
 
+    def _note_first(self) -> None:
+        """The heap has changed. The caller holds the lock."""
+        self._first_s = self._timers[0][0] if self._timers else math.inf
+
     def _set_alarm_soon(self) -> None:
         with self.lock:
             self._set_alarm()
@@ -184,6 +189,7 @@ class LoopThread:
         timers = self._timers
         while timers and timers[0][2].callback is None:
             heapq.heappop(timers)
+        self._note_first()
         if not timers or (self._alarm is not None and self._alarm_s <= timers[0][0]):
             return
         self._drop_alarm()

@@ -132,7 +132,7 @@ class QueueInput(Generic[T]):
         # callbacks of _waiting, which send mail.
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)  # never changes
-        # Producers append under _lock; the mailbox thread pops without it, which is atomic.
+        # Producers append under _lock; the mailbox thread pops without it, with one call.
         self._queue: deque[StreamElement[Any]] = deque()
         self._depth = 0  # nesting of atomic blocks; guarded by _lock
         self._blocked = 0  # producers that wait for room; written under _lock, before they check for room

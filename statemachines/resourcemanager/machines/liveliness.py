@@ -16,7 +16,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from dispatcher.service import Service
-from dispatcher.util.heap import LazyHeap
+from statemachines.heap import LazyHeap
 
 
 class LivelinessMonitor(Service):

@@ -148,7 +148,7 @@ class RMNode(Entity[NodeContext]):
         self.to_update: dict[str, Resource] = {}  # containers to give another size
         self.to_forget: list[str] = []  # finished containers that need not be reported again
         # For the scheduler: (launched, finished) of each report. The handler thread appends and clears, the scheduler's
-        # thread pops; each is one atomic operation.
+        # thread pops, each with one call.
         self.updates: deque[Report] = deque()
         self.next_heartbeat = True  # no NODE_UPDATE is queued; set by the scheduler, cleared by the handler
 

@@ -81,7 +81,7 @@ class Marks:
         dirty.attempts.update(dirty.apps)
         dirty.nodes.update(dict.fromkeys((*context.nodes, *context.inactive_nodes)))
         self._settle(set(context.apps))
-        # A copy in one step: the scheduler's thread adds containers at the same time.
+        # A copy under the dict's own lock: the scheduler's thread adds containers at the same time.
         for number, container in enumerate(list(context.containers.values())):
             if number % LOOK_EVERY == 0:
                 yield

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher import AsyncDispatcher, DispatcherConfig, DispatcherStats
-from dispatcher.util.histogram import Histogram, snapshot
+from dispatcher.util.histogram import Histogram
 
 from ..conftest import Gate, Numbered, Work
 
@@ -60,23 +60,6 @@ def test_buckets_are_cumulative_and_the_last_one_counts_all(durations_ns: list[i
     assert list(counts) == sorted(counts)
     assert counts[-1] == len(durations_ns)
     assert histogram.total_ns == sum(durations_ns)
-
-
-def test_a_snapshot_is_tried_again_while_the_owner_changes_the_container() -> None:
-    container = {"a": 1}
-    interruptions = iter([RuntimeError("dictionary changed size during iteration")] * 3)
-
-    def copy() -> dict[str, int]:
-        for interruption in interruptions:
-            raise interruption
-        return container.copy()
-
-    assert snapshot(copy) == {"a": 1}
-
-
-def test_other_errors_of_a_snapshot_are_raised() -> None:
-    with pytest.raises(ZeroDivisionError):
-        snapshot(lambda: 1 // 0)
 
 
 def test_the_handler_thread_takes_the_snapshot_between_two_events() -> None:

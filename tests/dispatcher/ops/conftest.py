@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from weakref import WeakSet
 
 import pytest
 
 from dispatcher.metrics.transition_ring import ring
+from dispatcher.util.registry import Registry
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("dispatcher.view._views", WeakSet())
-    monkeypatch.setattr("dispatcher.metrics.entities._sources", WeakSet())
+    monkeypatch.setattr("dispatcher.view._views", Registry())
+    monkeypatch.setattr("dispatcher.metrics.entities._sources", Registry())
     ring.resize(0)
     yield
     ring.resize(0)

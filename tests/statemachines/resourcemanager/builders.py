@@ -248,7 +248,7 @@ class Workshop:
         factory = FACTORIES[entity.machine]
         members = type(factory.initial_state)
         entity.state_machine = factory.make(entity, members[state], self.recorder)
-        self.recorder.machines[entity.machine].created -= 1  # the entity was counted when it was made
+        self.recorder.machines[entity.machine].here().created -= 1  # the entity was counted when it was made
         if state == "FINAL_SAVING":
             assert isinstance(entity, (RMApp, RMAppAttempt))
             entity.pending = Pending(members["KILLED"], None)

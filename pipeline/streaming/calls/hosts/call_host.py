@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 from dispatcher.errors import RejectedExecutionError
 from dispatcher.util.foreign import tell
+from dispatcher.util.registry import Registry
 from pipeline.streaming.cache.session import ResultSession
 from pipeline.streaming.calls.functions import AnyFunction, is_batch_function
 from pipeline.streaming.calls.limits.adaptive import AdaptiveRateLimit, AdaptiveRateLimiter
@@ -38,7 +38,7 @@ class AnswerBox:
     __slots__ = ("_fetch", "_mail", "answers", "is_notified")
 
     def __init__(self, mail: EngineMailbox, fetch: Callable[[], None]) -> None:
-        self.answers: deque[Call] = deque()  # hosts append, the engine's thread pops; both are atomic
+        self.answers: deque[Call] = deque()  # hosts append, the engine's thread pops, each with one call
         # A mail is on its way. No answer is left behind, in either order:
         #   host: appends a, reads True; engine: sets False, fetches a.
         #   engine: sets False, finds nothing; host: appends a, reads False, sends another mail.
@@ -110,7 +110,8 @@ class CallHost(ABC):
         """The cache through which the function's calls go, if they do."""
         self.max_calls: int | None = None  # concurrent calls; further ones wait; None: any number
         self._is_forked = False  # this process is a child of the one that made the host; written at the fork
-        # Of the scopes "job" and "worker"; any thread, setdefault is atomic.
+        self._limiters_lock = threading.Lock()  # leaf lock; only the methods of limits run under it
+        # Of the scopes "job" and "worker"; guarded by _limiters_lock, since limits are compared in Python.
         self._limiters: dict[RateLimit | AdaptiveRateLimit, RateLimiter | AdaptiveRateLimiter] = {}
         self.resumed = LearnedRate(RESUMED_CALLS_PER_S, keeps_pauses=True)
         """The rate after a pause of operators without a rate limit; never changes."""
@@ -204,7 +205,10 @@ class CallHost(ABC):
     def limiter_for(self, limit: RateLimit | AdaptiveRateLimit) -> RateLimiter | AdaptiveRateLimiter:
         """With scope "task" a new limiter for each caller, otherwise one for all operators that share the host."""
         limiter = RateLimiter(limit) if isinstance(limit, RateLimit) else AdaptiveRateLimiter(limit)
-        return limiter if limit.scope == "task" else self._limiters.setdefault(limit, limiter)
+        if limit.scope == "task":
+            return limiter
+        with self._limiters_lock:
+            return self._limiters.setdefault(limit, limiter)
 
     def _hook(self, name: str) -> Callable[[], Any] | None:
         """The function's `open` or `close`; None unless it has both."""
@@ -212,11 +216,11 @@ class CallHost(ABC):
         return getattr(self.function, name) if all(callable(hook) for hook in hooks) else None
 
 
-_hosts: weakref.WeakSet[CallHost] = weakref.WeakSet()  # of this process; any thread adds, a fork reads
+_hosts: Registry[CallHost] = Registry()  # of this process
 
 
 def _after_fork() -> None:
-    for host in list(_hosts):
+    for host in _hosts.all():
         host.abandon()
 
 

@@ -43,7 +43,7 @@ class LoopHost(CallHost):
         super().__init__(function, name)
         self.max_calls = max_calls  # never changes
         self._max_calls = max_calls or sys.maxsize  # never changes
-        self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops; both are atomic
+        self._inbox: deque[Call] = deque()  # operators append, the loop's thread pops, each with one call
         # The loop will check the inbox. It clears this before it checks; operators read it after appending.
         self._is_awake = False
         # The loop takes no more calls. Its thread sets this before its last check of the inbox, and operators read it

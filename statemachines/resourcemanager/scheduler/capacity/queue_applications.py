@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.util.heap import LazyHeap
+from statemachines.heap import LazyHeap
 from statemachines.resourcemanager.records.submission import ApplicationSubmission
 from statemachines.resourcemanager.scheduler.capacity.limits import has_room_for_master, has_room_for_users_master
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue

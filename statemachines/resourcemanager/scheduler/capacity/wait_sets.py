@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
-from dispatcher.util.heap import LazyHeap
+from statemachines.heap import LazyHeap
 from statemachines.resourcemanager.scheduler.capacity.limits import exceeds, user_limit
 from statemachines.resourcemanager.scheduler.capacity.queue_applications import app_of
 from statemachines.resourcemanager.scheduler.capacity.queues import LeafQueue, Queue

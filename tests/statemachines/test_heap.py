@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.util.heap import LazyHeap
+from statemachines.heap import LazyHeap
 
 
 def test_empty_heap_has_no_first() -> None:
