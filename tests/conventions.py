@@ -281,6 +281,12 @@ _CONTAINERS = {
     "WeakSet",
 }
 _ANY_THREAD = re.compile(r"\b(any|every) thread\b", re.IGNORECASE)
+_TOUCHED_BY_SEVERAL = re.compile(
+    r"\b(any|every|each) (thread|adds|copies|lists|pops|reads)\b|threads?\b.*\b(pops|takes|reads|copies)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_LOCKED = re.compile(r"guarded by|under (the|its|that|a|_)|thread only", re.IGNORECASE)
+_ATOMIC = re.compile(r"\b(is|are|one|two) atomic\b|\bin single steps\b", re.IGNORECASE)
 _OWNER = re.compile(
     r"thread|guarded|under |lock|invariant|written|before|once|caller|owner|never changes", re.IGNORECASE
 )
@@ -307,6 +313,34 @@ def unowned_fields(modules: Sequence[Module], shared: Iterable[str] = ()) -> Vio
                         "which thread may touch it, or which lock guards it"
                     )
     return found
+
+
+def unlocked_containers(modules: Sequence[Module]) -> Violations:
+    """Containers that several threads touch without a lock of ours, as the comments on their fields tell."""
+    found: Violations = {}
+    for module in modules:
+        for node in module.nodes:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for name, statement in _fields_to_own(node):
+                comment = _comment_of(module, statement)
+                value = getattr(statement, "value", None)
+                if _makes_container(value) and _TOUCHED_BY_SEVERAL.search(comment) and not _LOCKED.search(comment):
+                    found[f"{module.name}.{node.name}.{name}"] = (
+                        f"{module.name}:{statement.lineno}: threads share `{name}` without a lock; say in "
+                        "conventions.toml why each of their calls is whole without a global interpreter lock"
+                    )
+    return found
+
+
+def arguments_from_the_interpreter_lock(modules: Sequence[Module]) -> Violations:
+    """Lines that call a step atomic, which only a global interpreter lock may make it."""
+    return {
+        f"{module.name}:{number}": f"{module.name}:{number}: say which lock makes it one step, not that it is: {line}"
+        for module in modules
+        for number, line in enumerate(module.lines, 1)
+        if _ATOMIC.search(line)
+    }
 
 
 def _is_shared(node: ast.ClassDef) -> bool:

@@ -142,6 +142,15 @@ def source() -> list[Module]:
     return conventions.read_modules(ROOT, PACKAGES)
 
 
+def concurrent() -> list[Module]:
+    """What runs on a Python without a global interpreter lock."""
+    return [
+        module
+        for module in source()
+        if module.name.startswith(("dispatcher.", "statemachines.", "pipeline.streaming."))
+    ]
+
+
 def suite() -> list[Module]:
     return conventions.read_modules(ROOT, ["tests"])
 
@@ -169,6 +178,8 @@ CHECKS: Mapping[str, tuple[Callable[[], list[Module]], Callable[..., Violations]
         ),
     ),
     "shared fields have owners": (source, partial(conventions.unowned_fields, shared=SHARED_CLASSES)),
+    "containers without a lock have a reason": (concurrent, conventions.unlocked_containers),
+    "nothing is atomic by the interpreter lock": (concurrent, conventions.arguments_from_the_interpreter_lock),
     "private stays private": (source, conventions.private_reaches),
     "modules, functions and folders are small": (source, conventions.too_big),
     "intervals of the core are monotonic": (source, partial(conventions.wall_clock_reads, home="dispatcher")),

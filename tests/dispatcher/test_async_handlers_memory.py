@@ -18,7 +18,7 @@ from dispatcher import AsyncDispatcher, DispatcherConfig, aio
 
 from .conftest import TIMEOUT_S, Other, Work, assert_accounts_balance
 from .coroutines import Keyed, running_loop
-from .waiting import until
+from .waiting import until, until_released
 
 Make = Callable[..., AsyncDispatcher]
 Handle = Callable[[Any], Coroutine[Any, Any, None]]
@@ -130,7 +130,7 @@ def test_an_event_is_freed_with_the_end_of_its_coroutine(
     events = [post_watched(dispatcher, number) for number in range(5)]
 
     assert dispatcher.await_drained(TIMEOUT_S)
-    until(lambda: not any(event() for event in events), "the end of the events")
+    until_released(lambda: not any(event() for event in events), "the end of the events")
 
 
 def test_a_task_that_goes_on_does_not_keep_the_event_of_its_coroutine(
@@ -151,7 +151,7 @@ def test_a_task_that_goes_on_does_not_keep_the_event_of_its_coroutine(
     event = post_watched(dispatcher)
     try:
         assert entered.wait(TIMEOUT_S)
-        until(lambda: event() is None, "the end of the event")
+        until_released(lambda: event() is None, "the end of the event")
         assert not any(task.done() for task in left)
     finally:
         released.set()
@@ -171,7 +171,7 @@ def test_events_that_a_stop_gives_up_are_freed(loop: asyncio.AbstractEventLoop) 
         assert begun.wait(TIMEOUT_S)
 
     assert dispatcher.stats().discarded == 3
-    until(lambda: not any(event() for event in events), "the end of the events")
+    until_released(lambda: not any(event() for event in events), "the end of the events")
 
 
 # -- handlers ----------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_an_unregistered_handler_is_freed(make: Make, loop: asyncio.AbstractEven
 
     unregister()
 
-    until(lambda: handler() is None, "the end of the handler")
+    until_released(lambda: handler() is None, "the end of the handler")
 
 
 def test_an_unregistered_handler_lives_until_its_last_event_has_ended(
@@ -219,7 +219,7 @@ def test_an_unregistered_handler_lives_until_its_last_event_has_ended(
 
     assert dispatcher.await_drained(TIMEOUT_S)
     assert handled == [0, 1, 2]
-    until(lambda: handler() is None and not any(event() for event in events), "the end of handler and events")
+    until_released(lambda: handler() is None and not any(event() for event in events), "the end of handler and events")
 
 
 def test_a_warning_of_a_slow_coroutine_keeps_nothing(make: Make, loop: asyncio.AbstractEventLoop) -> None:
@@ -236,7 +236,7 @@ def test_a_warning_of_a_slow_coroutine_keeps_nothing(make: Make, loop: asyncio.A
     assert dispatcher.await_drained(TIMEOUT_S)
     unregister()
 
-    until(lambda: event() is None and handler() is None, "the end of event and handler")
+    until_released(lambda: event() is None and handler() is None, "the end of event and handler")
 
 
 def test_a_handler_that_is_registered_again_keeps_the_order_of_its_keys(
@@ -305,7 +305,7 @@ def test_whatever_is_registered_and_posted_ends_and_is_freed(steps: list[str]) -
             for _ in events:
                 loop.call_soon_threadsafe(go_on.release)
             assert dispatcher.await_drained(TIMEOUT_S)
-            until(lambda: not any(each() for each in (*events, *handlers)), "the end of events and handlers")
+            until_released(lambda: not any(each() for each in (*events, *handlers)), "the end of events and handlers")
 
     assert len(handled) == dispatcher.stats().handled
     assert_accounts_balance(dispatcher, accepted=len(events))

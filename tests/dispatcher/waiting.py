@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,15 @@ def until(condition: Callable[[], Any], what: str = "the condition") -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what} has not come about in {TIMEOUT_S} s"
         time.sleep(0)
+
+
+def until_released(condition: Callable[[], Any], what: str) -> None:
+    """As `until`, of objects that only references keep.
+
+    Without a GIL, some objects wait for the garbage collector, and others until the thread that made them runs again.
+    """
+    is_free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
+    until(lambda: condition() or (is_free_threaded and gc.collect() and condition()), what)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.mailbox import MailboxProcessor, SystemProcessingTimeService
 from dispatcher.mailbox.time_service import TimerFuture
 
+from ..waiting import until_released
 from .conftest import TIMEOUT_S, AnnouncingCondition
 from .timer_services import FAR_MS, BusyTime, Hold, Reporter, SteppedTime, fail
 
@@ -144,7 +145,7 @@ def test_a_callback_that_has_run_releases_its_objects(service: SystemProcessingT
     future = service.register_timer(1, callback)
     del callback
 
-    assert ended.wait(TIMEOUT_S)
+    until_released(ended.is_set, "the end of the callback")
     assert future.result(TIMEOUT_S) is None
 
 

@@ -381,6 +381,7 @@ class TestDurable:
         seen.clock = clock
         second = self.start(crashed, clock, seen)
         second.start()
+        until(lambda: any(number == 1 for _, number in seen.events), "the event that is overdue")
         advance(second, clock, 2000)
         second.stop()
 
