@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from enum import Enum, auto
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from dispatcher import JournalWriter
 from dispatcher.journal import TRANSITIONS, read_rows
 from statemachines import InvalidStateTransitionError, StateMachineFactory, TransitionRecorder
 
+from ..dispatcher.waiting import in_threads
 from ..journal_rows import begin
 
 
@@ -217,3 +219,36 @@ def test_metrics_tell_transitions_invalid_ones_and_kept_entities(recorder: Trans
 
 def test_recorder_without_machines_has_families_without_samples(recorder: TransitionRecorder) -> None:
     assert samples(recorder.collect("RM")) == {}
+
+
+def test_machines_of_several_threads_are_counted_exactly(recorder: TransitionRecorder) -> None:
+    """Without a GIL, two threads that counted the same transition at one moment counted it once."""
+    factory, rounds = recorder.recorded(FACTORY), 2_000
+    changes = recorder.follow()
+
+    def live() -> None:
+        for number in range(rounds):
+            thing = SimpleNamespace(machine="Thing", entity=f"{get_ident()}-{number}")
+            machine = factory.make(thing, None, recorder)
+            machine.do_transition(E.START, Event(E.START))
+            recorder.changed(thing.entity)
+            if number % 100 == 0:
+                assert min(recorder.machines["Thing"].entities().values()) >= 0
+
+    in_threads(live, live, live)
+
+    stats = recorder.machines["Thing"]
+    assert (stats.created, stats.invalid, stats.transitions) == (3 * rounds, 0, {("NEW", "UP"): 3 * rounds})
+    assert stats.entities() == {"NEW": 0, "UP": 3 * rounds}
+    assert len(changes.take().operands) >= 3 * rounds
+
+
+def test_a_machine_that_moves_to_another_thread_is_counted_there(recorder: TransitionRecorder) -> None:
+    factory = recorder.recorded(FACTORY)
+    machine = factory.make(SimpleNamespace(machine="Thing", entity="thing"), None, recorder)
+    machine.do_transition(E.START, Event(E.START))
+
+    in_threads(lambda: machine.do_transition(E.START, Event(E.START)))
+    machine.do_transition(E.STOP, Event(E.STOP))
+
+    assert recorder.machines["Thing"].transitions == {("NEW", "UP"): 1, ("UP", "UP"): 1, ("UP", "DOWN"): 1}

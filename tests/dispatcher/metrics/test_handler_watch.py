@@ -311,8 +311,9 @@ def test_a_mail_that_hangs_is_shown_logged_and_counted(
     assert f": call of {long_mail!r}. It is here:\n" in lines[0]
     assert "in long_mail" in lines[0]
     assert lines[1].startswith(f"central: a mail has ended: call of {long_mail!r} took ")
+    until(lambda: dispatcher.view.running() is None)  # the line is written within the mail
     assert samples(registry, "dispatcher_running_seconds") == []
-    assert of_slow(registry)["(mail)", ""] == 1
+    assert of_slow(registry)["(mail)", ""] >= 1  # a snapshot of the statistics is a mail, and slow on a busy machine
 
 
 @pytest.mark.parametrize("measure_times", ["all", "sampled", "none"])
@@ -333,7 +334,7 @@ def test_a_slow_event_is_counted_by_its_type_and_its_end_is_logged(
         until(lambda: "has ended" in caplog.text)
 
     assert caplog.records[-1].getMessage().startswith("central: a handler has ended: <Numbered Work.DO> took ")
-    assert of_slow(registry) == {("Work", "DO"): 1, ("(mail)", ""): 0}
+    assert of_slow(registry)["Work", "DO"] == 1
 
 
 def test_a_slow_event_at_the_end_of_a_quick_batch_is_counted_by_its_type(

@@ -346,7 +346,10 @@ def test_after_a_scrape_at_a_bad_moment_the_metrics_balance_again(make: Make) ->
 
     dispatcher = make(DispatcherConfig(measure_times="none"), name="central", handler=handle)
     register_metrics(dispatcher, registry)
-    dispatcher.event_handler.handle(HeldInItsEnd(Work.DO))
+    # Without a GIL, the thread that has made an event may have to release it. This one has ended by then.
+    producer = threading.Thread(target=lambda: dispatcher.event_handler.handle(HeldInItsEnd(Work.DO)))
+    producer.start()
+    producer.join(TIMEOUT_S)
     posted.set()
     assert HeldInItsEnd.released.wait(TIMEOUT_S)
 

@@ -236,7 +236,7 @@ def test_a_sample_is_from_all_over_the_queue(most: int) -> None:
     ids=["text", "bytes", "nested", "dict", "object", "long list", "array"],
 )
 def test_what_a_value_takes_is_measured_with_what_it_refers_to(value: Any) -> None:
-    assert 90_000 <= approximate_bytes(value) <= 130_000
+    assert 90_000 <= approximate_bytes(value) <= 150_000  # without a GIL, objects are larger
 
 
 def test_what_refers_to_itself_is_measured() -> None:
