@@ -72,7 +72,7 @@ def test_an_exception_at_any_place_leaks_neither_permit_nor_duty_nor_writer(
         WAYS[way](dispatcher, Order(number=2))
         until(lambda: 2 in handled, "a later event is handled")
 
-        assert places > 3
+        assert places >= 3  # more of them if the handler thread has to be woken
         assert dispatcher.await_drained(TIMEOUT_S)
         assert queue.room.remaining() == 2
         assert not queue.room.is_crowded
