@@ -19,11 +19,13 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from typing import Any, Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from dispatcher.errors import DispatcherError
 from dispatcher.web.config import WebConfig
 from dispatcher.web.plain_answers import raw_refusal
 
@@ -37,6 +39,13 @@ _NEW_S: Final = 0.05
 _RESTING_S: Final = 1.0
 """A client that has had an answer has this long to send its next request before its connection may be the first."""
 _PEER: Final = "web_peer"
+_OVERRIDDEN: Final = (
+    "connection_made",
+    "connection_lost",
+    "data_received",
+    "on_response_complete",
+    "send_400_response",
+)
 
 log = logging.getLogger(__name__)
 log.addFilter(lambda record: record.levelno >= logging.ERROR)  # a client must not fill the log by sending nonsense
@@ -204,7 +213,7 @@ class DoorProtocol(H11Protocol):
     def yield_place(self) -> None:
         """End the connection, which waits for its client, in favor of another."""
         self._is_refused = True
-        self._unset_keepalive_if_required()
+        self._forget_keep_alive()
         # Between two requests nothing is sent: the client would take it for the answer to its next one.
         if self._begun_s is not None and not self.transport.is_closing():
             self.transport.write(raw_refusal(503, self._no_place))
@@ -213,7 +222,7 @@ class DoorProtocol(H11Protocol):
     def refuse(self, status: int, reason: str) -> None:
         """Answer without a request, and end the connection as soon as the client has read it, or `_LINGER_S` later."""
         self._is_refused = True
-        self._unset_keepalive_if_required()
+        self._forget_keep_alive()
         if self.is_answering:
             if self.cycle.response_started:  # another answer must not begin in the middle of it
                 self.transport.abort()
@@ -226,6 +235,10 @@ class DoorProtocol(H11Protocol):
                 with suppress(OSError):  # the client has gone
                     self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _forget_keep_alive(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
 
     def end_if_late(self, now_s: float) -> None:
         """End the connection if its client keeps it waiting. Called about once a second."""
@@ -247,6 +260,20 @@ class DoorProtocol(H11Protocol):
             self._unsent_s = self._unsent_s or now_s
             if now_s - self._unsent_s > deadline_s:
                 self.transport.abort()
+
+
+def check_uvicorn() -> None:
+    """See that uvicorn still calls what a door overrides: without that, the door's limits would silently be off.
+
+    Raises:
+        DispatcherError: it doesn't.
+    """
+    gone = [name for name in _OVERRIDDEN if not callable(getattr(H11Protocol, name, None))]
+    if gone:
+        raise DispatcherError(
+            f"uvicorn {version('uvicorn')} has no H11Protocol.{gone[0]}, on which the limits of a door rely. "
+            f"Install an earlier one: pip install 'uvicorn<{version('uvicorn')}'"
+        )
 
 
 def _peer_of(transport: asyncio.Transport) -> Peer:

@@ -22,7 +22,7 @@ from dispatcher.util.threads import NO_THREAD
 from dispatcher.web.config import WebConfig
 from dispatcher.web.gate import Gate
 from dispatcher.web.listeners import BACKLOG, DoorLoop, Listeners
-from dispatcher.web.protocol import DoorProtocol, Places
+from dispatcher.web.protocol import DoorProtocol, Places, check_uvicorn
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class ServerThread:
         stopping: asyncio.Event,
         on_failure: Callable[[BaseException], None],
     ) -> None:
+        check_uvicorn()
         self._name = name
         self._gate = gate
         self._settings = settings

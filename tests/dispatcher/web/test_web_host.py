@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dispatcher import CompositeService, ConfigError, DispatcherError, Service
 from dispatcher.service import ServiceState
@@ -54,6 +55,20 @@ def test_by_default_there_is_a_unix_socket_for_the_user_alone_and_no_tcp(
 
     assert not path.exists()
     assert web_threads() == []
+
+
+def test_a_uvicorn_that_no_longer_calls_what_the_limits_override_fails_the_start(
+    folder: Path, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method of another name would never be called: the door would serve without its limits, and say nothing."""
+    monkeypatch.delattr(H11Protocol, "on_response_complete")
+    host = WebHost(app.app, WebConfig(socket_path=folder / "web.sock"), name="central")
+
+    with pytest.raises(DispatcherError, match=r"no H11Protocol.on_response_complete, .* 'uvicorn<"):
+        host.start()
+
+    assert web_threads() == []
+    assert doors.find_doors() == []
 
 
 def test_an_answer_over_tcp_does_not_wait_for_acknowledgements(folder: Path) -> None:
