@@ -17,6 +17,7 @@ import typer
 
 from dispatcher.cli.console import echo
 from dispatcher.errors import ConfigError
+from pipeline.cli.wheels import LACKING, newest_python, own_python
 from pipeline.spark.java import SparkUnavailableError, require_java
 
 PORTS: Final = (8088,)
@@ -90,17 +91,29 @@ def doctor(
 
 def _python() -> Finding:
     lacks = ", ".join(_unmet("cli"))
+    build = " free-threaded" if own_python().endswith("t") else ""
     return Finding(
         "python",
-        f"{lacks}: pip install --upgrade 'central-dispatcher[cli]'" if lacks else "",
-        f"{'.'.join(map(str, sys.version_info[:3]))}, extra cli",
+        f"{lacks}: {_remedy('cli', '--upgrade ')}" if lacks else "",
+        f"{'.'.join(map(str, sys.version_info[:3]))}{build}, extra cli",
     )
 
 
 def _extra(extra: str) -> Finding:
     lacks = ", ".join(_unmet(extra))
-    return Finding(
-        extra, f"{lacks}: pip install 'central-dispatcher[{extra}]'" if lacks else "", "the extra's packages"
+    return Finding(extra, f"{lacks}: {_remedy(extra)}" if lacks else "", "the extra's packages")
+
+
+def _remedy(extra: str, option: str = "") -> str:
+    install = f"pip install {option}'central-dispatcher[{extra}]'"
+    own = own_python()
+    without = LACKING[extra].get(own)
+    if without is None:
+        return install
+    # A wheel may have appeared since this release, so the command is not hidden.
+    return (
+        f"{', '.join(without)} had no wheel for Python {own} at this release: "
+        f"take Python {newest_python(extra)}, or try {install}"
     )
 
 

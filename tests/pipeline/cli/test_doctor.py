@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import subprocess
+import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError, entry_points
 from pathlib import Path
 
@@ -13,6 +17,9 @@ from typer.testing import CliRunner
 from dispatcher.errors import ConfigError
 from pipeline.cli import doctor_command
 from pipeline.cli.doctor_command import COMMANDS, Finding, doctor
+from pipeline.cli.wheels import LACKING, PYTHONS, newest_python
+
+PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
 
 app = typer.Typer()
 app.command()(doctor)
@@ -58,6 +65,7 @@ def test_ten_lines_say_what_there_is() -> None:
 def test_a_package_that_is_missing_or_too_old_or_too_new_is_named_with_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(doctor_command, "own_python", lambda: "3.13")
     requirements(
         monkeypatch,
         "pydantic>=2.7",
@@ -82,6 +90,55 @@ def test_a_package_that_is_missing_or_too_old_or_too_new_is_named_with_the_extra
     assert lines["connect"][0] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("python", "lacking"), [("3.15", "pandas"), ("3.15t", "duckdb, pandas"), ("3.13t", "duckdb, zstandard")]
+)
+def test_an_extra_that_has_no_wheels_for_this_python_names_them_and_a_python_that_has_them(
+    monkeypatch: pytest.MonkeyPatch, python: str, lacking: str
+) -> None:
+    monkeypatch.setattr(doctor_command, "own_python", lambda: python)
+    requirements(monkeypatch, 'pandas<3,>=2.2; extra == "spark"')
+
+    assert run()[1]["spark"] == (
+        "lacks",
+        f"pandas: {lacking} had no wheel for Python {python} at this release: take Python 3.14, or try pip install "
+        "'central-dispatcher[spark]' (for: replay, report, sweep, yarn-log, pipeline.spark)",
+    )
+
+
+def test_an_extra_that_was_installed_without_wheels_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_command, "own_python", lambda: "3.15")
+    requirements(monkeypatch, 'pandas<3,>=2.2; extra == "spark"', pandas="2.3.3")
+
+    assert run()[1]["spark"][0] == "ok"
+
+
+def test_a_free_threaded_python_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_command, "own_python", lambda: "3.14t")
+
+    assert run()[1]["python"][1].endswith(" free-threaded, extra cli")
+
+
+def test_wheels_are_declared_for_the_extras_and_pythons_of_the_distribution() -> None:
+    classifiers = [each.rpartition(" ")[2] for each in PROJECT["classifiers"]]
+
+    assert set(LACKING) == set(PROJECT["optional-dependencies"])
+    assert list(PYTHONS) == [each for each in classifiers if re.fullmatch(r"3\.\d+", each)]
+    assert {python.rstrip("t") for pythons in LACKING.values() for python in pythons} <= set(PYTHONS)
+    assert {extra: newest_python(extra) for extra in LACKING if newest_python(extra) != PYTHONS[-1]} == {
+        "spark": "3.14",
+        "connect": "3.14",
+    }
+
+
+@pytest.mark.parametrize("extra", ["cli", "spark"])
+def test_a_package_without_wheels_is_one_that_the_extra_requires(extra: str) -> None:
+    """Those of `connect` and `postgres` are required by PySpark and psycopg."""
+    required = {re.split(r"[^\w-]", text)[0] for text in PROJECT["optional-dependencies"][extra]}
+
+    assert {package for packages in LACKING[extra].values() for package in packages} <= required
+
+
 def test_a_command_is_checked_for_what_it_needs_and_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
 
@@ -89,6 +146,19 @@ def test_a_command_is_checked_for_what_it_needs_and_lacks(monkeypatch: pytest.Mo
 
     assert (exit_code, list(lines)) == (1, ["python", "spark", "java", "memory"])
     assert "JAVA_HOME is /nowhere" in lines["java"][1]
+
+
+def test_the_command_works_without_the_packages_that_it_finds_missing() -> None:
+    """It could not be loaded without pyarrow, which another command of its package imports."""
+    gone = ("pyspark", "pyarrow", "pandas", "duckdb", "jinja2", "starlette", "uvicorn", "psycopg")
+    code = f"import sys; sys.modules.update(dict.fromkeys({gone})); from dispatcher.cli import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "doctor", "config"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ok    python ")
 
 
 def test_a_command_that_lacks_nothing_ends_with_0() -> None:
