@@ -8,6 +8,7 @@ import re
 import site
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,10 @@ HOST_VARIABLES = (
 """Beginnings of the variables by which the machine configures daemons and commands: no test gets them."""
 
 
+SPARK_EXTRA = ("tests/pipeline/spark", "tests/pipeline/report/tables")
+"""Folders whose fixtures import the packages of the extra spark."""
+
+
 def needs_spark(nodeid: str) -> bool:
     return nodeid.startswith(SPARK_FILES)
 
@@ -89,6 +94,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files of which the marks select no test: importing them all takes seconds."""
     expression = config.option.markexpr
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    if path.startswith(SPARK_EXTRA) and find_spec("pyspark") is None:  # the extra has no wheels for every Python
+        return True
     if "not spark" in expression and needs_spark(collection_path.relative_to(config.rootpath).as_posix()):
         return True
     if "not long" in expression and collection_path.match("test_*.py") and LONG.search(collection_path.read_text()):

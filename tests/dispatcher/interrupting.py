@@ -2,6 +2,9 @@
 
 CPython looks for signals there, and at jumps back, and nowhere else. A profile function is called at just these places,
 and what it raises is raised there.
+
+From 3.14 on it is also called behind the `__enter__` of a `with`. A signal must not be looked for there, because a lock
+would stay taken. Of all releases 3.14 does so (python/cpython#148874), which Python code cannot help.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ def interrupt(call: Callable[[], Any], at: int, handler: Callable[[], Any]) -> i
     """
     met = 0
 
-    def look(frame: FrameType, what: str, _: object) -> None:
+    def look(frame: FrameType, what: str, called: object) -> None:
         nonlocal met
+        if what == "c_return" and getattr(called, "__name__", "") == "__enter__":
+            return
         if what not in ("c_return", "call") or not frame.f_globals.get("__name__", "").startswith("dispatcher."):
             return
         met += 1

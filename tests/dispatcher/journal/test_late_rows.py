@@ -148,6 +148,7 @@ def test_rows_of_coroutines_before_a_long_handler_are_written(journal: Path, rel
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")  # Python 3.12: there are threads
 def test_a_kill_amid_a_handler_leaves_the_rows_of_the_events_before_it(journal: Path) -> None:
     def handle(event: Event[Step]) -> None:
         if event.type is Step.LONG:

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
+
 from dispatcher.journal import EVENTS
 from pipeline.journal.conditions import Comparison, ConditionError, Conditions, comparisons_in
 

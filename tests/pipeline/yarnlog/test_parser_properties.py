@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+pytest.importorskip("pyarrow")
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
 
 from dispatcher.journal import EVENTS
 from pipeline.journal.arrow import arrow_schema

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
+pytest.importorskip("duckdb")
+
 import duckdb
 import numpy as np
-import pytest
 
 from pipeline.report.digests import buckets
 from pipeline.report.digests.buckets import GroupedHistograms, log_buckets

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+pytest.importorskip("duckdb")
+
 from pipeline.journal.damage import Problem
 from pipeline.report.page.headlines import MOST, headlines
 from pipeline.report.page.page_views import Figure

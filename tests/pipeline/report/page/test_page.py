@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("duckdb")
+
 from pipeline.journal.damage import Problem
 from pipeline.report.page.page_sections import render_page
 from pipeline.report.page.page_views import ROWS_SHOWN

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("duckdb")
+
+
 from pipeline.report.plots import plots, plots_over_time
 from pipeline.report.plots.pane_chart import PaneChart
 from pipeline.report.plots.plot_style import event_name, label, time_axis
