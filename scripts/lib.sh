@@ -2,6 +2,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/.venv"
+tools= # a virtual environment with pip and uv for $venv, which then needs none; see need_tools
 TEST_EXTRAS=cli,spark,connect,postgres,web
 TEST_GROUPS=dev,examples,docs
 QUICK_TESTS="not slow and not spark and not long"
@@ -34,16 +35,35 @@ find_python() {
   die "Python 3.11 or newer with venv is needed and none was found; install it (Debian: apt-get install python3 python3-venv), or set PYTHON"
 }
 
-# find_release 3.12: prints the Python of this release, from the PATH or of pyenv; fails if there is none.
+# find_release 3.12: prints the Python of this release, from the PATH, of pyenv, or in a folder of PYTHONS_DIR, which is by
+# default the one of `uv python install`; fails if there is none. 3.14t is the free-threaded one.
 find_release() {
   local python
-  for python in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+  for python in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python \
+    "${PYTHONS_DIR:-${XDG_DATA_HOME:-$HOME/.local/share}/uv/python}"/*/bin/python"$1"; do
     if is_python "$python"; then
       printf '%s\n' "$python"
       return
     fi
   done
   return 1
+}
+
+# Sets $tools. The pip of an older Python does not know a newer one, and some Pythons come without.
+need_tools() {
+  local python
+  tools="$root/.venv-tools"
+  [ ! -x "$tools/bin/uv" ] || return 0
+  python=$(find_python) || exit 1
+  { [ -x "$tools/bin/python" ] || "$python" -m venv "$tools"; } &&
+    "$tools/bin/pip" install --quiet --disable-pip-version-check --upgrade 'pip>=25' 'uv>=0.9' ||
+    die "cannot install pip and uv into $tools; see pip's message above"
+}
+
+# make_venv PYTHON: makes $venv, unless it is there.
+make_venv() {
+  [ -x "$venv/bin/python" ] || "$1" -m venv ${tools:+--without-pip} "$venv" ||
+    die "cannot make a virtual environment in $venv"
 }
 
 require_java() {
@@ -58,7 +78,7 @@ require_java() {
 # group_requirements GROUPS: prints the requirements of these dependency groups, e.g. "dev,examples", a line each. pip has read
 # the groups itself only since 25.1.
 group_requirements() {
-  "$venv/bin/python" - "$root/pyproject.toml" "$1" <<'END' || die "cannot read the dependency groups $1 in pyproject.toml"
+  "${tools:-$venv}/bin/python" - "$root/pyproject.toml" "$1" <<'END' || die "cannot read the dependency groups $1 in pyproject.toml"
 import sys, tomllib
 with open(sys.argv[1], "rb") as file:
     groups = tomllib.load(file)["dependency-groups"]
@@ -72,6 +92,7 @@ END
 # environment that has more is left as it is.
 set_up() {
   local extras=$1 groups=${2:-} stamp="$venv/.installed" python requirements name wanted pyproject known installed missing=
+  local pip=("$venv/bin/pip")
   wanted="${extras//,/ } ${groups:+groups:${groups//,/ groups:}}"
   pyproject=$(cksum <"$root/pyproject.toml")${3:+ $3}
   { read -r known && read -r installed; } 2>/dev/null <"$stamp" || known=
@@ -82,9 +103,10 @@ set_up() {
   [ -n "$missing" ] || [ ! -x "$venv/bin/python" ] || return 0
   python=$(find_python) || exit 1
   echo "Setting up $venv with [$extras]${3:+ and $3}; this takes a minute or two the first time." >&2
-  [ -x "$venv/bin/python" ] || "$python" -m venv "$venv" || die "cannot make a virtual environment in $venv"
+  make_venv "$python"
+  [ -z "$tools" ] || pip=("$tools/bin/pip" --python "$venv/bin/python")
   requirements=$(group_requirements "$groups") || exit 1
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --editable "$root[$extras]" ${3:+"$3"} \
+  "${pip[@]}" install --quiet --disable-pip-version-check --editable "$root[$extras]" ${3:+"$3"} \
     --requirement <(printf '%s\n' "$requirements") ||
     die "cannot install the project's packages; see pip's message above"
   printf '%s\n' "$pyproject" "$installed $wanted" >"$stamp"
