@@ -5,7 +5,7 @@ venv="$root/.venv"
 tools= # a virtual environment with pip and uv for $venv, which then needs none; see need_tools
 TEST_EXTRAS=cli,spark,connect,postgres,web
 TEST_GROUPS=dev,examples,docs
-QUICK_TESTS="not slow and not spark and not long"
+QUICK_TESTS="not slow and not minutes and not spark and not long"
 # One worker more than processors: many tests wait for processes that they start.
 PYTEST_WORKERS=(--numprocesses "$(($(getconf _NPROCESSORS_ONLN) + 1))" --maxprocesses 8)
 # Compiled tests are kept for the next run, whatever the environment says: to rewrite their assertions takes 10 seconds.
