@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import pydantic
 import pydantic.dataclasses
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -39,6 +40,9 @@ from dispatcher.journal.format.event_codec import EventCodec
 
 from ..conftest import TIMEOUT_S, Gate
 from .conftest import after_a_crash
+
+# Earlier versions of pydantic do not write a deque as JSON: an event with one is refused.
+Queue = deque[int] if tuple(map(int, pydantic.VERSION.split(".")[:2])) >= (2, 14) else list[int]
 
 
 class Job(Enum):
@@ -149,7 +153,7 @@ class Typed:
     path: Path = Path("/")
     pair: Pair | None = None
     items: Sequence[int] = dataclasses.field(default_factory=list)
-    queue: deque[int] = dataclasses.field(default_factory=deque)
+    queue: Queue = dataclasses.field(default_factory=Queue)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     order: OrderedDict[str, int] = dataclasses.field(default_factory=OrderedDict)
     groups: defaultdict[str, list[int]] = dataclasses.field(default_factory=lambda: defaultdict(list))
