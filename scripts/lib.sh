@@ -53,11 +53,13 @@ find_release() {
 need_tools() {
   local python
   tools="$root/.venv-tools"
-  [ ! -x "$tools/bin/uv" ] || return 0
+  [ ! -e "$tools/.installed" ] || return 0
   python=$(find_python) || exit 1
-  { [ -x "$tools/bin/python" ] || "$python" -m venv "$tools"; } &&
+  rm -rf "$tools" # of a set-up that was cut short
+  "$python" -m venv "$tools" &&
     "$tools/bin/pip" install --quiet --disable-pip-version-check --upgrade 'pip>=25' 'uv>=0.9' ||
     die "cannot install pip and uv into $tools; see pip's message above"
+  touch "$tools/.installed"
 }
 
 # make_venv PYTHON: makes $venv, unless it is there.
@@ -105,9 +107,11 @@ set_up() {
   echo "Setting up $venv with [$extras]${3:+ and $3}; this takes a minute or two the first time." >&2
   make_venv "$python"
   [ -z "$tools" ] || pip=("$tools/bin/pip" --python "$venv/bin/python")
-  requirements=$(group_requirements "$groups") || exit 1
+  requirements=$(mktemp) # a file, because `pip --python` starts another pip, which inherits no descriptor
+  group_requirements "$groups" >"$requirements" || exit 1
   "${pip[@]}" install --quiet --disable-pip-version-check --editable "$root[$extras]" ${3:+"$3"} \
-    --requirement <(printf '%s\n' "$requirements") ||
+    --requirement "$requirements" ||
     die "cannot install the project's packages; see pip's message above"
+  rm -f "$requirements"
   printf '%s\n' "$pyproject" "$installed $wanted" >"$stamp"
 }

@@ -106,7 +106,10 @@ def say(line: str) -> None:
 
 
 def append_to(path: Path) -> int:
-    return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+    """Open the file for whole lines, once in a run. A kill can cut a write at the end of a page: that line goes."""
+    file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+    os.ftruncate(file, path.read_bytes().rfind(b"\n") + 1)
+    return file
 
 
 def main(folder: Path, run: int, partitions: int, produces: bool) -> None:
