@@ -32,6 +32,8 @@ from statemachines import (
     UnknownEntityError,
 )
 
+from ..dispatcher.waiting import until
+
 TIMEOUT_S = 30
 
 
@@ -395,6 +397,7 @@ def test_redelivered_events_find_the_entities_as_they_were(path: Path) -> None:
         assert hangs.wait(TIMEOUT_S)
         dispatcher.post(OrderEvent(E.PAID, "order_1"))
         threading.Thread(target=dispatcher.stop).start()
+        until(lambda: not dispatcher.core.queue.is_open())
         goes_on.set()
     entities, dispatcher = shop(write_ahead(path))
     entities.restore()
