@@ -1,7 +1,7 @@
 """Counts, journals and publishes transitions: the listener that a daemon gives to all its machines.
 
-Threading: machines call it on the threads of their events: the handler threads of their dispatchers, and those of event
-loops if their events have `async def` handlers. Each thread counts in a `_Tally` of its own, and each table's steps are
+Threading: a machine calls it on the thread that handles its event: a dispatcher's handler thread or, for an `async def`
+handler, the thread of the event loop. Each thread counts in a `_Tally` of its own, and each table's steps are
 counted by one thread (see ThreadTables), so no count needs a lock. What threads share otherwise are lists, dicts and
 sets with one call for each change. A scrape adds the counts up (invariant 11), and any thread lists the entities that
 it has published.
@@ -37,8 +37,10 @@ _LOOKS: Final = 10
 
 
 class _Tally:
-    """What one thread has counted of one kind of machine. It alone writes, without a call between a count's reading and
-    its store, behind which a signal handler could count, too; any thread reads."""
+    """What one thread has counted of one kind of machine. That thread alone writes, and any thread reads.
+
+    No call comes between the load and the store of a count: a signal handler that counts could run there.
+    """
 
     __slots__ = ("created", "forgotten", "invalid", "restored", "told")
 

@@ -325,7 +325,7 @@ class BatchDispatching:
                                 type_2, handle_2, route_2 = type_1, handle_1, route_1
                                 type_1, handle_1, route_1 = type_0, handle_0, route_0
                             type_0, handle_0, route_0 = known, handle, route
-                    event = None  # counted; nothing looks at `progress.entry` before the next one
+                    event = None  # counted; `progress.entry` keeps it until the next one
                     if mailbox.new_mail:  # a hint, read without a lock, so that mail does not wait for the whole batch
                         return
                 batch = None if self.times.singly else self._next_batch()

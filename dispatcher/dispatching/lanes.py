@@ -7,10 +7,9 @@ have begun and not ended, and then for one of the `capacity` slots. So an event 
 from other keys. The loop starts the coroutines that it is given and reports their ends. Each side writes its own fields
 of a Call before it passes the call on.
 
-A round trip between the threads costs as much as several events, so there is none for each event. The loop is woken
-once for several events in a row, and reports together the coroutines that have not waited. And after a success it gives
-the slot to the next event of the key itself, the call's `successor`. After a failure the handler thread decides, for a
-retry may come first.
+A round trip between the threads costs as much as several events. So the loop is woken once for several events in a row,
+and it reports the coroutines that did not wait in one mail. After a success, the loop itself gives the slot to the next
+event of the key, the call's `successor`. After a failure the handler thread decides, because a retry may come first.
 """
 
 from __future__ import annotations

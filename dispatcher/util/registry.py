@@ -52,7 +52,7 @@ class Numbers:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def next(self) -> int:
-        """A number that no other call returns, greater than that of each call that has returned."""
+        """Return a new number, greater than all numbers returned so far."""
         with self._lock:
             self._last = number = self._last + 1
         return number

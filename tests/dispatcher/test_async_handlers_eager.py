@@ -1,4 +1,4 @@
-"""Coroutines that do not wait end without a turn of the loop, and are coroutines of tasks of their own all the same."""
+"""A coroutine that does not wait ends without a turn of the loop, but still runs as a task of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where CPython lets signal handlers run, and that code without locks leaves them no other place.
 
-With a GIL, other threads run at the same places. Without one they run anywhere, so nothing here is about them but the
-order of the accesses. The instructions are those of the Python that runs the tests, so each release is checked.
+With a GIL, other threads run at the same places. Without one they run anywhere, so for them only the order of the
+accesses is tested. The tests read the bytecode of the Python that runs them, so they check each release.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ Out = TypeVar("Out")
 
 
 _SIZE: Final = 64
-"""About that of a future in bytes: neighbors use different locks."""
+"""About the size of a future in bytes, so that neighbors in memory use different locks."""
 _CLAIMING: Final = [threading.RLock() for _ in range(16)]
 """Leaf locks, each held while one of its futures is claimed: one for each would be one more object for each record.
 Re-entrant, for a signal handler; replaced in a forked child."""

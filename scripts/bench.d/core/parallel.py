@@ -100,7 +100,7 @@ class Parallel:
 
 
 def free_threaded_python() -> str | None:
-    """The Python to measure with; None: there is none."""
+    """Return the Python to measure with, or None if there is no free-threaded one."""
     if named := os.environ.get(VARIABLE):
         return named
     if (ENVIRONMENT / "bin" / "python").exists():
