@@ -231,7 +231,7 @@ class MultiDispatcher(DispatcherGroup, PostingService):
                 log.hold()
         hash_of = hash if journal is None else _stable_hash
         self._place = _placing(partitions, hash_of)  # never changes
-        self._post = _posting([partition.core.queue for partition in self.partitions], hash_of)
+        self._post = _posting([partition.core.queue for partition in self.partitions], self._place, hash_of)
         if type(self).post is MultiDispatcher.post:  # one call less for each event
             self._post.__doc__ = MultiDispatcher.post.__doc__
             self.post = self._post  # type: ignore[method-assign,assignment]
@@ -328,17 +328,18 @@ def _placing(partitions: int, hash_of: Callable[[Any], int]) -> Callable[[Any], 
     return place
 
 
-def _posting(inboxes: Sequence[Inbox], hash_of: Callable[[Any], int]) -> Callable[[Any], bool]:
+def _posting(
+    inboxes: Sequence[Inbox], place: Callable[[Any], int], hash_of: Callable[[Any], int]
+) -> Callable[[Any], bool]:
     """The post of a MultiDispatcher with these partitions: a closure, as `Inbox.post` is one."""
     partitions, posts = len(inboxes), tuple(inbox.post for inbox in inboxes)
     parts: Any = tuple(inbox.steps() for inbox in inboxes)
 
     def post(event: Any) -> bool:
-        key = getattr(event, "lock_key", None)
-        return posts[0 if key is None else hash_of(key) % partitions](event)
+        return posts[place(event)](event)
 
     def post_plain(event: Any) -> bool:
-        # The plain post of a partition, written out, since a call would cost a third of it. See `Inbox._make_post`.
+        # `place` and the plain post of a partition, written out: each call would cost a third. See `Inbox._make_post`.
         try:
             key = event.lock_key
         except AttributeError:
